@@ -1,0 +1,81 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Makes the controller's environment .venv from pyproject.toml, and the link through which the collection is found.
+
+Runs under the system's Python with the standard library only. uv installs; it is itself installed by pip, and is told
+the package index that pip is configured to use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+LINK = ROOT / ".ansible" / "collections" / "ansible_collections" / "inference" / "fleet"
+
+
+def fail(message):
+    """One line of what is wrong and what to do, and exit status 1."""
+    sys.exit("make .venv: " + message)
+
+
+def pip_places(pip):
+    """uv's arguments for the places that pip is configured to look in (environment and pip.conf)."""
+    listing = subprocess.run([*pip, "config", "list"], check=True, capture_output=True, text=True).stdout
+    values = {}
+    for line in listing.splitlines():
+        key, _sep, value = line.partition("=")
+        # A setting of the environment comes last and wins, as for pip itself.
+        values[key.split(".")[-1]] = value.strip().strip("'\"")
+    arguments = []
+    if values.get("index-url"):
+        arguments += ["--default-index", values["index-url"]]
+    for place in values.get("find-links", "").replace("\\n", " ").split():
+        arguments += ["--find-links", place]
+    return arguments
+
+
+def link_collection():
+    """.ansible/collections/ansible_collections/inference/fleet → the clone, whatever its folder is called."""
+    LINK.parent.mkdir(parents=True, exist_ok=True)
+    target = os.path.relpath(ROOT, LINK.parent)
+    if not LINK.is_symlink() or os.readlink(LINK) != target:
+        if LINK.is_symlink():
+            LINK.unlink()
+        LINK.symlink_to(target)
+
+
+def main():
+    """Make or renew .venv; .venv/.ready is written last, so that a broken one is made again."""
+    if sys.version_info < (3, 11):
+        fail("Python 3.11 or newer is needed, this is %s. Try: make PYTHON=python3.12 …" % sys.version.split()[0])
+    if not sys.platform.startswith("linux"):
+        fail("Linux is needed, this is %s." % sys.platform)
+    if shutil.which("git") is None:
+        fail("git is needed on PATH.")
+    python = VENV / "bin" / "python"
+    if not python.exists():
+        made = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True)
+        if made.returncode:
+            shutil.rmtree(VENV, ignore_errors=True)
+            fail("python -m venv failed; on Debian and Ubuntu install python3-venv.\n" + made.stdout + made.stderr)
+    pip = [str(python), "-m", "pip"]
+    quiet = ["--quiet", "--disable-pip-version-check"]
+    pyproject = ROOT / "pyproject.toml"
+    subprocess.run([*pip, "install", *quiet, "uv>=0.9,<0.14"], check=True)
+    uv = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(python), *pip_places(pip)]
+    subprocess.run([*uv, "-r", str(pyproject), "--group", str(pyproject) + ":test"], check=True)
+    link_collection()
+    versions = json.loads(subprocess.run([*pip, "list", "--format=json"], check=True, capture_output=True).stdout)
+    (VENV / ".ready").write_text("".join("%(name)s==%(version)s\n" % item for item in versions))
+
+
+if __name__ == "__main__":
+    main()
