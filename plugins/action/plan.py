@@ -1,0 +1,65 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plans the whole fleet on the controller: no node is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.files import write_atomic
+from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plan_fleet, plan_table
+
+
+class ActionModule(ActionBase):
+    """Action plugin of inference.fleet.plan."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _VALID_ARGS = frozenset(("hosts", "file", "report"))
+
+    def run(self, tmp=None, task_vars=None):
+        """Returns {changed, plan, fleet_report}; see modules/plan.py."""
+        result = super().run(tmp, task_vars)
+        hostvars = task_vars["hostvars"]
+        hosts = self._task.args.get("hosts") or task_vars["groups"]["all"]
+        unknown = sorted(set(hosts) - set(task_vars["groups"]["all"]))
+        if unknown:
+            raise AnsibleActionFail("plan: hosts names '%s', which the inventory does not have." % unknown[0])
+        try:
+            planned = plan_fleet(
+                hosts,
+                lambda host: hostvars[host],
+                lambda host: hostvars[host]["group_names"],
+                [str(source) for source in task_vars.get("ansible_inventory_sources") or []],
+            )
+        except FleetError as error:
+            raise AnsibleActionFail(error.message) from error
+        result.update(changed=False, plan=planned)
+        if self._task.args.get("file"):
+            result.update(self._write(os.path.expanduser(self._task.args["file"]), planned))
+        if boolean(self._task.args.get("report", True)):
+            result["fleet_report"] = plan_table(planned)
+        return result
+
+    def _write(self, path, planned):
+        """Write {host: [entry, …]} as JSON. Returns {changed, diff}."""
+        wanted = json.dumps({host: item["servers"] for host, item in planned.items()}, indent=2, sort_keys=True) + "\n"
+        try:
+            with open(path, encoding="utf-8") as stream:
+                before = stream.read()
+        except FileNotFoundError:
+            before = ""
+        except OSError as error:
+            raise AnsibleActionFail("fleet_plan_file %s cannot be read: %s." % (path, error.strerror)) from error
+        if before != wanted and not self._task.check_mode:
+            try:
+                write_atomic(path, wanted)
+            except OSError as error:
+                raise AnsibleActionFail("fleet_plan_file %s cannot be written: %s." % (path, error.strerror)) from error
+        return {"changed": before != wanted, "diff": {"before": before, "after": wanted, "before_header": path}}

@@ -1,0 +1,74 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: plan
+short_description: The planned servers of a host
+version_added: 0.1.0
+author:
+  - inference.fleet contributors
+description:
+  - Returns the list of plan entries of a host, made from its recipe, overrides and declared hardware alone. The host
+    may be down, or outside of C(--limit).
+  - The work is memoised by the content of its inputs, so that equal hosts cost one recipe.
+options:
+  _terms:
+    description: Names of hosts; the current host by default.
+    type: list
+    elements: str
+  field:
+    description:
+      - What of the plan is returned. V(servers) is the list of plan entries, V(deployment) the recipe with all
+        overrides and paths resolved.
+    type: str
+    choices: [servers, deployment]
+    default: servers
+"""
+
+EXAMPLES = r"""
+- name: The ports of this host
+  ansible.builtin.debug:
+    msg: "{{ lookup('inference.fleet.plan') | map(attribute='port') }}"
+
+- name: The ports of all nodes, for a gateway
+  ansible.builtin.debug:
+    msg: "{{ query('inference.fleet.plan', *groups['vllm']) | flatten | map(attribute='port') }}"
+"""
+
+RETURN = r"""
+_raw:
+  description: For each name its list of plan entries, or its deployment.
+  type: list
+  elements: raw
+"""
+
+from ansible.errors import AnsibleLookupError
+from ansible.plugins.lookup import LookupBase
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plan_fleet
+
+
+class LookupModule(LookupBase):
+    """Lookup inference.fleet.plan."""
+
+    def run(self, terms, variables=None, **kwargs):
+        """The field of each host in ``terms``."""
+        self.set_options(var_options=variables, direct=kwargs)
+        hostvars = variables["hostvars"]
+        hosts = list(terms) or [variables["inventory_hostname"]]
+        unknown = sorted(host for host in hosts if host not in hostvars)
+        if unknown:
+            raise AnsibleLookupError("'%s' is no host of the inventory." % unknown[0])
+        try:
+            planned = plan_fleet(
+                hosts,
+                lambda host: hostvars[host],
+                lambda host: hostvars[host]["group_names"],
+                [str(source) for source in variables.get("ansible_inventory_sources") or []],
+            )
+        except FleetError as error:
+            raise AnsibleLookupError(error.message) from error
+        field = self.get_option("field")
+        return [planned[host][field] for host in hosts]

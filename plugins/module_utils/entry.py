@@ -1,0 +1,73 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan entry: one server process, as the controller plans it and the node runs it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+
+SCHEMA = 1
+NAME = re.compile(r"^[a-z0-9-]{1,40}$")
+ROLES = ("server", "frontend", "prefill", "decode")
+LAUNCHERS = ("process", "container")
+KEYS = frozenset(
+    (
+        "schema", "host", "name", "role", "launcher", "platform", "devices", "bind", "port", "ports", "command",
+        "environment", "secrets", "secret_versions", "config", "container", "launch", "directories", "user",
+        "model_id", "reasoning_field", "health", "start", "cpus", "hash",
+    )
+)  # fmt: skip
+
+
+def canonical(value):
+    """The bytes a hash is taken of: JSON with sorted keys and no spaces, UTF-8."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+
+
+def entry_hash(entry):
+    """sha256 (hex) of the entry without its own hash. Secrets are in it by name and version only."""
+    return hashlib.sha256(canonical({key: value for key, value in entry.items() if key != "hash"})).hexdigest()
+
+
+def check_entry(entry):
+    """Raise FleetError unless `entry` is a whole plan entry of this schema whose hash is true. Returns the entry."""
+    if not isinstance(entry, dict):
+        raise FleetError("A plan entry must be a mapping, got %s." % type(entry).__name__)
+    name = entry.get("name")
+    where = "Plan entry %r" % (name,)
+    missing = sorted(KEYS - set(entry))
+    unknown = sorted(set(entry) - KEYS)
+    if missing or unknown:
+        raise FleetError(
+            "%s: %s. Use the entries that the plan made (playbooks/plan.yml prints them)."
+            % (where, "; ".join(filter(None, [
+                "missing keys " + ", ".join(missing) if missing else "",
+                "unknown keys " + ", ".join(unknown) if unknown else "",
+            ])))
+        )  # fmt: skip
+    if entry["schema"] != SCHEMA:
+        raise FleetError("%s: schema is %r, this collection knows %d." % (where, entry["schema"], SCHEMA))
+    if not isinstance(name, str) or not NAME.match(name):
+        raise FleetError("%s: a name has 1-40 characters of a-z, 0-9 and '-'." % where)
+    for key, allowed in (("role", ROLES), ("launcher", LAUNCHERS)):
+        if entry[key] not in allowed:
+            raise FleetError("%s: %s is %r, allowed: %s." % (where, key, entry[key], ", ".join(allowed)))
+    if entry["hash"] != entry_hash(entry):
+        raise FleetError("%s: its hash does not fit its content; plan again instead of editing entries." % where)
+    return entry
+
+
+def check_entries(entries):
+    """check_entry for each, and names are unique. Returns {name: entry} in the given order."""
+    by_name = {}
+    for entry in entries:
+        check_entry(entry)
+        if entry["name"] in by_name:
+            raise FleetError("Plan entry %r appears twice; names are unique on a host." % entry["name"])
+        by_name[entry["name"]] = entry
+    return by_name

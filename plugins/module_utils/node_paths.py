@@ -1,0 +1,54 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where things are on a node: below one root, which is empty for the system's own /etc, /var and /run."""
+
+from __future__ import annotations
+
+import os
+
+
+class NodePaths:
+    """The folders of a node below `root` ("" for the system's own).
+
+    All attributes are absolute path strings; nothing is created here.
+    """
+
+    def __init__(self, root=""):
+        root = root.rstrip("/")
+        if root and not os.path.isabs(root):
+            raise ValueError("fleet_root must be an absolute path or empty, got %r" % root)
+        self.root = root
+        self.etc = root + "/etc/inference-fleet"
+        self.lib = root + "/var/lib/inference-fleet"
+        self.log = root + "/var/log/inference-fleet"
+        self.run = root + "/run/inference-fleet"
+        self.servers = self.etc + "/servers"
+        self.secrets = self.etc + "/secrets"
+        self.configs = self.etc + "/config"
+        self.toolkit = self.lib + "/toolkit"
+        self.venvs = self.lib + "/venvs"
+        self.models = self.lib + "/models"
+        self.encodings = self.lib + "/encodings"
+        self.state = self.run + "/servers"
+
+    def entry(self, name):
+        """The plan entry of a server as it was deployed (JSON, 0644, no secret in it)."""
+        return "%s/%s.json" % (self.servers, name)
+
+    def secret(self, name):
+        """The secret environment of a server (JSON object ENV -> value, 0600)."""
+        return "%s/%s.json" % (self.secrets, name)
+
+    def server_state(self, name):
+        """What the guard recorded when it started the engine (JSON)."""
+        return "%s/%s.json" % (self.state, name)
+
+    def log_file(self, name):
+        """Where the engine's output goes under supervisord."""
+        return "%s/%s.log" % (self.log, name)
+
+    def directories(self, name):
+        """The server's own folders: {work, compile, artifact, cache}."""
+        base = "%s/servers/%s" % (self.lib, name)
+        return {kind: "%s/%s" % (base, kind) for kind in ("work", "compile", "artifact", "cache")}

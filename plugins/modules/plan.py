@@ -1,0 +1,65 @@
+#!/usr/bin/python
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: plan
+short_description: Plan the servers of all hosts, without touching one
+version_added: 0.1.0
+description:
+  - Makes the list of servers of every host from its recipe (the variable C(fleet_recipe)), its overrides and its declared
+    hardware. It runs on the controller; no node is contacted and no facts are read, so hosts that are down are planned
+    too.
+  - All mistakes of the fleet are told in one error.
+options:
+  hosts:
+    description: Hosts to plan. All hosts of the inventory by default, whatever C(--limit) says.
+    type: list
+    elements: str
+  file:
+    description: A path on the controller where the plan is also written, as JSON C({host: [entry, …]}).
+    type: path
+  report:
+    description: Whether the plan is printed as a table at the end of the run.
+    type: bool
+    default: true
+attributes:
+  check_mode:
+    description: Plans all the same; O(file) is not written.
+    support: full
+  diff_mode:
+    description: Shows the change of O(file).
+    support: full
+  idempotent:
+    description: The same inventory gives the same bytes.
+    support: full
+author:
+  - inference.fleet contributors
+"""
+
+EXAMPLES = r"""
+- name: Plan the fleet
+  inference.fleet.plan:
+  run_once: true
+  register: fleet_planned
+
+- name: Keep the plan as a file
+  inference.fleet.plan:
+    file: plan.json
+  run_once: true
+"""
+
+RETURN = r"""
+plan:
+  description: For each host its servers and the resolved recipe.
+  returned: success
+  type: dict
+  sample: {"node1": {"servers": [{"name": "server-0", "port": 8000}], "deployment": {"name": "cpu-tiny"}}}
+fleet_report:
+  description: The plan as a table, which the callback prints.
+  returned: success
+  type: dict
+  sample: {"title": "Plan", "columns": ["host", "server"], "rows": [["node1", "server-0"]]}
+"""

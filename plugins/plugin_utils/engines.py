@@ -1,0 +1,52 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the plan must know of each engine: which of its flags the plan itself holds, and how it takes lists."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """An engine's command line.
+
+    parallel: flags whose product is the number of devices of one server. port, bind: flags that must agree with the
+    entry. repeat_lists: a list becomes the flag given again (click) instead of one flag with several values (argparse).
+    """
+
+    parallel: tuple = ()
+    port: str = ""
+    bind: str = ""
+    repeat_lists: bool = False
+
+
+ENGINES = {
+    "vllm": Engine(("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"), "port", "host"),
+    "trtllm": Engine(("tp_size", "pp_size"), "port", "host", repeat_lists=True),
+    "dynamo": Engine(("tensor-parallel-size",), "http-port", "http-host"),
+}
+
+
+def flag_argv(engine, flag, value):
+    """The argv words of one flag. ``value``: see the recipe schema's arguments."""
+    word = ("-" if len(flag) == 1 else "--") + flag
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [word]
+    if isinstance(value, list):
+        items = [text(item) for item in value]
+        if ENGINES[engine].repeat_lists:
+            return [part for item in items for part in (word, item)]
+        return [word, *items]
+    return [word, text(value)]
+
+
+def text(value):
+    """A value as an engine reads it from argv or environment: texts as they are, everything else as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,195 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The fleet's plan: what every host's variables say, put through recipe and plan, errors gathered into one message."""
+
+from __future__ import annotations
+
+import difflib
+import os
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils import overrides, plan, recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
+
+PLATFORM_GROUPS = ("cpu", "neuron", "nvidia", "ascend")
+ENGINE_GROUPS = ("vllm", "trtllm", "dynamo")
+# Shared variables of the collection; those of roles carry the role's name instead.
+KNOWN = (
+    "fleet_bind_address",
+    "fleet_ca_bundle",
+    "fleet_hardware",
+    "fleet_override",
+    "fleet_pip_index_url",
+    "fleet_plan_file",
+    "fleet_proxy_env",
+    "fleet_purge",
+    "fleet_recipe",
+    "fleet_recipe_paths",
+    "fleet_registry_auth",
+    "fleet_registry_mirror",
+    "fleet_reports_dir",
+    "fleet_root",
+    "fleet_serial",
+    "fleet_verify",
+)
+
+
+class HostVariables:
+    """One host's variables, read one by one: only those that the plan needs are ever templated or decrypted."""
+
+    def __init__(self, host, variables):
+        self.host = host
+        self.names = set(variables)
+        self._variables = variables
+
+    def get(self, name, default=None):
+        """The variable's value, or ``default``. FleetError names a variable that cannot be worked out here."""
+        if name not in self.names:
+            return default
+        try:
+            return plain(self._variables[name])
+        except FleetError:
+            raise
+        except Exception as error:  # whatever the templating engine raises: undefined facts, a locked vault, bad Jinja
+            raise FleetError(
+                "variable %s cannot be worked out for the plan: %s. The plan touches no node and reads no facts; "
+                "write the value into the inventory." % (name, " ".join(str(error).split()).rstrip("."))
+            ) from error
+
+
+def plain(value):
+    """``value`` without the engine's lazy and tagged containers: dict, list, str, int, float, bool, None."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, bool) or value is None:
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return str(value)
+
+
+def recipe_paths(variables, inventory_sources):
+    """Folders that recipes are looked for in, before the collection's own."""
+    configured = variables.get("fleet_recipe_paths", [])
+    if isinstance(configured, str):
+        configured = [part for part in configured.split(os.pathsep) if part]
+    if not isinstance(configured, list):
+        raise FleetError("fleet_recipe_paths is %s; allowed: a list of folders." % show(configured))
+    folders = [os.path.expanduser(str(folder)) for folder in configured]
+    for source in inventory_sources:
+        folder = source if os.path.isdir(source) else os.path.dirname(source)
+        folders.append(os.path.join(folder, "recipes"))
+    return list(dict.fromkeys(folders))
+
+
+def check_names(variables):
+    """FleetError for a variable that is one slip away from one of ours: it would be ignored without a word."""
+    for name in sorted(variables.names):
+        if name.startswith("fleet_") and name not in KNOWN and not overrides.VARIABLE.match(name):
+            close = difflib.get_close_matches(name, KNOWN, 1, cutoff=0.9)
+            if close:
+                raise FleetError("variable %s is unknown; did you mean %s?" % (name, close[0]))
+
+
+def plan_one(host, variables, groups=(), inventory_sources=()):
+    """(entries, deployment) of one host; ([], None) where no fleet_recipe is set. Raises FleetError.
+
+    variables: HostVariables. groups: names of the host's groups. inventory_sources: paths given with -i.
+    """
+    check_names(variables)
+    name = variables.get("fleet_recipe")
+    if name is None:
+        return [], None
+    path = recipes.find_recipe(name, recipe_paths(variables, inventory_sources))
+    layers = [(key, variables.get(key)) for key in overrides.override_names(variables.names)]
+    recipe = recipes.resolve_recipe(path, layers)
+    label = recipes.label_of(path)
+    for kind, value, known in (
+        ("platform", recipe["platform"], PLATFORM_GROUPS),
+        ("engine", recipe["engine"], ENGINE_GROUPS),
+    ):
+        wrong = sorted(set(groups) & set(known) - {value})
+        if wrong:
+            raise FleetError(
+                "%s is for %s %s, but the host is in group '%s'; move it to group '%s' or choose another fleet_recipe."
+                % (label, kind, value, wrong[0], value)
+            )
+    if "fleet_hardware" not in variables.names:
+        raise FleetError(
+            "fleet_hardware is not set; declare what the node has, for example {accelerator: %s, count: 1}."
+            % recipe["needs"]["accelerators"][0]
+        )
+    hardware = parse_hardware(variables.get("fleet_hardware"), "inventory")
+    root = variables.get("fleet_root", "")
+    if root and not str(root).startswith("/"):
+        raise FleetError("fleet_root is %s; allowed: an absolute path, or empty for the system's own." % show(root))
+    secrets = sorted({value for value in recipe.get("secrets", {}).values() if value})
+    site = plan.Site(
+        root=str(root or "").rstrip("/"),
+        bind=str(variables.get("fleet_bind_address", "127.0.0.1")),
+        secret_versions=tuple(
+            (key, str(variables.get(secret + "_version", "1")))
+            for key, secret in sorted(recipe.get("secrets", {}).items())
+            if secret in secrets
+        ),
+    )
+    try:
+        return plan.plan_host(host, recipe, hardware, site), plan.deployment(recipe, site, host)
+    except FleetError as error:
+        used = [name for name, layer in layers if layer]
+        raise FleetError("%s%s: %s" % (label, " with " + ", ".join(used) if used else "", error.message)) from error
+
+
+def plan_fleet(hosts, variables_of, groups_of, inventory_sources=()):
+    """{host: {"servers": entries, "deployment": resolved recipe or None}} for all ``hosts``, in their order.
+
+    variables_of(host) -> mapping, groups_of(host) -> names. One FleetError tells every mistake of the fleet, equal
+    ones of several hosts once.
+    """
+    planned, mistakes = {}, {}
+    for host in hosts:
+        try:
+            entries, deployment = plan_one(
+                host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources
+            )
+        except FleetError as error:
+            mistakes.setdefault(error.message, []).append(host)
+        else:
+            planned[host] = {"servers": entries, "deployment": deployment}
+    if mistakes:
+        lines = []
+        for message, where in mistakes.items():
+            names = ", ".join(where[:3]) + (" and %d more" % (len(where) - 3) if len(where) > 3 else "")
+            lines.append("%s: %s" % (names, message))
+        raise FleetError("\n".join(lines))
+    return planned
+
+
+def plan_table(planned):
+    """The plan as a report {title, columns, rows} for people."""
+    rows = []
+    for host, item in planned.items():
+        for entry in item["servers"]:
+            rows.append(
+                [
+                    host,
+                    entry["name"],
+                    entry["role"],
+                    "%s:%s" % (entry["bind"], entry["port"]) if entry["port"] else "-",
+                    plan.ranges(entry["devices"]) or "-",
+                    entry["model_id"],
+                    item["deployment"]["name"],
+                    ", ".join(entry["start"]["after"]) or "-",
+                    entry["hash"][:12],
+                ]
+            )
+    return {
+        "title": "Plan",
+        "columns": ["host", "server", "role", "address", "devices", "model id", "recipe", "after", "hash"],
+        "rows": rows,
+    }

