@@ -1,0 +1,133 @@
+#!/usr/bin/python
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: accelerator_info
+short_description: Tells what accelerators a node has
+version_added: 0.1.0
+description:
+  - Reads what hardware a node can run inference servers on, and changes nothing.
+  - A CPU has one device for each NUMA node. Its cores and memory are what this process may use, by its affinity and by
+    its cgroup's limits. Where that is less than the machine has, a warning says why.
+options:
+  vendor:
+    description:
+      - Which kind of accelerator to look for. V(auto) takes the first that is present.
+    type: str
+    choices: [auto, cpu]
+    default: auto
+attributes:
+  check_mode:
+    description: Can run in check mode and return what it would return otherwise.
+    support: full
+  diff_mode:
+    description: Returns details on what has changed in diff mode.
+    support: N/A
+    details: Nothing is changed.
+  idempotent:
+    description: Running it twice changes nothing.
+    support: full
+seealso:
+  - module: inference.fleet.node_preflight
+author:
+  - inference.fleet contributors (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: Read what the node has
+  inference.fleet.accelerator_info:
+  register: node_accelerators
+
+- name: Show it
+  ansible.builtin.debug:
+    msg: "{{ node_accelerators.model }}: {{ node_accelerators.devices | map(attribute='cores') | sum }} cores"
+"""
+
+RETURN = r"""
+accelerator:
+  description: The name that C(fleet_hardware.accelerator) has for it.
+  returned: success
+  type: str
+  sample: cpu
+vendor:
+  description: Who made it.
+  returned: success
+  type: str
+  sample: AMD
+model:
+  description: The vendor's name of the model.
+  returned: success
+  type: str
+  sample: AMD EPYC 9554
+generation:
+  description: What programs are built for. For a CPU the best vector instruction set that it has.
+  returned: success
+  type: str
+  sample: avx512_bf16
+driver:
+  description: Version of the driver. Null where there is none.
+  returned: success
+  type: str
+  sample: null
+flags:
+  description: Instruction sets and features, sorted.
+  returned: success
+  type: list
+  elements: str
+  sample: [avx2, avx512f]
+devices:
+  description: The devices, in the order of their ids.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    id:
+      description: The number that a plan entry's C(devices) uses.
+      type: int
+    memory_mib:
+      description: Its memory in MiB. Null where it cannot be read.
+      type: int
+    cores:
+      description: Cores that can be used. For a CPU these are logical CPUs.
+      type: int
+    numa:
+      description: The NUMA node that it is at. Null where the kernel names none.
+      type: int
+    cpus:
+      description: The CPUs beside it.
+      type: str
+    health:
+      description: V(ok), or the vendor's word for what is wrong.
+      type: str
+    holders:
+      description: Processes that have it open, as C(pid) and C(command).
+      type: list
+      elements: dict
+  sample:
+    - {id: 0, memory_mib: 32768, cores: 4, numa: 0, cpus: 0-3, health: ok, holders: []}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.fleet.plugins.module_utils.accelerators import detect
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={"vendor": {"type": "str", "choices": ["auto", "cpu"], "default": "auto"}},
+        supports_check_mode=True,
+    )
+    try:
+        found = detect(module.params["vendor"]).as_dict()
+    except FleetError as error:
+        module.fail_json(msg=error.message, **error.details)
+    for warning in found.pop("warnings"):
+        module.warn(warning)
+    module.exit_json(changed=False, **found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+#!/usr/bin/python
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_preflight
+short_description: Checks that a node can take its plan before anything is changed
+version_added: 0.1.0
+description:
+  - Checks the Python, write access below the root, the hardware against what the inventory declares, the CPU's flags,
+    shared libraries, the planned ports, memory and disk. It fails with all problems in one message, and never changes
+    anything.
+  - A port that is held by the same server of the same root is no problem, nor is one that belongs to a server which
+    this run moves or removes.
+options:
+  root:
+    description:
+      - The folder below which the fleet keeps everything. Empty for the system's own C(/etc), C(/var) and C(/run).
+    type: str
+    default: ""
+  servers:
+    description:
+      - The plan entries of this node. Their ports and memory are checked.
+    type: list
+    elements: dict
+    default: []
+  only:
+    description:
+      - Names of the servers that this run is limited to. All where it is empty.
+    type: list
+    elements: str
+    default: []
+  platform:
+    description:
+      - The platform of the recipe, which says how accelerators are detected.
+    type: str
+    choices: [cpu, neuron, nvidia, ascend]
+    required: true
+  hardware:
+    description:
+      - What the inventory declares, that is C(fleet_hardware).
+    type: dict
+    suboptions:
+      accelerator:
+        description:
+          - Kind of the devices.
+        type: str
+      count:
+        description:
+          - Number of devices.
+        type: int
+      cores:
+        description:
+          - Cores of one device. On a CPU the node must have O(hardware.count) times as many.
+        type: int
+      lnc:
+        description:
+          - Physical cores of a logical one.
+        type: int
+      memory_gib:
+        description:
+          - Memory of one device in GiB. On a CPU the node must have O(hardware.count) times as much.
+        type: float
+  needs:
+    description:
+      - What the recipe needs. Every need is checked, or refused where the platform cannot have it.
+    type: dict
+    suboptions:
+      accelerators:
+        description:
+          - Kinds of devices that fit.
+        type: list
+        elements: str
+      lnc:
+        description:
+          - Physical cores of a logical one.
+        type: int
+      device_memory_gib:
+        description:
+          - Memory of one device in GiB, at least.
+        type: float
+      host_memory_gib:
+        description:
+          - Memory of the host in GiB for each server that does not run yet.
+        type: float
+      disk_gib:
+        description:
+          - Free disk in GiB for a first deployment. See O(satisfied_by).
+        type: float
+      driver:
+        description:
+          - The oldest driver that fits.
+        type: str
+      compute_capability:
+        description:
+          - CUDA compute capabilities that fit.
+        type: list
+        elements: str
+      cpu_flags:
+        description:
+          - Flags of C(/proc/cpuinfo) that every processor must have.
+        type: list
+        elements: str
+      libraries:
+        description:
+          - Shared libraries, by soname, that the dynamic loader must find.
+        type: list
+        elements: str
+  installable:
+    description:
+      - Libraries that a later role installs where it is root. As root they are no problem when they are missing.
+    type: list
+    elements: str
+    default: []
+  satisfied_by:
+    description:
+      - Paths that are there once the deployment is. Where all of them are, no free disk is asked for.
+    type: list
+    elements: path
+    default: []
+attributes:
+  check_mode:
+    description: Can run in check mode and return what it would return otherwise.
+    support: full
+  diff_mode:
+    description: Returns details on what has changed in diff mode.
+    support: N/A
+    details: Nothing is changed.
+  idempotent:
+    description: Running it twice changes nothing.
+    support: full
+seealso:
+  - module: inference.fleet.accelerator_info
+  - module: inference.fleet.shared_libraries
+author:
+  - inference.fleet contributors (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: Refuse what cannot work before anything is changed
+  inference.fleet.node_preflight:
+    root: "{{ fleet_root }}"
+    servers: "{{ fleet_servers }}"
+    platform: cpu
+    hardware:
+      accelerator: cpu
+      count: 4
+      memory_gib: 8
+    needs:
+      accelerators: [cpu]
+      cpu_flags: [avx2]
+      libraries: [libnuma.so.1]
+      host_memory_gib: 4
+      disk_gib: 6
+    installable: [libnuma.so.1]
+"""
+
+RETURN = r"""
+accelerators:
+  description:
+    - What the node has, as M(inference.fleet.accelerator_info) returns it, with C(warnings) in it.
+  returned: success
+  type: dict
+  sample:
+    accelerator: cpu
+    vendor: AMD
+    model: AMD EPYC 9554
+    generation: avx512_bf16
+    driver: null
+    flags: [avx2]
+    devices:
+      - {id: 0, memory_mib: 32768, cores: 4, numa: 0, cpus: 0-3, health: ok, holders: []}
+    warnings: []
+problems:
+  description: What stands in the way. Empty on success.
+  returned: success, and on failure after the checks
+  type: list
+  elements: dict
+  contains:
+    check:
+      description: Which check found it.
+      type: str
+      sample: ports
+    message:
+      description: What is wrong and what to do.
+      type: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.preflight import preflight
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "root": {"type": "str", "default": ""},
+            "servers": {"type": "list", "elements": "dict", "default": []},
+            "only": {"type": "list", "elements": "str", "default": []},
+            "platform": {"type": "str", "choices": ["cpu", "neuron", "nvidia", "ascend"], "required": True},
+            "hardware": {
+                "type": "dict",
+                "options": {
+                    "accelerator": {"type": "str"},
+                    "count": {"type": "int"},
+                    "cores": {"type": "int"},
+                    "lnc": {"type": "int"},
+                    "memory_gib": {"type": "float"},
+                },
+            },
+            "needs": {
+                "type": "dict",
+                "options": {
+                    "accelerators": {"type": "list", "elements": "str"},
+                    "lnc": {"type": "int"},
+                    "device_memory_gib": {"type": "float"},
+                    "host_memory_gib": {"type": "float"},
+                    "disk_gib": {"type": "float"},
+                    "driver": {"type": "str"},
+                    "compute_capability": {"type": "list", "elements": "str"},
+                    "cpu_flags": {"type": "list", "elements": "str"},
+                    "libraries": {"type": "list", "elements": "str"},
+                },
+            },
+            "installable": {"type": "list", "elements": "str", "default": []},
+            "satisfied_by": {"type": "list", "elements": "path", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result = preflight(**module.params)
+    except FleetError as error:
+        module.fail_json(msg=error.message, **error.details)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the tests of environments, encodings and weights build: wheels, checkpoints, a packed stand-in."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zipfile
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+HIDDEN, VOCABULARY = 8, 300
+
+
+def run_module(capsys, module, check_mode=False, **arguments):
+    """What a module returns as JSON, without the invocation that Ansible adds; lists of it are plain."""
+    capsys.readouterr()
+    with (
+        patch_module_args(dict(arguments, _ansible_check_mode=check_mode, _ansible_diff=True)),
+        pytest.raises(SystemExit) as ended,
+    ):
+        module.main()
+    result = json.loads(capsys.readouterr().out)
+    assert bool(ended.value.code) == result.get("failed", False)
+    result.pop("invocation")
+    return result
+
+
+def four_steps(capsys, module, **arguments):
+    """Check, apply, check again, apply again. Returns what the first two say; the last two must change nothing."""
+    check = run_module(capsys, module, check_mode=True, **arguments)
+    applied = run_module(capsys, module, **arguments)
+    assert (check["changed"], applied["changed"]) == (True, True), (check, applied)
+    for check_mode in (True, False):
+        again = run_module(capsys, module, check_mode=check_mode, **arguments)
+        assert not again["changed"], again
+        assert again["diff"]["before"] == again["diff"]["after"] == applied["diff"]["after"]
+    return check, applied
+
+
+def build_wheel(folder, name, version, requires=(), requires_python=None):
+    """A wheel of one module that carries its own version, in `folder` (pathlib). Returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    module = name.replace("-", "_")
+    metadata = ["Metadata-Version: 2.1", "Name: " + name, "Version: " + version]
+    metadata += ["Requires-Dist: " + requirement for requirement in requires]
+    metadata += ["Requires-Python: " + requires_python] if requires_python else []
+    wheel = folder / ("%s-%s-py3-none-any.whl" % (module, version))
+    contents = {
+        module + "/__init__.py": "VERSION = %r\n" % version,
+        "%s-%s.dist-info/METADATA" % (module, version): "\n".join(metadata) + "\n",
+        "%s-%s.dist-info/WHEEL" % (module, version): "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "%s-%s.dist-info/RECORD" % (module, version)
+    contents[record] = "".join("%s,,\n" % path for path in [*contents, record])
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in contents.items():
+            archive.writestr(path, text)
+    return wheel
+
+
+def build_index(folder, *wheels):
+    """A package index (PEP 503) in `folder` of wheels; returns its file:// URL."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for wheel in wheels:
+        page = folder / wheel.name.split("-")[0].replace("_", "-") / "index.html"
+        page.parent.mkdir(exist_ok=True)
+        with page.open("a") as stream:
+            stream.write('<a href="%s">%s</a>\n' % (wheel.as_uri(), wheel.name))
+    return folder.as_uri()
+
+
+def safetensors(tensors):
+    """The bytes of a safetensors file of {name: (dtype, shape, bytes)}."""
+    header, body = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(content)]}
+        body += content
+    head = json.dumps(header).encode()
+    return struct.pack("<Q", len(head)) + head + body
+
+
+def build_checkpoint(folder, shards=3, **config):
+    """A gpt_oss checkpoint whose shards are numbered as openai numbers them: `shards` files, 00000 of `shards` - 1."""
+    folder.mkdir(parents=True)
+    whole = {
+        "model_type": "gpt_oss",
+        "hidden_size": 16,
+        "vocab_size": 100,
+        "num_hidden_layers": shards,
+        "quantization_config": {"quant_method": "mxfp4"},
+        **config,
+    }
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in whole.items() if value is not None}))
+    (folder / "tokenizer.json").write_text("{}")
+    weight_map = {}
+    for number in range(shards):
+        name = "model-%05d-of-%05d.safetensors" % (number, shards - 1)
+        tensor = "model.layers.%d.weight" % number
+        (folder / name).write_bytes(safetensors({tensor: ("BF16", [50], bytes([number]) * 100)}))
+        weight_map[tensor] = name
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return folder
+
+
+def build_encodings(path):
+    """A tiktoken file of the 256 single bytes and two merges. Returns its path."""
+    tokens = [bytes([value]) for value in range(256)] + [b"ab", b"abc"]
+    path.write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens)))
+    return path
+
+
+def build_packed_standin(folder, expand, encodings_file, seed=1):
+    """A packed stand-in of a tiny model, pinned by what the expander `expand` makes of it. Returns the folder."""
+    folder.mkdir(parents=True)
+    row = struct.pack("<e", seed) * HIDDEN
+    (folder / "weights.safetensors").write_bytes(
+        safetensors(
+            {
+                "active.ids": ("I32", [2], struct.pack("<2i", 5, 7)),
+                "active.embedding": ("BF16", [2, HIDDEN], row * 2),
+                "unknown.embedding": ("BF16", [HIDDEN], row),
+                "active.lm_head": ("BF16", [2, HIDDEN], row * 2),
+                "model.norm.weight": ("BF16", [HIDDEN], row),
+                "model.layers.0.mlp.weight": ("BF16", [HIDDEN], row),
+            }
+        )
+    )
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    description = {
+        "config": {
+            "_name_or_path": "tiny",
+            "model_type": "gpt_oss",
+            "hidden_size": HIDDEN,
+            "vocab_size": VOCABULARY,
+            "num_hidden_layers": 1,
+        },
+        "generation_config": {},
+    }
+    (folder / "standin.json").write_text(json.dumps(description))
+    scratch = folder.parent / (folder.name + "-scratch")
+    description.update(expand(str(folder), str(scratch), str(encodings_file)))
+    (folder / "standin.json").write_text(json.dumps(description))
+    return folder

@@ -1,0 +1,128 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The modules that look at a node and make shared libraries available, as Ansible runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import shutil
+
+import pytest
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.fleet.plugins.module_utils import shared_libraries as libraries
+from ansible_collections.inference.fleet.plugins.module_utils.accelerators import detect
+from ansible_collections.inference.fleet.plugins.modules import accelerator_info, node_preflight, shared_libraries
+
+SONAME = "libfleettest.so.1"
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """run(module, check_mode=False, **arguments): what the module returns as JSON; its warnings are in run.warnings."""
+
+    def run_module(module, check_mode=False, **arguments):
+        capsys.readouterr()
+        run_module.warnings = []
+        with (
+            patch_module_args(dict(arguments, _ansible_check_mode=check_mode, _ansible_diff=True)),
+            pytest.raises(SystemExit) as ended,
+        ):
+            module.main()
+        result = json.loads(capsys.readouterr().out)
+        assert bool(ended.value.code) == result.get("failed", False)
+        del result["invocation"]
+        return result
+
+    # Ansible keeps warnings for the life of the process, which is one module's in earnest.
+    monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: run_module.warnings.append(text))
+    return run_module
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_accelerator_info_returns_the_form(run, check_mode):
+    form = detect().as_dict()
+    warnings = form.pop("warnings")
+    assert run(accelerator_info, check_mode) == dict(form, changed=False)
+    assert run.warnings == warnings
+    assert run(accelerator_info, check_mode, vendor="cpu")["devices"] == form["devices"]
+
+
+def test_accelerator_info_shows_what_is_warned_of(run, monkeypatch):
+    tree = pathlib.Path(__file__).resolve().parents[2] / "fixtures" / "sysroot-offline-cpus"
+    monkeypatch.setattr(accelerator_info, "detect", lambda vendor: detect(vendor, str(tree)))
+    assert "warnings" not in run(accelerator_info)
+    assert run.warnings == ["CPUs 3,7 are offline and are not counted."]
+
+
+def test_accelerator_info_lists_the_vendors(run):
+    result = run(accelerator_info, vendor="neuron")
+    assert result["failed"]
+    assert result["msg"] == "value of vendor must be one of: auto, cpu, got: neuron"
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_node_preflight(run, tmp_path, check_mode):
+    result = run(
+        node_preflight, check_mode, root=str(tmp_path), platform="cpu", servers=[],
+        hardware={"accelerator": "cpu", "count": "1"}, needs={"accelerators": ["cpu"], "host_memory_gib": 0.1},
+    )  # fmt: skip
+    assert result == {"changed": False, "accelerators": detect().as_dict(), "problems": []}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_node_preflight_that_refuses(run, tmp_path, check_mode):
+    result = run(node_preflight, check_mode, root=str(tmp_path), platform="neuron", needs={"cpu_flags": ["warp"]})
+    assert result["failed"]
+    assert [problem["check"] for problem in result["problems"]] == ["hardware", "cpu_flags"]
+    assert result["msg"] == "Preflight found 2 problems on %s, nothing was changed:\n 1. %s\n 2. %s" % (
+        os.uname().nodename,
+        "This version of the collection cannot detect accelerators of 'neuron'; it knows: cpu.",
+        result["problems"][1]["message"],
+    )
+
+
+def test_node_preflight_refuses_a_need_that_it_does_not_know(run):
+    result = run(node_preflight, platform="cpu", needs={"teraflops": 7})
+    assert result["failed"]
+    assert "needs.teraflops. Supported parameters include: " in result["msg"]
+
+
+def test_shared_libraries_check_apply_check_again_apply_again(run, tmp_path, monkeypatch):
+    library = re.search(r"(/\S*/libc[.-]\S*)$", pathlib.Path("/proc/self/maps").read_text(), re.MULTILINE).group(1)
+    installer = tmp_path / "bin" / "apt-get"
+    installer.parent.mkdir()
+    installer.write_text("#!/bin/sh\n%s %s %s\n" % (shutil.which("cp"), library, tmp_path / SONAME))
+    installer.chmod(0o755)
+    monkeypatch.setenv("PATH", str(installer.parent))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(libraries, "distribution_family", lambda sysroot: ("debian", "Debian"))
+    arguments = {"libraries": {SONAME: {"debian": "libfleettest1"}}, "search_paths": [str(tmp_path)]}
+    changed = {
+        "changed": True,
+        "missing": [SONAME],
+        "installed": ["libfleettest1"],
+        "diff": {"before": SONAME + ": missing\n", "after": SONAME + ": from package libfleettest1\n"},
+    }
+    same = {"changed": False, "missing": [], "installed": [], "diff": {"before": "", "after": ""}}
+    assert run(shared_libraries, True, **arguments) == changed
+    assert not (tmp_path / SONAME).exists()
+    assert run(shared_libraries, False, **arguments) == changed
+    assert (tmp_path / SONAME).exists()
+    assert run(shared_libraries, True, **arguments) == same
+    assert run(shared_libraries, False, **arguments) == same
+
+
+def test_shared_libraries_that_fail(run, monkeypatch):
+    monkeypatch.setattr(libraries, "distribution_family", lambda sysroot: (None, "Plan 9"))
+    result = run(shared_libraries, libraries={SONAME: {}})
+    assert result["failed"] and result["missing"] == [SONAME]
+    assert result["msg"] == (
+        "No package is known that holds libfleettest.so.1 on Plan 9 (family unknown). Install it, or name its package "
+        "under 'libraries'."
+    )

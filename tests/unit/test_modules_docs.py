@@ -1,0 +1,132 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every module's documentation parses and says what its argument spec says."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+
+import pytest
+import yaml
+
+PLUGINS = pathlib.Path(__file__).resolve().parents[2] / "plugins"
+MODULES = sorted(path.stem for path in (PLUGINS / "modules").glob("*.py") if path.stem != "__init__")
+# The others are the documentation of an action plugin, which does all the work on the controller.
+WITH_MAIN = [name for name in MODULES if "def main(" in (PLUGINS / "modules" / (name + ".py")).read_text()]
+
+every_module = pytest.mark.parametrize("name", MODULES)
+every_module_with_main = pytest.mark.parametrize("name", WITH_MAIN)
+
+
+class Asked(Exception):
+    """Carries what a module hands to AnsibleModule."""
+
+
+def load(name):
+    return importlib.import_module("ansible_collections.inference.fleet.plugins.modules." + name)
+
+
+def documentation_of(module):
+    """A module's documentation with the fragments it extends; what it says itself comes first."""
+    documentation = yaml.safe_load(module.DOCUMENTATION)
+    for name in documentation.get("extends_documentation_fragment", []):
+        namespace, collection, fragment, *part = name.split(".")
+        builtin = (namespace, collection) == ("ansible", "builtin")
+        package = "ansible.plugins" if builtin else "ansible_collections.%s.%s.plugins" % (namespace, collection)
+        holder = importlib.import_module("%s.doc_fragments.%s" % (package, fragment)).ModuleDocFragment
+        extended = yaml.safe_load(getattr(holder, part[0].upper() if part else "DOCUMENTATION"))
+        for section in ("options", "attributes"):
+            own = documentation.setdefault(section, {})
+            for key, value in (extended.get(section) or {}).items():
+                own[key] = {**value, **own.get(key, {})}
+    return documentation
+
+
+def handed_to_ansible(module, monkeypatch):
+    """The arguments of AnsibleModule(): nothing of the module is run after it."""
+
+    def ask(**arguments):
+        raise Asked(arguments)
+
+    monkeypatch.setattr(module, "AnsibleModule", ask)
+    with pytest.raises(Asked) as caught:
+        module.main()
+    return caught.value.args[0]
+
+
+def of_docs(options):
+    """Documented options as {name: (type, elements, required, default, choices, suboptions)}."""
+    return {
+        name: (
+            option.get("type", "str"),
+            option.get("elements"),
+            option.get("required", False),
+            option.get("default"),
+            option.get("choices"),
+            of_docs(option.get("suboptions") or {}),
+        )
+        for name, option in options.items()
+    }
+
+
+def of_spec(spec):
+    """An argument spec in the same form."""
+    return {
+        name: (
+            option.get("type", "str"),
+            option.get("elements"),
+            option.get("required", False),
+            option.get("default"),
+            option.get("choices"),
+            of_spec(option.get("options") or {}),
+        )
+        for name, option in spec.items()
+    }
+
+
+def test_there_are_modules():
+    assert WITH_MAIN
+
+
+def test_a_module_without_main_documents_an_action_plugin():
+    assert [
+        name for name in MODULES if name not in WITH_MAIN and not (PLUGINS / "action" / (name + ".py")).exists()
+    ] == []
+
+
+@every_module
+def test_documentation_parses_and_is_whole(name):
+    module = load(name)
+    documentation = documentation_of(module)
+    assert documentation["module"] == name
+    assert documentation["version_added"] == "0.1.0"
+    assert {"short_description", "description", "author"} <= set(documentation)
+    examples = yaml.safe_load(module.EXAMPLES)
+    assert any("inference.fleet." + name in task for task in examples)
+    for key, value in (yaml.safe_load(module.RETURN) or {}).items():
+        assert {"description", "returned", "type"} <= set(value), key
+
+
+@every_module
+def test_check_and_diff_mode_are_documented(name):
+    attributes = documentation_of(load(name))["attributes"]
+    for attribute in ("check_mode", "diff_mode"):
+        assert attributes[attribute]["support"] in ("full", "partial", "none", "N/A")
+        assert attributes[attribute]["description"]
+
+
+@every_module_with_main
+def test_check_mode_is_what_is_documented(name, monkeypatch):
+    module = load(name)
+    attributes = documentation_of(module)["attributes"]
+    supported = handed_to_ansible(module, monkeypatch).get("supports_check_mode", False)
+    assert supported == (attributes["check_mode"]["support"] in ("full", "partial"))
+
+
+@every_module_with_main
+def test_options_equal_the_argument_spec(name, monkeypatch):
+    module = load(name)
+    documented = documentation_of(module).get("options") or {}
+    assert of_docs(documented) == of_spec(handed_to_ansible(module, monkeypatch)["argument_spec"])

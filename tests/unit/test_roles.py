@@ -1,0 +1,160 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What roles have in common: the same five files, documentation that equals the defaults, tasks that hide nothing."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.shared_libraries import PACKAGES
+
+ROLES = sorted(path for path in (pathlib.Path(__file__).resolve().parents[2] / "roles").iterdir() if path.is_dir())
+FILES = ("README.md", "defaults/main.yml", "meta/main.yml", "meta/argument_specs.yml", "tasks/main.yml")
+# What a task may say besides the name of its module.
+KEYWORDS = frozenset(
+    (
+        "always", "any_errors_fatal", "args", "async", "block", "changed_when", "check_mode", "connection", "delay",
+        "delegate_facts", "delegate_to", "diff", "environment", "failed_when", "listen", "loop", "loop_control",
+        "module_defaults", "name", "no_log", "notify", "poll", "register", "rescue", "retries", "run_once", "tags",
+        "throttle", "timeout", "until", "vars", "when",
+    )
+)  # fmt: skip
+BLOCKS = ("block", "rescue", "always")
+
+every_role = pytest.mark.parametrize("role", ROLES, ids=lambda path: path.name)
+
+
+class Loader(yaml.SafeLoader):
+    """YAML as Ansible reads it, its own tags taken for their text."""
+
+
+Loader.add_multi_constructor("!", lambda loader, tag, node: loader.construct_scalar(node))
+
+
+def load(path):
+    return yaml.load(path.read_text(encoding="utf-8"), Loader)
+
+
+def options_of(role):
+    """The documented variables of a role: {name: option}."""
+    return load(role / "meta/argument_specs.yml")["argument_specs"]["main"].get("options") or {}
+
+
+def flat(tasks):
+    """All tasks of a list, those in blocks included."""
+    for task in tasks or []:
+        yield task
+        for key in BLOCKS:
+            yield from flat(task.get(key))
+
+
+def tasks_of(role):
+    """[(file:name, task)] of all task and handler files of a role."""
+    files = sorted(path for folder in ("tasks", "handlers") for path in (role / folder).rglob("*.yml"))
+    return [
+        ("%s: %s" % (path.relative_to(role), task.get("name")), task) for path in files for task in flat(load(path))
+    ]
+
+
+def set_by(task):
+    """Names of the variables that a task sets."""
+    facts = task.get("ansible.builtin.set_fact") or {}
+    return {*facts, *task.get("vars", {}), *([task["register"]] if "register" in task else [])} - {"cacheable"}
+
+
+def mistakes(task):
+    """What is wrong with a task, as texts."""
+    found = ["says " + key for key in ("ignore_errors", "ignore_unreachable", "become") if key in task]
+    found += [
+        "%s is false" % key for key in ("failed_when", "changed_when") if task.get(key) in (False, "false", [False])
+    ]
+    actions = set(task) - KEYWORDS - {"ignore_errors", "ignore_unreachable", "become"}
+    if not any(key in task for key in BLOCKS):
+        found += ["has %d actions" % len(actions)] if len(actions) != 1 else []
+    found += ["%s is no full name" % action for action in sorted(actions) if action.count(".") < 2]
+    return found
+
+
+def test_there_are_roles():
+    assert ROLES
+
+
+@every_role
+def test_the_five_files_are_there(role):
+    assert [name for name in FILES if not (role / name).is_file()] == []
+
+
+@every_role
+def test_documented_options_equal_the_defaults(role):
+    options = options_of(role)
+    # What the caller must give has no default.
+    documented = {name: option.get("default") for name, option in options.items() if not option.get("required")}
+    assert documented == (load(role / "defaults/main.yml") or {})
+    assert [name for name, option in options.items() if option.get("required") and "default" in option] == []
+
+
+@every_role
+def test_every_option_has_a_type_and_a_description(role):
+    assert [name for name, option in options_of(role).items() if not {"type", "description"} <= set(option)] == []
+
+
+@every_role
+def test_variables_have_the_name_of_their_role(role):
+    files = [path for folder in ("defaults", "vars") for path in (role / folder).rglob("*.yml")]
+    names = {name for path in files for name in load(path) or {}} | set(options_of(role))
+    set_in_tasks = {name for _where, task in tasks_of(role) for name in set_by(task)}
+    assert [name for name in sorted(names) if not name.startswith(role.name + "_")] == []
+    assert [name for name in sorted(set_in_tasks) if not name.startswith((role.name + "_", "fleet_"))] == []
+
+
+@every_role
+def test_the_readme_names_every_variable(role):
+    text = (role / "README.md").read_text(encoding="utf-8")
+    assert [name for name in options_of(role) if "`%s`" % name not in text] == []
+
+
+@every_role
+def test_galaxy_info(role):
+    info = load(role / "meta/main.yml")["galaxy_info"]
+    assert (info["author"], info["license"], info["min_ansible_version"]) == (
+        "inference.fleet contributors",
+        "GPL-3.0-or-later",
+        "2.19",
+    )
+    assert info["description"]
+
+
+@every_role
+def test_tasks_hide_nothing_and_name_their_modules_in_full(role):
+    assert [(where, found) for where, task in tasks_of(role) for found in mistakes(task)] == []
+    assert [where for where, task in tasks_of(role) if not task.get("name")] == []
+
+
+@pytest.mark.parametrize(
+    ("task", "found"),
+    [
+        ("{name: x, ansible.builtin.command: {argv: [a]}, changed_when: x.rc == 2, register: x}", []),
+        ("{name: x, block: [], rescue: [], when: true}", []),
+        ("{name: x, command: a}", ["command is no full name"]),
+        ("{name: x, builtin.command: a}", ["builtin.command is no full name"]),
+        ("{name: x, ansible.builtin.command: a, ignore_errors: true}", ["says ignore_errors"]),
+        ("{name: x, block: [], become: true}", ["says become"]),
+        ("{name: x, ansible.builtin.command: a, failed_when: false}", ["failed_when is false"]),
+        ("{name: x, ansible.builtin.command: a, changed_when: [no]}", ["changed_when is false"]),
+        ("{name: x}", ["has 0 actions"]),
+    ],
+)
+def test_the_rules_for_tasks_find_what_breaks_them(task, found):
+    assert mistakes(yaml.safe_load(task)) == found
+
+
+def test_tasks_in_blocks_are_looked_at():
+    tasks = yaml.safe_load("[{name: a, block: [{name: b, always: [{name: c}]}], rescue: [{name: d}]}]")
+    assert [task["name"] for task in flat(tasks)] == ["a", "b", "c", "d"]
+
+
+def test_preflight_knows_the_packages_that_the_cpu_role_installs():
+    assert load(ROLES[0].parent / "cpu/defaults/main.yml")["cpu_libraries"] == PACKAGES
