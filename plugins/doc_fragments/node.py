@@ -1,0 +1,43 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the options that all modules for a node's servers share."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  servers:
+    description:
+      - The plan entries of this host, as P(inference.fleet.plan#lookup) and M(inference.fleet.plan) return them.
+      - Entries carry a hash of their content; one that was edited is refused.
+    type: list
+    elements: dict
+    required: true
+  only:
+    description:
+      - Names of the servers to look at; the others are left alone, also those that are not in O(servers).
+      - A name that is not known is an error.
+    type: list
+    elements: str
+  root:
+    description:
+      - An absolute path that all files of the fleet lie below, empty for the system's own C(/etc), C(/var) and C(/run).
+    type: path
+    default: ""
+  manager:
+    description:
+      - The service manager that starts the servers and keeps them up.
+      - V(auto) is V(systemd) where the node was booted with it and O(root) is empty, V(supervisord) otherwise.
+      - V(systemd) is not built yet in this version.
+    type: str
+    default: auto
+    choices: [auto, systemd, supervisord]
+  toolkit:
+    description:
+      - A virtual environment on the node that holds supervisord, C(var/lib/inference-fleet/toolkit) below O(root) by
+        default.
+    type: path
+"""

@@ -1,0 +1,43 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An engine that is a process of this node, found by the markers that the guard put into its environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+
+TERM_S = 15  # as long as a service manager gives it
+KILL_S = 5
+
+
+class ProcessLauncher:
+    """See the package's docstring for the three methods."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def prepare(self, entry):
+        """FleetError unless the entry's program is there and executable."""
+        program = entry["launch"][0] if entry["launch"] else ""
+        path = entry["environment"].get("PATH", guard.PATH)
+        found = program if "/" in program else shutil.which(program, path=path)
+        if not found or not os.path.isabs(found) or not os.access(found, os.X_OK) or os.path.isdir(found):
+            raise FleetError(
+                "Server '%s': its program '%s' is not on this node, or cannot be executed. The engine's role installs "
+                "it; run it before the servers are started. Nothing was changed." % (entry["name"], program)
+            )
+
+    def leftovers(self, entry):
+        return [
+            {"id": pid, "what": "process %d: %s" % (pid, processes.command(pid) or "gone")}
+            for pid in processes.processes_with_marker(self.root, entry["name"])
+        ]
+
+    def stop_leftovers(self, entry):
+        guard.terminate(lambda: processes.processes_with_marker(self.root, entry["name"]), TERM_S, KILL_S)
+        return self.leftovers(entry)

@@ -1,0 +1,200 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether servers are ready: not what their health path says, but that a completion comes back through their port."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+
+from ansible_collections.inference.fleet.plugins.module_utils import http_client, processes
+from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.guard import RESTART_DELAY_S
+from ansible_collections.inference.fleet.plugins.module_utils.servers import (
+    Seen,
+    check_only,
+    condition,
+    entry_changes,
+    log_tail,
+    observe,
+    row,
+    utc,
+)
+
+LOG_LINES = 15
+MESSAGE_LINES = 3
+THREADS = 32
+ANSWERS_CHAT = ("server", "frontend")
+UNVERIFIED = "not verified (check)"
+
+
+def health_port(entry):
+    """The port of the health path; None for a server without any, which is ready when it runs."""
+    return entry["port"] or entry["ports"].get("system")
+
+
+def probe(entry, timeout):
+    """None where the server is ready, else what it lacks, for a person.
+
+    The health path answers 200; a server that clients talk to also lists its model and completes one short chat (16
+    tokens, temperature 0). timeout: seconds for each request.
+    """
+    port = health_port(entry)
+    if port is None:
+        return None
+    base = http_client.base_url(entry["bind"], port)
+    health = http_client.request("GET", base + entry["health"]["path"], timeout=timeout)
+    if not health.ok:
+        return "health: " + health.describe(200)
+    if entry["role"] not in ANSWERS_CHAT or entry["port"] is None:
+        return None
+    models = http_client.request("GET", base + "/v1/models", timeout=timeout)
+    if not models.ok:
+        return "models: " + models.describe(200)
+    listed = models.json()
+    data = listed.get("data") if isinstance(listed, dict) else None
+    ids = [model.get("id") for model in data or [] if isinstance(model, dict)]
+    if entry["model_id"] not in ids:
+        return "models: '%s' is not listed (%s)" % (entry["model_id"], ", ".join(map(str, ids)) or "none is")
+    body = {
+        "model": entry["model_id"],
+        "messages": [{"role": "user", "content": "Say hello."}],
+        "max_tokens": 16,
+        "temperature": 0,
+    }
+    answer = http_client.request("POST", base + "/v1/chat/completions", body, timeout=timeout)
+    return None if answer.ok else "completion: " + answer.describe(200)
+
+
+def waiting_since(state, budget_s):
+    """When the current series of starts began (epoch seconds), None before the first.
+
+    Starts that follow each other within the start budget are one attempt to become ready, so that a server that dies
+    and is restarted again and again uses up one budget, and one that ran for days and is restarted gets a new one.
+    """
+    starts = state.get("starts") or []
+    if not starts:
+        return None
+    first = starts[-1]
+    for start in reversed(starts[:-1]):
+        if first - start > budget_s + RESTART_DELAY_S:
+            break
+        first = start
+    return first
+
+
+def check_ready(node, entries, only=None, timeout=30, check=False):
+    """The result of engine_ready: {changed: False, msg, servers: [row]} when all are ready.
+
+    FleetError otherwise, with details servers and final (true: more waiting is no use). In check mode, where what runs
+    is not what is planned, {…, skipped_reason} instead.
+    """
+    planned = check_entries(entries)
+    seen = observe(node.paths, node.manager, planned)
+    check_only(only, planned, seen)
+    names = [name for name in planned if only is None or name in only]
+    now = {name: condition(seen[name]) for name in names}
+    current = [name for name in names if now[name].state == "running" and now[name].hash == planned[name]["hash"]]
+    rows = {name: row(node, name, seen[name]) for name in names}
+    if check and len(current) < len(names):
+        return {"changed": False, "msg": UNVERIFIED, "skipped_reason": UNVERIFIED, "servers": list(rows.values())}
+    lacks = _probe_all([planned[name] for name in current], timeout)
+    problems, final, age = [], False, 0
+    for name in names:
+        if name in lacks and lacks[name] is None:
+            rows[name]["ready"] = True
+            continue
+        words, hopeless = _problem(planned[name], seen[name], lacks.get(name))
+        final = final or hopeless
+        since = now[name].since
+        age = max(age, time.time() - since) if since else age
+        tail = log_tail(node.paths, node.manager, name, LOG_LINES)
+        rows[name].update(ready=False, reason=words, log_tail=tail)
+        if tail:
+            words += ". Last log lines: " + " | ".join(line.strip() for line in tail[-MESSAGE_LINES:])
+        problems.append("%s: %s." % (name, words.rstrip(".")))
+    count = "%d of %d servers ready" % (len(names) - len(problems), len(names))
+    if problems:
+        raise FleetError(
+            "%s after %d s. %s" % (count, age, " ".join(problems)), final=final, servers=list(rows.values())
+        )
+    return {"changed": False, "msg": count + ".", "servers": list(rows.values())}
+
+
+def _probe_all(entries, timeout):
+    """{name: None or what it lacks}, all probed at once."""
+    if not entries:
+        return {}
+    with concurrent.futures.ThreadPoolExecutor(min(THREADS, len(entries))) as pool:
+        answers = pool.map(lambda entry: probe(entry, timeout), entries)
+        return dict(zip([entry["name"] for entry in entries], answers))
+
+
+def _problem(entry, seen, lack):
+    """(why the server is not ready, whether waiting is no use)."""
+    now = condition(seen)
+    age = "" if now.since is None else " since %s (%d s)" % (utc(now.since)[11:], time.time() - now.since)
+    if now.state in ("missing", "stopped"):
+        return "%s; run engine_servers to start it" % (now.reason or "it is stopped"), True
+    if now.state == "failed":
+        return "failed%s: %s" % (age, now.reason), True
+    if now.hash is not None and now.hash != entry["hash"]:
+        return "it runs another entry than the planned one; run engine_servers to restart it", True
+    if now.state == "waiting":
+        return "%s%s" % (now.reason, age), False
+    words = "starting%s, %s" % (age, lack)
+    if now.restarts:
+        words += ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s")
+    budget = entry["health"]["budget_s"]
+    began = waiting_since(seen.state, budget)
+    if began is not None and time.time() - began > budget:
+        return "%s; that is over its start budget of %d s" % (words, budget), True
+    return words, False
+
+
+def status(node, entries, only=None, log_lines=0, probes=False, timeout=10):
+    """[row] of engine_servers_info: what runs, how it differs from the plan, its memory and the end of its log.
+
+    Strays are in it as well. Without entries nothing is known of a plan, and drift is None. probes: find out whether
+    they are ready; ready stays None otherwise.
+    """
+    planned = check_entries(entries)
+    seen = observe(node.paths, node.manager, planned)
+    known = [*planned, *sorted(name for name in seen if name not in planned and seen[name].is_there)]
+    check_only(only, known, {})
+    names = [name for name in known if only is None or name in only]
+    rows = []
+    for name in names:
+        one = seen.get(name) or Seen(name)
+        entry = planned.get(name) or one.entry or {}
+        result = row(node, name, one)
+        result["memory_mib"] = processes.memory_mib(one.pids)
+        result["port"] = (one.entry or entry).get("port")
+        result["drift"] = _drift(planned, name, one)
+        result["log_tail"] = log_tail(node.paths, node.manager, name, log_lines)
+        rows.append(result)
+    if probes:
+        running = [seen[name].entry for name in names if seen[name].entry and condition(seen[name]).state == "running"]
+        lacks = _probe_all([entry for entry in running if "health" in entry], timeout)
+        for result in rows:
+            result["ready"] = lacks.get(result["name"], "it does not run") is None
+            result["reason"] = result["reason"] or lacks.get(result["name"])
+    return rows
+
+
+def _drift(planned, name, seen):
+    if not planned:
+        return None
+    if name not in planned:
+        return "not in the plan"
+    if seen.entry is None:
+        return "not deployed"
+    fields = [change[0] for change in entry_changes(seen.entry, planned[name])]
+    if fields:
+        return "changed: " + ", ".join(fields)
+    now = condition(seen)
+    if now.hash is not None and now.hash != planned[name]["hash"]:
+        return "changed: it runs an older entry than the deployed one"
+    return None

@@ -1,0 +1,823 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Brings the servers of a node to the plan: observe what is there, decide what differs, apply only that.
+
+observe() reads, decide() is a pure function of what was read and what is wanted, apply() changes. What an earlier plan
+made and this one does not hold (a stray) is stopped and removed, unless the caller names the servers that it means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import hashlib
+import inspect
+import json
+import os
+import pwd
+import shutil
+import tempfile
+import time
+
+from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
+from ansible_collections.inference.fleet.plugins.module_utils.config_text import config_text
+from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, check_entries
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.files import read_json, read_text
+from ansible_collections.inference.fleet.plugins.module_utils.launchers import get_launcher
+
+STATES = ("started", "stopped", "restarted", "absent")
+FAILED_LOG_LINES = 15
+SETTLE_S = 2.0  # how long a start may take to show its first sign; nothing waits for an engine
+PORT_FREE_S = 3.0
+LOCK_S = 30
+MASK = "********"
+
+
+# ---- what is wanted and what is there
+
+
+class Wanted:
+    """One server as it shall be.
+
+    entry: the plan entry; secrets: {ENV: value}; user: name to run as, None for the module's own; definition: the
+    service manager's text; config: text of the engine's config file, None where it has none.
+    """
+
+    def __init__(self, entry, secrets=None, user=None, definition="", config=None):
+        self.entry = entry
+        self.secrets = secrets or {}
+        self.user = user
+        self.definition = definition
+        self.config = config
+
+
+class Seen:
+    """One server as it is.
+
+    entry: as deployed, None where it is not; secrets: {ENV: value} in its file, {} without one; definition, config:
+    texts on disk, None where they are missing; state: the guard's record ({} without one); fresh: whether that record
+    is of the process that the manager runs now; service: services.Status or None; pids: all that runs of it;
+    files: what there is of it on disk, directories apart; folders: existing directories of it that a purge deletes.
+    """
+
+    def __init__(self, name, entry=None, secrets=None, definition=None, config=None, state=None, fresh=False,
+                 service=None, pids=(), files=(), folders=()):  # fmt: skip
+        self.name = name
+        self.entry = entry
+        self.secrets = secrets or {}
+        self.definition = definition
+        self.config = config
+        self.state = state or {}
+        self.fresh = fresh
+        self.service = service
+        self.pids = list(pids)
+        self.files = list(files)
+        self.folders = list(folders)
+
+    @property
+    def is_there(self):
+        """Whether anything of it is left on the node."""
+        return bool(self.files or self.pids or self.service)
+
+
+class Condition:
+    """What a server does.
+
+    state: running, waiting, failed, stopped or missing; managed: whether a service manager holds it; reason, since
+    (epoch seconds), pid, restarts, hash (of the entry that runs or waits): each None where it is not known.
+    """
+
+    def __init__(self, state, reason=None, since=None, pid=None, restarts=None, entry_hash=None, managed=True):
+        self.state = state
+        self.reason = reason
+        self.since = since
+        self.pid = pid
+        self.restarts = restarts
+        self.hash = entry_hash
+        self.managed = managed
+
+
+def condition(seen):
+    """The Condition of a Seen server. Pure."""
+    record = seen.state
+    phase = record.get("phase")
+    restarts = max(0, record["count"] - 1) if record.get("count") else None
+    if seen.service and seen.service.state == "up":
+        known = {"since": record.get("since"), "pid": seen.service.pid, "restarts": restarts,
+                 "entry_hash": record.get("hash")}  # fmt: skip
+        if not seen.fresh:
+            return Condition("waiting", "starting", pid=seen.service.pid, restarts=restarts)
+        if phase == "running":
+            return Condition("running", **known)
+        if phase == "failed":
+            return Condition("failed", record.get("reason"), **known)
+        reason = ": ".join(filter(None, (phase, record.get("reason"))))
+        return Condition("waiting", reason, **known)
+    if seen.service and seen.service.state == "restarting":
+        return Condition("waiting", "restarting: %s" % seen.service.reason, restarts=restarts,
+                         entry_hash=record.get("hash"))  # fmt: skip
+    if seen.pids:
+        return Condition("running", "it runs without its service manager", record.get("since"), seen.pids[0], restarts,
+                         record.get("hash"), managed=False)  # fmt: skip
+    failed = seen.service is not None and seen.service.state == "failed"
+    if failed or phase == "failed":
+        reason = record.get("reason") if phase == "failed" else seen.service.reason
+        return Condition("failed", reason, record.get("since"), None, restarts)
+    if seen.entry is None:
+        return Condition("missing", "it is not deployed on this node")
+    if seen.definition is not None:
+        return Condition("stopped", "its service manager does not run it")
+    return Condition("stopped")
+
+
+def observe(paths, manager, entries=(), purge=False):
+    """{name: Seen} of all servers that this root knows of: deployed, defined, running, or in `entries` ({name: entry}).
+
+    paths: NodePaths; manager: ServiceManager. purge: look for directories as well. Changes nothing.
+    """
+    entries = dict(entries)
+    deployed = {}
+    for name in _names(paths.servers, ".json"):
+        entry = read_json(paths.entry(name))
+        deployed[name] = entry if isinstance(entry, dict) and entry.get("name") == name else {"name": name}
+    statuses = manager.statuses()
+    running = guard.marked_processes(paths.root)
+    seen = {}
+    for name in sorted(set(entries) | set(deployed) | set(manager.defined()) | set(statuses) | set(running)):
+        if not NAME.match(name):
+            continue
+        entry = deployed.get(name)
+        state = read_json(paths.server_state(name))
+        state = state if isinstance(state, dict) else {}
+        service = statuses.get(name)
+        fresh = False
+        if service is not None and service.pid is not None and state.get("pid") == service.pid:
+            process = guard.process(service.pid)
+            fresh = process is not None and process.ticks == state.get("ticks")
+        configs = {config_path(one) for one in (entry, entries.get(name)) if config_path(one)}
+        own = [paths.entry(name), paths.secret(name), manager.definition_path(name), paths.server_state(name)]
+        files = [path for path in [*own, *sorted(configs)] if os.path.lexists(path)] + manager.log_files(name)
+        secrets = _read_secrets(paths, name)
+        folders = set()
+        for one in (entry, entries.get(name)) if purge else ():
+            folders.update(path for path in ((one or {}).get("directories") or {}).values() if os.path.isdir(path))
+        seen[name] = Seen(
+            name,
+            entry=entry,
+            secrets=secrets,
+            definition=read_text(manager.definition_path(name)),
+            config=read_text(config_path(entry)) if config_path(entry) else None,
+            state=state,
+            fresh=fresh,
+            service=service,
+            pids=running.get(name, ()),
+            files=files,
+            folders=sorted(folders),
+        )
+    return seen
+
+
+def _read_secrets(paths, name):
+    """{ENV: value} of the server's file; {} where there is none, or where it is another user's (whose servers they are
+    is told by the service manager)."""
+    try:
+        secrets = read_json(paths.secret(name))
+    except PermissionError:
+        return {}
+    return secrets if isinstance(secrets, dict) else {}
+
+
+def _names(folder, suffix):
+    try:
+        files = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return sorted(file[: -len(suffix)] for file in files if file.endswith(suffix) and not file.startswith("."))
+
+
+def config_path(entry):
+    """Where the entry's config file lies, None where it has none."""
+    return ((entry or {}).get("config") or {}).get("path")
+
+
+# ---- decide
+
+
+class Action:
+    """One thing to do with one server.
+
+    kind: create (deploy and start), change (deploy and restart), start, restart, redefine (rewrite the service
+    manager's text without a restart), stop, remove; reason: for a person; changes: [(field, before, after)].
+    """
+
+    def __init__(self, name, kind, reason, changes=()):
+        self.name = name
+        self.kind = kind
+        self.reason = reason
+        self.changes = list(changes)
+
+    def __repr__(self):
+        return "Action(%r, %r, %r, %r)" % (self.name, self.kind, self.reason, [change[0] for change in self.changes])
+
+
+STARTS = frozenset(("create", "change", "start", "restart"))
+WRITES = STARTS | {"redefine"}
+
+
+def decide(wanted, seen, state, only=None, purge=False):
+    """[Action] that bring `seen` ({name: Seen}) to `wanted` ({name: Wanted}) and `state` (of STATES). Pure.
+
+    only: names to act upon; strays (seen, but not wanted) are left alone then, unless they are named and the state is
+    stopped or absent. The actions come in the order of `wanted`, strays last, by name.
+    """
+    actions = []
+    for name, want in wanted.items():
+        if only is None or name in only:
+            action = _decide_one(want, seen.get(name) or Seen(name), state, purge)
+            if action is not None:
+                actions.append(action)
+    for name in sorted(set(seen) - set(wanted)):
+        if only is None and seen[name].is_there:
+            actions.append(Action(name, "remove", "it is not in the plan"))
+        elif only is not None and name in only and state in ("stopped", "absent"):
+            action = _decide_one(None, seen[name], state, purge)
+            if action is not None:
+                actions.append(action)
+    return actions
+
+
+def _decide_one(want, seen, state, purge):
+    now = condition(seen)
+    if state == "absent":
+        if seen.is_there or (purge and seen.folders):
+            return Action(seen.name, "remove", "state is absent")
+        return None
+    if state == "stopped":
+        if seen.pids or seen.service is not None or seen.definition is not None:
+            return Action(seen.name, "stop", "state is stopped")
+        return None
+    changes = differences(seen, want)
+    if seen.entry is None:
+        return Action(seen.name, "create", "it is not deployed", changes)
+    if changes:
+        return Action(seen.name, "change", "changed: " + ", ".join(change[0] for change in changes), changes)
+    if state == "restarted":
+        return Action(seen.name, "restart", "state is restarted")
+    if now.state == "failed":
+        return Action(seen.name, "start", "failed: %s" % now.reason)
+    if now.state in ("stopped", "missing"):
+        return Action(seen.name, "start", now.reason or "it is stopped")
+    if not now.managed:
+        return Action(seen.name, "restart", now.reason)
+    if now.hash is not None and now.hash != want.entry["hash"]:
+        return Action(seen.name, "restart", "it runs an older entry than the deployed one")
+    if want.user is not None and seen.fresh and seen.state.get("user") != want.user:
+        return Action(seen.name, "restart", "it runs as %s instead of %s" % (seen.state.get("user"), want.user))
+    if seen.definition != want.definition:
+        return Action(seen.name, "redefine", "its service definition differs")
+    return None
+
+
+def entry_changes(before, after):
+    """[(field, before, after)] of two entries ({} for none). Secrets appear by name and version."""
+    changes = []
+    for field in sorted(set(before) | set(after)):
+        if field in ("hash", "name", "schema", "secret_versions", "secrets"):
+            continue
+        if field == "launch" and after.get("launch") == after.get("command"):
+            continue  # a process is launched by its command; once is enough
+        if before.get(field) != after.get(field):
+            changes.append((field, before.get(field), after.get(field)))
+    if secret_summary(before) != secret_summary(after):
+        changes.append(("secrets", secret_summary(before), secret_summary(after)))
+    if before and not changes and before.get("hash") != after["hash"]:
+        changes.append(("hash", before.get("hash"), after["hash"]))
+    return changes
+
+
+def differences(seen, want):
+    """[(field, before, after)] between the deployed server, its files included, and the wanted one. No secret in it."""
+    changes = entry_changes(seen.entry or {}, want.entry)
+    if seen.entry is None:
+        return changes
+    fields = [change[0] for change in changes]
+    if "secrets" not in fields and seen.secrets != want.secrets:
+        old, new = secret_summary(seen.entry), secret_summary(want.entry)
+        for key in want.secrets:
+            if seen.secrets.get(key) != want.secrets[key]:
+                new[key] += ", another value"
+        for key in set(seen.secrets) - set(want.secrets):
+            old[key] = "left over"
+        changes.append(("secrets", old, new))
+    if "config" not in fields and seen.config != want.config:
+        changes.append(("config", "no file" if seen.config is None else "a file that differs", "as planned"))
+    return changes
+
+
+def secret_summary(entry):
+    """{ENV: "version 1"} of an entry's secrets."""
+    versions = entry.get("secret_versions") or {}
+    return {key: "version %s" % versions.get(key, "1") for key in entry.get("secrets") or {}}
+
+
+def describe(actions, seen):
+    """{"before": text, "after": text} for Ansible's diff: for each server its state and the fields that change."""
+    before, after = [], []
+    for action in actions:
+        now = condition(seen.get(action.name) or Seen(action.name)).state
+        becomes = {"stop": "stopped", "remove": "absent", "redefine": now}.get(action.kind, "running")
+        if becomes == "running" and now in ("running", "waiting"):
+            becomes += " (restarted)"
+        old, new = ["%s:" % action.name, "  state: %s" % now], ["%s:" % action.name, "  state: %s" % becomes]
+        if action.kind == "redefine":
+            old.append("  service: another definition")
+            new.append("  service: as planned, from its next start on")
+        for field, old_value, new_value in action.changes:
+            old += _lines(field, old_value)
+            new += _lines(field, new_value)
+        before += [] if action.kind == "create" else old
+        after += new
+    return {"before": _joined(before), "after": _joined(after)}
+
+
+def _lines(field, value):
+    if value is None or value == {} or value == []:
+        return []
+    if isinstance(value, list):
+        return ["  %s:" % field] + ["    %s" % _word(item) for item in value]
+    if isinstance(value, dict):
+        return ["  %s:" % field] + ["    %s: %s" % (key, _word(value[key])) for key in sorted(value)]
+    return ["  %s: %s" % (field, _word(value))]
+
+
+def _word(value):
+    plain = isinstance(value, str) and value.isprintable() and value == value.strip() and value
+    return value if plain else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _joined(lines):
+    return "".join(line + "\n" for line in lines)
+
+
+# ---- texts
+
+
+def utc(epoch):
+    """ISO 8601 in UTC, whole seconds; None for None."""
+    if epoch is None:
+        return None
+    moment = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def log_tail(paths, manager, name, lines):
+    """The last lines of the server's log without the values of its secrets, [str]."""
+    tail = manager.log_tail(name, lines)
+    for value in sorted(filter(None, _read_secrets(paths, name).values()), key=len, reverse=True):
+        tail = [line.replace(value, MASK) for line in tail]
+    return tail
+
+
+# ---- reconcile
+
+
+class Node:
+    """Where and with what the servers of a node are kept: NodePaths, ServiceManager, and the user that servers run as
+    whose entry names none (None: whoever runs this)."""
+
+    def __init__(self, paths, manager, user=None):
+        self.paths = paths
+        self.manager = manager
+        self.user = user
+
+
+def reconcile(node, entries, state="started", only=None, secrets=None, purge=False, check=False):
+    """Bring the node to `entries` (list of plan entries) and return the module's result.
+
+    secrets: {variable: value}. check: decide everything, do nothing. Result: {changed, diff: {before, after},
+    servers: [row()], removed: [names]}. Raises FleetError; then nothing was stopped unless the message says so.
+    """
+    wanted_entries = check_entries(entries)
+    for entry in wanted_entries.values():
+        get_launcher(entry, node.paths.root)
+    try:
+        if check:
+            return _reconcile(node, wanted_entries, state, only, secrets or {}, purge, True)
+        with _locked(node.paths, bool(entries) and state in ("started", "restarted")):
+            return _reconcile(node, wanted_entries, state, only, secrets or {}, purge, False)
+    except OSError as error:
+        raise FleetError(
+            "The servers cannot be brought to the plan: %s. Mend that and run again; what is done already is not done "
+            "again." % error
+        ) from error
+
+
+def _reconcile(node, entries, state, only, secrets, purge, check):
+    seen = observe(node.paths, node.manager, entries, purge)
+    check_only(only, entries, seen, state)
+    deploys = state in ("started", "restarted")
+    wanted = {
+        name: want(node, entry, secrets)
+        if deploys and (only is None or name in only)
+        else Wanted(entry, user=entry["user"] or node.user)
+        for name, entry in entries.items()
+    }
+    if deploys:
+        _check_order(wanted)
+    actions = decide(wanted, seen, state, only, purge)
+    diff = describe(actions, seen)
+    shared = shared_changes(node) if deploys and wanted else {}
+    for path in sorted(shared):
+        diff["before"] += "%s: %s\n" % (path, "another version" if os.path.exists(path) else "missing")
+        diff["after"] += "%s: as this collection has it\n" % path
+    _check_ports(node, actions, wanted)
+    if not check:
+        apply(node, actions, wanted, seen, shared, purge)
+        seen = settle(node, entries, [action.name for action in actions if action.kind in STARTS])
+    planned = {action.name: action for action in actions} if check else {}
+    shown = [name for name in entries if only is None or name in only]
+    shown += sorted(name for name in only or () if name not in entries)
+    return {
+        "changed": bool(actions or shared),
+        "diff": diff,
+        "servers": [row(node, name, seen.get(name) or Seen(name), planned.get(name)) for name in shown],
+        "removed": [action.name for action in actions if action.kind == "remove"],
+    }
+
+
+def row(node, name, seen, planned=None):
+    """The result's line for one server. planned: the Action that check mode leaves undone."""
+    now = condition(seen)
+    reason = now.reason
+    if planned is not None:
+        reason = "would %s: %s" % (planned.kind, planned.reason)
+    return {
+        "name": name,
+        "state": now.state,
+        "ready": None,
+        "since": utc(now.since),
+        "restarts": now.restarts,
+        "pid": now.pid,
+        "hash": now.hash or (seen.entry or {}).get("hash"),
+        "reason": reason,
+        "log_tail": log_tail(node.paths, node.manager, name, FAILED_LOG_LINES) if now.state == "failed" else [],
+    }
+
+
+def check_only(only, entries, seen, state="started"):
+    """FleetError where `only` names a server that neither the plan has nor, for stopping, the node."""
+    known = set(entries)
+    if state in ("stopped", "absent"):
+        known |= {name for name, one in seen.items() if one.is_there}
+    unknown = sorted(set(only or ()) - known)
+    if unknown:
+        raise FleetError(
+            "only names %s, which %s not a server here; known: %s."
+            % (", ".join(unknown), "is" if len(unknown) == 1 else "are", ", ".join(sorted(known)) or "none")
+        )
+
+
+def want(node, entry, secrets):
+    """The Wanted of an entry. FleetError where a secret's variable or the right to change users is missing."""
+    name = entry["name"]
+    values = {}
+    for key, variable in sorted(entry["secrets"].items()):
+        if secrets.get(variable) is None:
+            raise FleetError(
+                "Server '%s': its secret %s comes from the variable '%s', which was not given. Set it for this host, "
+                "best in a vault." % (name, key, variable)
+            )
+        values[key] = str(secrets[variable])
+    user = entry["user"] or node.user
+    own = processes.user_name(os.getuid())
+    if user is not None and user != own and os.getuid() != 0:
+        raise FleetError("Server '%s' runs as %s, but this runs as %s, who cannot change users. Use become."
+                         % (name, user, own))  # fmt: skip
+    return Wanted(entry, values, user, node.manager.definition(entry, user), config_text(entry["config"]))
+
+
+def _check_order(wanted):
+    for name, want_one in wanted.items():
+        for leader in want_one.entry["start"]["after"]:
+            if leader not in wanted:
+                raise FleetError("Server '%s' starts after '%s', which is not among the servers: %s."
+                                 % (name, leader, ", ".join(wanted)))  # fmt: skip
+    start_order({name: one.entry for name, one in wanted.items()})
+
+
+def start_order(entries):
+    """Names of `entries` ({name: entry}), leaders first, otherwise in their order. FleetError for a circle."""
+    order = []
+    waiting = list(entries)
+    while waiting:
+        ready = [
+            name
+            for name in waiting
+            if all(one in order or one not in entries for one in entries[name]["start"]["after"])
+        ]
+        if not ready:
+            raise FleetError("The servers %s wait for each other: start.after goes in a circle." % ", ".join(waiting))
+        order += ready
+        waiting = [name for name in waiting if name not in ready]
+    return order
+
+
+def server_ports(entry):
+    """[(port, what it is)] of an entry."""
+    ports = [(entry["port"], "port")] if entry.get("port") else []
+    return ports + [(port, "%s port" % kind) for kind, port in sorted((entry.get("ports") or {}).items()) if port]
+
+
+def _check_ports(node, actions, wanted):
+    """FleetError where a port that a start needs is held by something that this run does not stop."""
+    ending = {action.name for action in actions if action.kind != "redefine"}
+    root = node.paths.root or "/"
+    for action in actions:
+        if action.kind not in STARTS:
+            continue
+        entry = wanted[action.name].entry
+        for port, what in server_ports(entry):
+            holder = processes.port_holder(entry["bind"], port)
+            if holder is None or (holder["root"] == root and holder["server"] in ending):
+                continue
+            raise FleetError(
+                "Server '%s': its %s %d on %s is held by %s. Nothing was changed; end that process or plan another "
+                "port." % (action.name, what, port, entry["bind"], _holder_words(holder, root)),
+                port=port,
+                holder=holder,
+            )
+
+
+def _holder_words(holder, root):
+    if holder["pid"] is None:
+        return "a process of %s that this user cannot see" % holder["user"]
+    words = "process %d of %s (%s)" % (holder["pid"], holder["user"], (holder["command"] or "gone")[:200])
+    if holder["server"] is None:
+        return words
+    whose = "our server '%s'" % holder["server"]
+    return "%s%s, %s" % (whose, "" if holder["root"] == root else " of the root %s" % holder["root"], words)
+
+
+# ---- apply
+
+
+def shared_changes(node):
+    """{path: text} of the files that all servers share and that differ from what they should be: the guard's copy and
+    the service manager's own."""
+    texts = {node.paths.lib + "/lib/guard.py": inspect.getsource(guard)}
+    texts.update(node.manager.shared_files())
+    return {path: text for path, text in texts.items() if _digest(read_text(path)) != _digest(text)}
+
+
+def _digest(text):
+    return None if text is None else hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def apply(node, actions, wanted, seen, shared, purge=False):
+    """Do what was decided: check and write everything beside, stop, put the files in place, start. See reconcile()."""
+    starts = [action.name for action in actions if action.kind in STARTS]
+    writes = [action for action in actions if action.kind in WRITES]
+    ends = [action.name for action in actions if action.kind in ("stop", "remove")]
+    owners = {}
+    for action in writes:
+        entry = wanted[action.name].entry
+        if action.kind in STARTS:
+            get_launcher(entry, node.paths.root).prepare(entry)
+        owners[action.name] = _owner(action.name, wanted[action.name].user)
+    if starts:
+        problem = node.manager.problem(sorted({wanted[name].user for name in starts} - {None}))
+        if problem:
+            raise FleetError("Servers cannot be started: %s Nothing was changed." % problem)
+    stop_first = [name for name in starts if seen.get(name) and (seen[name].pids or seen[name].service)]
+
+    with _Staging() as staging:
+        if writes or shared:
+            _make_folders(node, wanted, seen)
+        for path, text in sorted(shared.items()):
+            staging.add(path, text)
+        for action in writes:
+            _stage(node, staging, action, wanted[action.name], owners[action.name])
+        stop(node, [*stop_first, *ends], seen)
+        staging.commit()
+
+    for action in actions:
+        if action.kind in STARTS:
+            _forget_old(node, seen.get(action.name), wanted[action.name])
+        elif action.kind == "stop":
+            node.manager.drop([action.name])
+            _unlink(node.paths.server_state(action.name))
+        elif action.kind == "remove":
+            _remove(node, seen[action.name], wanted, seen, purge)
+    order = start_order({name: wanted[name].entry for name in starts})
+    if order:
+        node.manager.start(order)
+    elif ends:
+        node.manager.finish()
+
+
+def stop(node, names, seen):
+    """Stop servers and prove it: no process of theirs is left and their ports are free of them. FleetError if not."""
+    if not names:
+        return
+    node.manager.stop(names)
+    root = node.paths.root
+    for name in names:
+        entry = dict(seen[name].entry or {}, name=name)
+        left = get_launcher(entry, root).stop_leftovers(entry)
+        if left:
+            raise FleetError(
+                "Server '%s' does not end: %s survived SIGKILL. See what they wait for (state D in ps), end them and "
+                "run again; stopped before it: %s."
+                % (name, "; ".join(one["what"] for one in left), ", ".join(names[: names.index(name)]) or "none"),
+                left=[one["id"] for one in left],
+            )
+        end = time.monotonic() + PORT_FREE_S
+        for port, what in server_ports(entry):
+            while True:
+                holder = processes.port_holder(entry.get("bind") or "", port)
+                if holder is None or holder["server"] != name or holder["root"] != (root or "/"):
+                    break
+                if time.monotonic() > end:
+                    raise FleetError("Server '%s' was stopped, but its %s %d is still held by %s."
+                                     % (name, what, port, _holder_words(holder, root or "/")))  # fmt: skip
+                time.sleep(0.1)
+
+
+def settle(node, entries, started):
+    """observe() again once each of the started servers shows a first sign, at the latest after SETTLE_S."""
+    end = time.monotonic() + SETTLE_S
+    while True:
+        seen = observe(node.paths, node.manager, entries)
+        pending = [name for name in started if condition(seen[name]).reason == "starting"]
+        if not pending or time.monotonic() > end:
+            return seen
+        time.sleep(0.05)
+
+
+class _Staging:
+    """Files written beside their places; commit() renames them all, leaving without it deletes them."""
+
+    def __init__(self):
+        self.files = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        for temporary, _place in self.files:
+            os.unlink(temporary)
+
+    def add(self, path, text, mode=0o644, owner=None):
+        folder = os.path.dirname(path)
+        _make_folder(folder)
+        handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=folder)
+        self.files.append((temporary, path))
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(text.encode("utf-8", "surrogateescape"))
+            os.fchmod(stream.fileno(), mode)
+            if owner is not None:
+                os.fchown(stream.fileno(), owner[0], owner[1])
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def commit(self):
+        while self.files:
+            os.rename(*self.files[0])
+            self.files.pop(0)
+
+
+def _stage(node, staging, action, one, owner):
+    entry = one.entry
+    name = entry["name"]
+    staging.add(node.manager.definition_path(name), one.definition)
+    if action.kind == "redefine":
+        return
+    staging.add(node.paths.entry(name), json.dumps(entry, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    if one.secrets:
+        staging.add(node.paths.secret(name), json.dumps(one.secrets), 0o600, owner)
+    if one.config is not None:
+        staging.add(config_path(entry), one.config)
+    for path in entry["directories"].values():
+        _make_folder(path, owner)
+
+
+def _forget_old(node, seen, one):
+    """What a deployment leaves over: the last start's record, a secret or config file that the entry no longer has."""
+    name = one.entry["name"]
+    gone = [node.paths.server_state(name)]
+    if not one.secrets:
+        gone.append(node.paths.secret(name))
+    old = config_path(seen.entry) if seen else None
+    if old and old != config_path(one.entry):
+        gone.append(old)
+    for path in gone:
+        _unlink(path)
+
+
+def _remove(node, seen, wanted, all_seen, purge):
+    node.manager.drop([seen.name])
+    # a config of the plan's that is there though the entry is not may be another server's
+    kept = {config_path(one.entry) for name, one in all_seen.items() if name != seen.name and one.entry}
+    for path in [*seen.files, *node.manager.log_files(seen.name)]:
+        if path not in kept:
+            _unlink(path)
+    if not purge:
+        return
+    shared = set()
+    for name, one in [*all_seen.items(), *wanted.items()]:
+        if name != seen.name and one.entry and os.path.exists(node.paths.entry(name)):
+            shared.update((one.entry.get("directories") or {}).values())
+    for path in seen.folders:
+        if not any(_inside(path, other) or _inside(other, path) for other in shared):
+            _purge(path)
+    with contextlib.suppress(OSError):
+        os.rmdir("%s/servers/%s" % (node.paths.lib, seen.name))  # only where nothing else is in it
+
+
+def _unlink(path):
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _inside(path, folder):
+    return os.path.commonpath([os.path.realpath(path), os.path.realpath(folder)]) == os.path.realpath(folder)
+
+
+def _purge(path):
+    """Delete a server's directory; FleetError for one that cannot be a server's own."""
+    real = os.path.realpath(path)
+    homes = {os.path.realpath(user.pw_dir) for user in pwd.getpwall() if user.pw_dir}
+    if real.count("/") < 3 or real in homes or os.path.ismount(real):
+        raise FleetError("%s is not purged: it looks like more than one server's directory. Delete it yourself." % path)
+    shutil.rmtree(real, ignore_errors=False)
+
+
+def _owner(name, user):
+    """(uid, gid) of the user, None for the one who runs this. FleetError where the user is not on this node."""
+    if user is None:
+        return None
+    try:
+        found = pwd.getpwnam(user)
+    except KeyError:
+        raise FleetError(
+            "Server '%s' runs as the user '%s', who is not on this node. The engine's role creates it; run it before "
+            "the servers are started. Nothing was changed." % (name, user)
+        ) from None
+    return found.pw_uid, found.pw_gid
+
+
+def _make_folder(path, owner=None):
+    """Create `path` and what is missing above it with mode 0755, whatever the umask; the owner is that of `path` alone.
+
+    Raises FleetError.
+    """
+    missing, folder = [], path
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    try:
+        for folder in reversed(missing):
+            os.mkdir(folder)
+            os.chmod(folder, 0o755)
+        if owner is not None and (os.stat(path).st_uid, os.stat(path).st_gid) != owner:
+            os.chown(path, owner[0], owner[1])
+    except OSError as error:
+        raise FleetError("The directory %s cannot be made: %s. Choose another root, or use become."
+                         % (path, error.strerror)) from error  # fmt: skip
+
+
+def _make_folders(node, wanted, seen):
+    paths = node.paths
+    for path in (paths.etc, paths.servers, paths.secrets, paths.lib, paths.log, paths.run, paths.state):
+        _make_folder(path)
+    # the guard, which runs as the server's user, puts its record there
+    kept = [one.entry for name, one in seen.items() if one.entry and name not in wanted]
+    users = {one.user for one in wanted.values()} | {entry.get("user") or node.user for entry in kept}
+    users = sorted(users - {None})
+    os.chmod(paths.state, 0o1777 if len(users) > 1 else 0o755)
+    if len(users) == 1:
+        _make_folder(paths.state, _owner("*", users[0]))
+
+
+@contextlib.contextmanager
+def _locked(paths, create):
+    """One reconciliation of a root at a time. Without `create` a root that is not there is not locked."""
+    if not create and not os.path.isdir(paths.run):
+        yield
+        return
+    _make_folder(paths.run)
+    with open(paths.run + "/engine_servers.lock", "w", encoding="ascii") as stream:
+        end = time.monotonic() + LOCK_S
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise FleetError("Another run changes the servers of %s since %d s; run again when it is done."
+                                     % (paths.root or "this node", LOCK_S)) from None  # fmt: skip
+                time.sleep(0.2)
+        yield

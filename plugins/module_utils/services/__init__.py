@@ -1,0 +1,116 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Service managers: who starts the servers, keeps them up and stops them. One class for each, with one interface."""
+
+from __future__ import annotations
+
+import abc
+import os
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+
+SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
+MANAGERS = ("auto", "systemd", "supervisord")
+
+
+class Status:
+    """What a service manager says of one server.
+
+    state: "up" (a process is there, a guard or the engine), "restarting" (it ended and will be started again),
+    "failed" (it ended and will not), "down" (it was told to stop).
+    pid: of the process that the manager started, None where there is none. reason: its words, or None.
+    """
+
+    def __init__(self, state, pid=None, reason=None):
+        self.state = state
+        self.pid = pid
+        self.reason = reason
+
+    def __repr__(self):
+        return "Status(%r, %r, %r)" % (self.state, self.pid, self.reason)
+
+
+class ServiceManager(abc.ABC):
+    """What the reconciler asks of a service manager. Names are plan entries' names.
+
+    A definition is the text that makes a server known to the manager (a unit, a program section); its presence on disk
+    means that the server is meant to run, also after a reboot. The reconciler writes and deletes no definition itself
+    except through definition_path(): it puts the text there before start() and leaves deleting to drop().
+    """
+
+    name = ""
+
+    @abc.abstractmethod
+    def problem(self, users=()):
+        """None, or a sentence that says why servers of these users (names of existing ones) cannot be started through
+        this manager on this node. It stands after "Servers cannot be started: "."""
+
+    @abc.abstractmethod
+    def shared_files(self):
+        """{path: text} of files that all servers share; written with mode 0644 before the first start. No secret."""
+
+    @abc.abstractmethod
+    def definition(self, entry, user):
+        """The text for a server. user: the name to run as, None for the user of the manager. Raises FleetError."""
+
+    @abc.abstractmethod
+    def definition_path(self, name):
+        """Where the definition lies."""
+
+    @abc.abstractmethod
+    def defined(self):
+        """Names of all servers with a definition on disk, sorted."""
+
+    @abc.abstractmethod
+    def statuses(self):
+        """{name: Status} of what the manager holds now. Read-only; empty where it does not run."""
+
+    @abc.abstractmethod
+    def stop(self, names):
+        """Stop these servers, all at once: TERM to the whole process group or cgroup, KILL after its time. Waits.
+
+        Names that it does not hold are no error. Raises FleetError where one does not stop.
+        """
+
+    @abc.abstractmethod
+    def start(self, names):
+        """(Re)read the definitions and start these servers in this order, without waiting for them."""
+
+    @abc.abstractmethod
+    def drop(self, names):
+        """Delete the definitions of stopped servers and make the manager forget them."""
+
+    @abc.abstractmethod
+    def finish(self):
+        """The last call of a reconciliation: nothing of ours may run on where no definition is left."""
+
+    @abc.abstractmethod
+    def log_tail(self, name, lines):
+        """The last lines of the server's output, [str], empty where there is none."""
+
+    @abc.abstractmethod
+    def log_files(self, name):
+        """Paths of files that hold the server's output and that are deleted with it, existing ones only."""
+
+
+def get_manager(name, paths, toolkit=None):
+    """The service manager `name`: systemd, supervisord, or auto.
+
+    auto is systemd where the node was booted with it and the servers are the system's own (an empty root), supervisord
+    otherwise. paths: NodePaths. toolkit: the virtual environment that holds supervisord; paths.toolkit by default.
+    """
+    if name not in MANAGERS:
+        raise FleetError("manager is '%s'; allowed: %s." % (name, ", ".join(MANAGERS)))
+    chosen = name
+    if name == "auto":
+        chosen = "systemd" if os.path.isdir(SYSTEMD_RUNS) and not paths.root else "supervisord"
+    if chosen == "systemd":
+        raise FleetError(
+            "The service manager systemd%s is not built yet in this version of inference.fleet. Use manager: "
+            "supervisord." % (" (chosen by manager: auto)" if name == "auto" else "")
+        )
+    # here, since it imports this package
+    from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord
+
+    return supervisord.Supervisord(paths, toolkit or paths.toolkit)

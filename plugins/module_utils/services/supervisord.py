@@ -1,0 +1,469 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""supervisord (supervisord.org, 4.x) as the service manager where there is no systemd.
+
+Why the program sections look as they do (supervisor/process.py of 4.3.0): with startsecs=0 no exit is "too quick", so
+a program that ends goes to EXITED and, unless its exit code is in exitcodes, is started again without counting; BACKOFF
+and FATAL are left for programs that cannot be executed at all. The guard counts starts and delays them, and ends with
+194 when it is enough.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import http.client
+import os
+import pwd
+import re
+import shlex
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import xmlrpc.client
+
+from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.services import ServiceManager, Status
+
+REAPER = guard.PREFIX + "reaper"
+MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
+SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
+SOCKET_SUFFIX_BYTES = 8  # supervisord binds PATH.PID first and links it (supervisor/http.py)
+STOP_WAIT_S = 15  # TERM to KILL
+START_WAIT_S = 15
+SHUTDOWN_WAIT_S = 20
+REQUEST_S = 10
+
+# supervisor/xmlrpc.py: Faults
+SHUTDOWN_STATE, BAD_NAME, ALREADY_STARTED, NOT_RUNNING, ALREADY_ADDED, STILL_RUNNING = 6, 10, 60, 70, 90, 91
+
+
+def ini_value(text, expansions=1):
+    """`text` as the value of a key in supervisord's ini file.
+
+    expansions: how often supervisord applies its %-expansion to this key (twice to stdout_logfile). The format has no
+    quoting of values: FleetError for a text that it cannot hold.
+    """
+    escaped = text.replace("%", "%" * 2**expansions)
+    unfit = (
+        text != text.strip()
+        or re.search(r"[\x00-\x1f\x7f]", text)
+        or re.search(r"\s[;#]", text)  # the rest would be a comment
+        or "%(here)s" in escaped  # replaced before %% is
+    )
+    if unfit:
+        raise FleetError(
+            "%r cannot stand in supervisord's configuration: no blanks at its ends, no control characters, no ';' or "
+            "'#' after a blank, no %%(here)s. Choose another path." % text
+        )
+    return escaped
+
+
+def ini_command(argv):
+    """argv as the value of `command`, which supervisord expands once and then splits as a POSIX shell would."""
+    words = []
+    for item in argv:
+        if re.search(r"[\x00\r\n]", item):
+            raise FleetError("%r cannot stand in supervisord's configuration: it has a line break." % item)
+        word = shlex.quote(item).replace("%", "%%")
+        # '' inside a quoted word is nothing to the shell, and keeps the ini parser from seeing a comment or %(here)s
+        words.append(re.sub(r"(\s)([;#])", r"\1''\2", word).replace("%(here)s", "%''(here)s"))
+    return " ".join(words)
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=REQUEST_S)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+class _Transport(xmlrpc.client.Transport):
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def make_connection(self, host):
+        return _Connection(self.path)
+
+
+class Supervisord(ServiceManager):
+    """See ServiceManager. One daemon for each root; it is started with the first server and ends with the last."""
+
+    name = "supervisord"
+
+    def __init__(self, paths, toolkit, python=None):
+        self.paths = paths
+        self.toolkit = toolkit
+        self.python = python or sys.executable
+        self.program = toolkit + "/bin/supervisord"
+        self.conf = paths.etc + "/supervisord.conf"
+        self.programs = paths.etc + "/supervisor.d"
+        self.pidfile = paths.run + "/supervisord.pid"
+        self.log = paths.log + "/supervisord.log"
+        self.guard = paths.lib + "/lib/guard.py"
+        self.socket = paths.run + "/supervisord.sock"
+        self.socket_folder = None
+        if len(os.fsencode(self.socket)) + SOCKET_SUFFIX_BYTES > SOCKET_PATH_BYTES:
+            digest = hashlib.sha256(os.fsencode(paths.root)).hexdigest()[:12]
+            self.socket_folder = "%s/inference-fleet-%d-%s" % (tempfile.gettempdir(), os.getuid(), digest)
+            self.socket = self.socket_folder + "/supervisord.sock"
+
+    # ---- files
+
+    def problem(self, users=()):
+        if not os.access(self.program, os.X_OK):
+            return (
+                "there is no supervisord at %s. Install supervisor (4.x) into the toolkit, or name another with "
+                "toolkit." % self.program
+            )
+        for user in users:
+            if not _can_execute(user, self.python):
+                return (
+                    "the user '%s' may not execute %s, which runs the guard of each server. Choose another with "
+                    "ansible_python_interpreter." % (user, self.python)
+                )
+        return None
+
+    def shared_files(self):
+        lines = [
+            "; Written by inference.fleet; the next run overwrites it.",
+            "[unix_http_server]",
+            "file=" + ini_value(self.socket),
+            "chmod=0700",
+            "",
+            "[supervisord]",
+            "identifier=inference-fleet",
+            "logfile=" + ini_value(self.log),
+            "logfile_maxbytes=10MB",
+            "logfile_backups=3",
+            "pidfile=" + ini_value(self.pidfile),
+            "childlogdir=" + ini_value(self.paths.log),
+            "nocleanup=true",
+        ]
+        if os.getuid() == 0:
+            lines.append("user=root")
+        lines += [
+            "",
+            "[rpcinterface:supervisor]",
+            "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
+            "",
+            "[supervisorctl]",
+            "serverurl=unix://" + ini_value(self.socket),
+            "",
+            "; kills the process group of a program that has ended",
+            "[eventlistener:%s]" % REAPER,
+            "command=" + ini_command([self.python, "-I", self.guard, "reap"]),
+            "events=PROCESS_STATE_EXITED,PROCESS_STATE_STOPPED,PROCESS_STATE_FATAL,PROCESS_STATE_UNKNOWN",
+            "buffer_size=1000",
+            "autorestart=true",
+            "startretries=1000000",
+            "stdout_logfile=NONE",
+            "stderr_logfile=" + ini_value(self.paths.log + "/reaper.log", expansions=2),
+            "stderr_logfile_maxbytes=1MB",
+            "stderr_logfile_backups=1",
+            "",
+            "[include]",
+            "files=supervisor.d/*.conf",
+            "",
+        ]
+        return {self.conf: "\n".join(lines)}
+
+    def definition(self, entry, user):
+        name = entry["name"]
+        argv = [self.python, "-I", self.guard, "run", self.paths.entry(name), "--state", self.paths.server_state(name)]
+        argv += ["--secrets", self.paths.secret(name), "--root", self.paths.root]
+        lines = [
+            "; Written by inference.fleet; the next run overwrites it.",
+            "[program:%s%s]" % (guard.PREFIX, name),
+            "command=" + ini_command(argv),
+            "directory=/",
+            "autostart=true",
+            "autorestart=unexpected",
+            "exitcodes=%d" % guard.START_LIMIT_EXIT,
+            "startsecs=0",
+            "startretries=5",
+            "stopsignal=TERM",
+            "stopasgroup=true",
+            "killasgroup=true",
+            "stopwaitsecs=%d" % STOP_WAIT_S,
+            "redirect_stderr=true",
+            "stdout_logfile=" + ini_value(self.paths.log_file(name), expansions=2),
+            "stdout_logfile_maxbytes=50MB",
+            "stdout_logfile_backups=3",
+        ]
+        if user is not None and os.getuid() == 0:
+            lines.append("user=" + ini_value(user))
+        return "\n".join(lines) + "\n"
+
+    def definition_path(self, name):
+        return "%s/%s%s.conf" % (self.programs, guard.PREFIX, name)
+
+    def defined(self):
+        try:
+            files = os.listdir(self.programs)
+        except FileNotFoundError:
+            return []
+        return sorted(
+            file[len(guard.PREFIX) : -5] for file in files if file.startswith(guard.PREFIX) and file.endswith(".conf")
+        )
+
+    def log_tail(self, name, lines):
+        path = self.paths.log_file(name)
+        if lines < 1 or not os.path.exists(path):
+            return []
+        with open(path, "rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - min(4000 * lines, 4 << 20)))
+            return stream.read().decode("utf-8", "replace").splitlines()[-lines:]
+
+    def log_files(self, name):
+        path = glob.escape(self.paths.log_file(name))
+        return sorted(glob.glob(path) + glob.glob(path + ".[0-9]*"))
+
+    # ---- the daemon
+
+    def _call(self, method, *arguments):
+        """One XML-RPC call. None where no daemon listens. Raises xmlrpc.client.Fault, FleetError."""
+        proxy = xmlrpc.client.ServerProxy("http://localhost", transport=_Transport(self.socket), allow_none=True)
+        try:
+            return getattr(proxy.supervisor, method)(*arguments)
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            return None
+        except PermissionError as error:
+            raise FleetError(
+                "The supervisord of %s belongs to another user than %s (%s). Run as its user, with become."
+                % (self.paths.root or "this system", processes.user_name(os.getuid()), error.strerror)
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise FleetError(
+                "supervisord does not answer at %s within %d s (%s). Its log is %s; end the process and run again."
+                % (self.socket, REQUEST_S, error, self.log)
+            ) from error
+        except xmlrpc.client.ProtocolError as error:
+            raise FleetError("supervisord at %s answered HTTP %d: %s." % (self.socket, error.errcode, error.errmsg)) \
+                from error  # fmt: skip
+        finally:
+            proxy("close")()
+
+    def _info(self):
+        """{name: supervisord's own process info} of our programs; None where no daemon runs or it is going down."""
+        try:
+            rows = self._call("getAllProcessInfo")
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode == SHUTDOWN_STATE:
+                return None
+            raise FleetError("supervisord refused getAllProcessInfo: %s." % fault.faultString) from fault
+        if rows is None:
+            return None
+        return {
+            row["group"][len(guard.PREFIX) :]: row
+            for row in rows
+            if row["group"].startswith(guard.PREFIX) and row["group"] != REAPER
+        }
+
+    def statuses(self):
+        return {name: _status(row) for name, row in (self._info() or {}).items()}
+
+    def daemons(self):
+        """Pids of the supervisord processes of this root; a child that is not yet executed is not among them."""
+        found = []
+        table = guard.process_table()
+        marker = os.fsencode(self.paths.root or "/")
+        for pid in table:
+            if guard.environment_of(pid).get(MARKER.encode()) == marker and "-c" in processes.argv(pid):
+                found.append(pid)
+        return sorted(pid for pid in found if table[pid].parent not in found)
+
+    def _start_daemon(self):
+        """Start supervisord unless it answers. It outlives this process and holds none of its files."""
+        if self._call_state() is not None:
+            return
+        left = processes.terminate(self.daemons(), SHUTDOWN_WAIT_S, 5)
+        if left:
+            raise FleetError("supervisord (process %s) cannot be ended; it does not answer at %s."
+                             % (", ".join(map(str, left)), self.socket))  # fmt: skip
+        if self.socket_folder:
+            _private_folder(self.socket_folder)
+        home = pwd.getpwuid(os.getuid()).pw_dir
+        environment = {"PATH": guard.PATH, "HOME": home, "LANG": "C.UTF-8", "PYTHONUTF8": "1",
+                       MARKER: self.paths.root or "/"}  # fmt: skip
+        with tempfile.TemporaryFile() as output:
+            launcher = subprocess.Popen(
+                [self.program, "-c", self.conf],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env=environment,
+                close_fds=True,
+                start_new_session=True,
+            )
+            try:
+                status = launcher.wait(timeout=START_WAIT_S)  # it forks and the parent ends with 0
+            except subprocess.TimeoutExpired:
+                status = None
+            if status == 0 and self._answers(START_WAIT_S):
+                return
+            if status is None:
+                launcher.kill()
+                launcher.wait()
+            output.seek(0)
+            words = output.read().decode("utf-8", "replace").strip().splitlines()
+        raise FleetError(
+            "supervisord did not start with %s%s. Its log is %s."
+            % (self.conf, ": " + words[0] if words else " (no answer at %s)" % self.socket, self.log),
+            output=words[-20:],
+        )
+
+    def _call_state(self):
+        """The daemon's state code (1 is running), None where it does not listen or is on its way out."""
+        try:
+            state = self._call("getState")
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode == SHUTDOWN_STATE:
+                return None
+            raise
+        return None if state is None else state["statecode"]
+
+    def _answers(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self._call_state() is not None:
+                return True
+            time.sleep(0.05)
+        return False
+
+    def _do(self, method, *arguments, **options):
+        """A call whose faults in `accept` mean that it is so already."""
+        try:
+            return self._call(method, *arguments)
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode in options.get("accept", ()):
+                return None
+            raise FleetError("supervisord refused %s%r: %s." % (method, arguments, fault.faultString)) from fault
+
+    # ---- servers
+
+    def stop(self, names):
+        names = set(names)
+        end = time.monotonic() + STOP_WAIT_S + 10
+        while True:
+            info = self._info() or {}
+            # EXITED is no end: supervisord starts such a program again on its next turn
+            left = [
+                name for name in sorted(names & set(info)) if _status(info[name]).state in ("up", "restarting")
+            ]  # fmt: skip
+            if not left:
+                break
+            if time.monotonic() > end:
+                raise FleetError("supervisord could not stop %s within %d s." % (", ".join(left), STOP_WAIT_S + 10))
+            for name in left:
+                if info[name]["statename"] != "STOPPING":
+                    self._do("stopProcess", _full(name), False, accept=(NOT_RUNNING, BAD_NAME))
+            time.sleep(0.1)
+        for name in sorted(names & set(info)):
+            self._do("removeProcessGroup", guard.PREFIX + name, accept=(BAD_NAME,))
+
+    def start(self, names):
+        self._start_daemon()
+        changed = self._do("reloadConfig")[0][1]
+        if REAPER in changed:
+            self._do("stopProcess", "%s:%s" % (REAPER, REAPER), True, accept=(NOT_RUNNING,))
+            self._do("removeProcessGroup", REAPER)
+            self._do("addProcessGroup", REAPER)
+        for name in names:
+            self._do("addProcessGroup", guard.PREFIX + name, accept=(ALREADY_ADDED,))
+            self._do("startProcess", _full(name), False, accept=(ALREADY_STARTED,))
+
+    def drop(self, names):
+        for name in names:
+            path = self.definition_path(name)
+            if os.path.exists(path):
+                os.unlink(path)
+
+    def finish(self):
+        if self.defined():
+            return
+        try:
+            self._call("shutdown")
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode != SHUTDOWN_STATE:
+                raise FleetError("supervisord refused to shut down: %s." % fault.faultString) from fault
+        end = time.monotonic() + SHUTDOWN_WAIT_S
+        while self.daemons() and time.monotonic() < end:
+            self._call_state()  # any call wakes its loop, which else turns once a second
+            time.sleep(0.02)
+        left = processes.terminate(self.daemons(), 5, 5)
+        if left:
+            raise FleetError("supervisord (process %s) does not end." % ", ".join(map(str, left)))
+        for path in (self.socket, self.pidfile):
+            if os.path.lexists(path):
+                os.unlink(path)
+        if self.socket_folder and os.path.isdir(self.socket_folder):
+            os.rmdir(self.socket_folder)
+
+
+def _full(name):
+    """group:process; both have the same name."""
+    return "%s%s:%s%s" % (guard.PREFIX, name, guard.PREFIX, name)
+
+
+def _status(row):
+    """The Status of one row of getAllProcessInfo."""
+    state = row["statename"]
+    pid = row["pid"] or None
+    if state in ("RUNNING", "STARTING", "STOPPING"):
+        return Status("up", pid)
+    if state == "EXITED" and row["exitstatus"] == guard.START_LIMIT_EXIT:
+        return Status("failed", None, "start limit")
+    if state in ("EXITED", "BACKOFF"):
+        reason = row["spawnerr"] if state == "BACKOFF" else "it ended with exit status %s" % row["exitstatus"]
+        return Status("restarting", None, reason)
+    if state == "STOPPED":
+        return Status("down")
+    return Status("failed", None, row["spawnerr"] or "supervisord says %s" % state)
+
+
+def _can_execute(user, python):
+    """Whether the user can start this interpreter; only root can try, and others run servers as themselves."""
+    if os.getuid() != 0:
+        return True
+    found = pwd.getpwnam(user)
+    try:
+        subprocess.run(
+            [python, "-I", "-S", "-c", ""],
+            user=found.pw_uid,
+            group=found.pw_gid,
+            extra_groups=[],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
+
+
+def _private_folder(path):
+    """Make sure that `path` is a directory of ours alone: it lies where everybody may write."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise FleetError(
+                "%s must be a directory of %s with mode 0700 for supervisord's socket, since the root's path is too "
+                "long for one. Remove it and run again." % (path, processes.user_name(os.getuid()))
+            ) from None

@@ -1,0 +1,171 @@
+#!/usr/bin/python
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: engine_servers
+short_description: Bring the inference servers of a node to the plan
+version_added: 0.1.0
+description:
+  - Compares the plan's entries with what is deployed and what runs, and changes only what differs. Missing servers are
+    started, changed ones restarted, and servers of an earlier plan that are no longer in it are stopped and removed.
+  - It starts and returns; M(inference.fleet.engine_ready) waits. A stop takes up to 20 seconds, is sent to the whole
+    process group, TERM and then KILL, and is proven by the absence of processes and the free port.
+  - All new files are checked and written beside the old ones, and ports are looked up, before anything is stopped.
+  - A server restarts by itself when it ends, up to five times within ten start budgets; then it is C(failed), and the
+    next run with O(state=started) starts it again.
+options:
+  state:
+    description:
+      - V(started) deploys the entries and starts what does not run as planned.
+      - V(stopped) ends the processes and keeps the files; V(started) starts them again.
+      - V(restarted) is V(started), and restarts those that run as planned as well.
+      - V(absent) stops the servers and removes their entry, service definition, secrets, config, record and log.
+    type: str
+    default: started
+    choices: [started, stopped, restarted, absent]
+  secrets:
+    description:
+      - The values of the secrets, by the name of the variable that an entry's C(secrets) names.
+      - They reach the engine through a file with mode 0600 and its environment, never through a command line.
+    type: dict
+  user:
+    description:
+      - The user that servers run as whose entry names none. Whoever runs the module by default.
+    type: str
+  purge:
+    description:
+      - With O(state=absent), also delete the directories of the servers (work, compile, artifact, cache) that no other
+        server here uses.
+    type: bool
+    default: false
+extends_documentation_fragment:
+  - inference.fleet.node
+attributes:
+  check_mode:
+    description: Everything is decided, nothing is done. What an earlier task would have installed may be missing.
+    support: full
+  diff_mode:
+    description: For each server its state and the fields of its entry that change. Secrets appear by name and version.
+    support: full
+  idempotent:
+    description: A second run changes nothing, except with O(state=restarted) and for servers that have failed.
+    support: partial
+notes:
+  - On a root of its own the module needs no privileges. For the system's own root, or where servers run as another
+    user, run it with become.
+author:
+  - inference.fleet contributors (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: The servers run as planned
+  inference.fleet.engine_servers:
+    servers: "{{ query('inference.fleet.plan') | flatten }}"
+    secrets:
+      fleet_hf_token: "{{ fleet_hf_token }}"
+    root: "{{ fleet_root }}"
+
+- name: Stop one server and leave the others alone
+  inference.fleet.engine_servers:
+    servers: "{{ query('inference.fleet.plan') | flatten }}"
+    only: [server-1]
+    state: stopped
+    root: "{{ fleet_root }}"
+
+- name: Nothing of the fleet is left on the node
+  inference.fleet.engine_servers:
+    servers: []
+    root: "{{ fleet_root }}"
+"""
+
+RETURN = r"""
+servers:
+  description:
+    - One element for each entry, or for each name in O(only). In check mode as they are now, with what would be done as
+      RV(servers[].reason).
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name of the server.
+      type: str
+      sample: server-0
+    state:
+      description:
+        - V(running), V(waiting) (for another server, or for its next start), V(failed) (it is not started again),
+          V(stopped) or V(missing) (not deployed).
+      type: str
+      sample: running
+    ready:
+      description: Always null here; M(inference.fleet.engine_ready) finds it out.
+      type: bool
+    since:
+      description: When the state began, ISO 8601 in UTC.
+      type: str
+      sample: "2026-01-15T10:32:05Z"
+    restarts:
+      description: How often it has restarted by itself since it was last started on purpose.
+      type: int
+      sample: 0
+    pid:
+      description: The engine's process.
+      type: int
+      sample: 4711
+    hash:
+      description: Hash of the entry that runs, of the deployed one where none does.
+      type: str
+      sample: 6f1c5bd1f1cd5b8b7e3f35a6b18de5c6b2c0a7e7c0e6d37a1fe1bde6bc7b1c37
+    reason:
+      description: Why it waits, has failed, or what would be done.
+      type: str
+      sample: waiting for server-0
+    log_tail:
+      description: The last 15 lines of the log of a server that has failed.
+      type: list
+      elements: str
+      sample: []
+removed:
+  description: Names of the servers that were removed, strays included.
+  returned: success
+  type: list
+  elements: str
+  sample: [server-2]
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import NODE_ARGUMENTS, node_of
+from ansible_collections.inference.fleet.plugins.module_utils.servers import reconcile
+
+
+def main():
+    arguments = {
+        "state": {"type": "str", "default": "started", "choices": ["started", "stopped", "restarted", "absent"]},
+        "secrets": {"type": "dict", "no_log": True},
+        "user": {"type": "str"},
+        "purge": {"type": "bool", "default": False},
+    }
+    arguments.update(NODE_ARGUMENTS)
+    module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
+    params = module.params
+    try:
+        result = reconcile(
+            node_of(params),
+            params["servers"],
+            state=params["state"],
+            only=params["only"],
+            secrets=params["secrets"],
+            purge=params["purge"],
+            check=module.check_mode,
+        )
+    except FleetError as error:
+        module.fail_json(msg=error.message, **error.details)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A server that answers as an engine does and misbehaves on request. Standard library only; ends by itself."""
+
+from __future__ import annotations
+
+import argparse
+import http.server
+import json
+import os
+import signal
+import socketserver
+import sys
+import threading
+import time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--bind", default="127.0.0.1")
+parser.add_argument("--port", type=int, required=True)
+parser.add_argument("--model", default="small")
+parser.add_argument("--slow-start", type=float, default=0, help="seconds before it listens")
+parser.add_argument("--die-after", type=float, default=None, help="exit with status 0 after so many seconds")
+parser.add_argument("--child", action="store_true", help="fork a child that outlives it, as vLLM's EngineCore does")
+parser.add_argument("--away", action="store_true", help="the child leaves the process group")
+parser.add_argument("--ignore-term", action="store_true")
+parser.add_argument("--broken", action="store_true", help="healthy, but every completion is HTTP 500")
+parser.add_argument("--max-life", type=float, default=120)
+options, rest = parser.parse_known_args()
+
+threading.Timer(options.max_life, os._exit, (0,)).start()
+if options.ignore_term:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+else:
+    signal.signal(signal.SIGTERM, lambda *unused: os._exit(0))
+if options.child and os.fork() == 0:
+    if options.away:
+        os.setsid()
+    time.sleep(options.max_life)
+    os._exit(0)
+print("small engine %d starts" % os.getpid(), flush=True)
+print("token %s" % os.environ.get("HF_TOKEN", "none"), flush=True)
+if options.die_after is not None:
+    threading.Timer(options.die_after, os._exit, (0,)).start()
+time.sleep(options.slow_start)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, status, value):
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        if self.path == "/health":
+            self.answer(200, {})
+        elif self.path == "/v1/models":
+            self.answer(200, {"object": "list", "data": [{"id": options.model, "object": "model"}]})
+        else:
+            self.answer(404, {"error": "no such path"})
+
+    def do_POST(self):
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if options.broken:
+            self.answer(500, {"error": "invalid tiktoken vocab file"})
+        elif self.path != "/v1/chat/completions" or request["model"] != options.model:
+            self.answer(404, {"error": "no such model"})
+        else:
+            message = {"role": "assistant", "content": "Hello."}
+            self.answer(200, {"object": "chat.completion", "choices": [{"index": 0, "message": message}]})
+
+    def log_message(self, *unused):
+        pass
+
+
+class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+
+
+sys.stdout.write("listening on %s:%d\n" % (options.bind, options.port))
+sys.stdout.flush()
+Server((options.bind, options.port), Handler).serve_forever()

@@ -1,0 +1,197 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A node below a temporary root for tests: plan entries of small engines, modules run for real, and a clean end.
+
+Nothing outlives the tests: a watchdog kills what carries the root's markers, also when the tests are killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.fleet.plugins.module_utils import guard
+from ansible_collections.inference.fleet.plugins.module_utils.entry import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import (
+    MARKER,
+    Supervisord,
+)
+
+ENGINE = str(pathlib.Path(__file__).parent / "small_engine.py")
+MODULES = "ansible_collections.inference.fleet.plugins.modules."
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4
+_ports = itertools.cycle(range(18100 + 25 * _worker, 18125 + 25 * _worker))
+
+WATCHDOG = """
+import os, signal, sys
+sys.stdin.read()
+for turn in range(2):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            environ = open("/proc/%s/environ" % pid, "rb").read().split(b"\\0")
+        except OSError:
+            continue
+        if any(item.startswith((b"INFERENCE_FLEET_ROOT=", b"INFERENCE_FLEET_SUPERVISOR=")) and
+               item.split(b"=", 1)[1].startswith(os.fsencode(sys.argv[1])) for item in environ):
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except OSError:
+                pass
+"""
+
+
+@contextlib.contextmanager
+def watched(folder):
+    """Kills every process of roots below `folder` at the end, or when this process is killed."""
+    watchdog = subprocess.Popen(
+        [sys.executable, "-S", "-c", WATCHDOG, str(folder)], stdin=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        yield
+    finally:
+        watchdog.stdin.close()
+        watchdog.wait(30)
+
+
+def free_port():
+    """A port of this suite's range that nobody listens on."""
+    for port in itertools.islice(_ports, 25):
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no free port")
+
+
+def alive(pid):
+    """Whether the process lives; a zombie does not."""
+    found = guard.process(pid)
+    return found is not None and found.state not in ("Z", "X")
+
+
+def wait_until(condition, seconds=15, what="it"):
+    """The first true value of `condition()`."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, "%s did not happen within %d s" % (what, seconds)
+        time.sleep(0.05)
+
+
+def rehash(entry, **changes):
+    """The entry with changes, `launch` following `command`, and a true hash."""
+    entry = dict(entry, **changes)
+    if "command" in changes and "launch" not in changes:
+        entry["launch"] = entry["command"]
+    entry["hash"] = entry_hash(entry)
+    return entry
+
+
+def python_command(*arguments):
+    """argv of this interpreter, started fast."""
+    return [sys.executable, "-I", "-S", *arguments]
+
+
+class SmallNode:
+    """One node below `root`."""
+
+    def __init__(self, root):
+        self.root = str(root)
+        self.paths = NodePaths(self.root)
+
+    def entry(self, name, *extra, **changes):
+        """A plan entry of a small engine; extra: its options."""
+        port = changes.pop("port", None) or free_port()
+        command = python_command(ENGINE, "--port", str(port), "--model", "small", *extra)
+        entry = {
+            "schema": 1,
+            "host": "localhost",
+            "name": name,
+            "role": "server",
+            "launcher": "process",
+            "platform": "cpu",
+            "devices": [0],
+            "bind": "127.0.0.1",
+            "port": port,
+            "ports": {},
+            "command": command,
+            "environment": {"OMP_NUM_THREADS": "1"},
+            "secrets": {},
+            "secret_versions": {},
+            "config": None,
+            "container": None,
+            "launch": command,
+            "directories": self.paths.directories(name),
+            "user": None,
+            "model_id": "small",
+            "reasoning_field": "reasoning",
+            "health": {"path": "/health", "budget_s": 30, "poll_s": 0.1},
+            "start": {"after": []},
+            "cpus": None,
+        }
+        return rehash(entry, **changes)
+
+    def module(self, name, servers, check=False, **params):
+        """What the module returns, run in this process as Ansible would: {…, failed: …}."""
+        args = {"servers": servers, "root": self.root, "manager": "supervisord", "toolkit": sys.prefix, **params}
+        args.update(_ansible_check_mode=check, _ansible_diff=True)
+        output = io.StringIO()
+        main = importlib.import_module(MODULES + name).main
+        with patch_module_args(args), contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+            main()
+        result = json.loads(output.getvalue())
+        result.pop("invocation", None)
+        return result
+
+    def servers(self, entries, **params):
+        """engine_servers, which must succeed."""
+        result = self.module("engine_servers", entries, **params)
+        assert not result.get("failed"), result
+        return result
+
+    def ready(self, entries, seconds=15):
+        """engine_ready until it succeeds."""
+        return wait_until(lambda: _success(self.module("engine_ready", entries)), seconds, "readiness")
+
+    def running(self, name):
+        """Pids of the server, from /proc."""
+        return guard.marked_processes(self.root).get(name, [])
+
+    def daemons(self):
+        """Pids that carry supervisord's marker of this root: the daemon and its reaper."""
+        mark = os.fsencode(self.root)
+        return [pid for pid in guard.process_table() if guard.environment_of(pid).get(MARKER.encode()) == mark]
+
+    def end(self):
+        """Kill all that runs of this node."""
+        for _turn in range(2):
+            for pid in [*self.daemons(), *itertools.chain(*guard.marked_processes(self.root).values())]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        folder = Supervisord(self.paths, sys.prefix).socket_folder
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _success(result):
+    assert not result.get("final"), result
+    return None if result.get("failed") else result

@@ -1,0 +1,346 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The guard, run as a service manager runs it: alone, from a copy."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import io
+import json
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
+
+_spec = importlib.util.spec_from_file_location(
+    "small_node_of_guard", pathlib.Path(__file__).parents[2] / "engines" / "small_node.py"
+)
+small_node = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small_node)
+
+SHOW = (
+    "import json, os, resource, signal; print(json.dumps({'environ': dict(os.environ), 'cwd': os.getcwd(), "
+    "'cpus': sorted(os.sched_getaffinity(0)), 'nofile': resource.getrlimit(resource.RLIMIT_NOFILE), "
+    "'pid': os.getpid(), 'input': os.readlink('/proc/self/fd/0'), "
+    "'ignored': open('/proc/self/status').read().split('SigIgn:')[1].split()[0], "
+    "'fds': sorted(os.listdir('/proc/self/fd'))[:-1]}))"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def watchdog(tmp_path_factory):
+    with small_node.watched(tmp_path_factory.getbasetemp()):
+        yield
+
+
+class Place:
+    """A root with the guard's copy, where entries are run by it."""
+
+    def __init__(self, folder):
+        self.node = small_node.SmallNode(folder / "r")
+        self.folder = folder
+        self.guard = folder / "guard.py"
+        self.guard.write_bytes(pathlib.Path(guard.__file__).read_bytes())
+
+    def write(self, entry, **secrets):
+        os.makedirs(entry["directories"]["work"], exist_ok=True)
+        (self.folder / (entry["name"] + ".json")).write_text(json.dumps(entry), encoding="utf-8")
+        (self.folder / "secrets.json").write_text(json.dumps(secrets), encoding="utf-8")
+
+    def command(self, entry, *options):
+        return [
+            *(sys.executable, "-I", str(self.guard), "run", str(self.folder / (entry["name"] + ".json"))),
+            *("--state", self.node.paths.server_state(entry["name"])),
+            *("--secrets", str(self.folder / "secrets.json"), "--root", self.node.root, *options),
+        ]
+
+    def run(self, entry, *options, **kwargs):
+        self.write(entry)
+        return subprocess.run(self.command(entry, *options), capture_output=True, text=True, timeout=30, check=False,
+                              **kwargs)  # fmt: skip
+
+    def start(self, entry, *options):
+        self.write(entry)
+        return subprocess.Popen(self.command(entry, *options), start_new_session=True)
+
+    def state(self, entry):
+        return guard.read_json(self.node.paths.server_state(entry["name"])) or {}
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(tmp_path)
+    yield place
+    place.node.end()
+
+
+def test_it_imports_nothing_of_the_collection():
+    tree = ast.parse(pathlib.Path(guard.__file__).read_text(encoding="utf-8"))
+    modules = set()
+    for found in ast.walk(tree):
+        if isinstance(found, ast.Import):
+            modules.update(alias.name for alias in found.names)
+        elif isinstance(found, ast.ImportFrom):
+            modules.add(found.module)
+    assert {module.split(".")[0] for module in modules} <= set(sys.stdlib_module_names) | {"__future__"}
+
+
+def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
+    entry = place.node.entry("server-0")
+    entry = small_node.rehash(
+        entry, command=[*small_node.python_command("-c", SHOW)], environment={"LANG": "de_DE.UTF-8", "X": "1"}, cpus="0"
+    )
+    place.write(entry, HF_TOKEN="hf_secret")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        run = subprocess.run(
+            place.command(entry),
+            env={"LEAK": "1", "TERM": "xterm", "SUPERVISOR_ENABLED": "1", "LD_PRELOAD": ""},
+            stdin=subprocess.PIPE,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    shown = json.loads(run.stdout)
+    user = guard.user_of_process()
+    assert shown["environ"] == {
+        "PATH": guard.PATH,
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "LANG": "de_DE.UTF-8",
+        "SPT_NOENV": "1",
+        "X": "1",
+        "HF_TOKEN": "hf_secret",
+        "INFERENCE_FLEET_SERVER": "server-0",
+        "INFERENCE_FLEET_ROOT": place.node.root,
+        **({"LC_CTYPE": shown["environ"]["LC_CTYPE"]} if "LC_CTYPE" in shown["environ"] else {}),
+    }
+    assert shown["cwd"] == entry["directories"]["work"]
+    assert shown["cpus"] == [0]
+    assert shown["nofile"][0] == shown["nofile"][1] == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert shown["input"] == os.devnull
+    assert shown["fds"] == ["0", "1", "2"]
+    # Python itself ignores SIGPIPE and SIGXFSZ, the engine that it is here too
+    assert int(shown["ignored"], 16) == (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
+    state = place.state(entry)
+    assert (state["name"], state["hash"], state["pid"], state["phase"], state["count"]) == (
+        "server-0",
+        entry["hash"],
+        shown["pid"],
+        "running",
+        1,
+    )
+    assert state["starts"] == [state["started"]]
+    assert abs(state["started"] - time.time()) < 10
+    assert "hf_secret" not in json.dumps(state)
+
+
+def test_the_start_limit_trips_and_its_interval_is_long_enough(place):
+    entry = small_node.rehash(place.node.entry("server-0"), command=["true"])
+    entry["health"]["budget_s"] = 1500
+    assert guard.start_interval(1500) == 5 * 1505 * 2
+    # five compilations of 25 minutes, each of which fails at its end
+    assert guard.start_interval(1500) > 5 * 1500
+    for number in range(1, 4):
+        assert place.run(entry, "--burst", "3", "--restart-delay", "0.05").returncode == 0
+        assert place.state(entry)["count"] == number
+    run = place.run(entry, "--burst", "3", "--restart-delay", "0.05")
+    reason = "start limit: it started 3 times within 9000 s and ended each time"
+    assert (run.returncode, place.state(entry)["phase"], place.state(entry)["reason"]) == (194, "failed", reason)
+    assert run.stdout.endswith(" guard: %s\n" % reason)
+    assert place.state(entry)["count"] == 3
+    # starts that are long ago do not count
+    state = place.state(entry)
+    state["starts"] = [start - 9001 for start in state["starts"]]
+    pathlib.Path(place.node.paths.server_state("server-0")).write_text(json.dumps(state), encoding="utf-8")
+    assert place.run(entry, "--burst", "3", "--restart-delay", "0.05").returncode == 0
+    assert place.state(entry)["count"] == 4
+
+
+def test_it_waits_between_starts(place):
+    entry = small_node.rehash(place.node.entry("server-0"), command=["true"])
+    assert place.run(entry, "--restart-delay", "0.4").returncode == 0
+    process = place.start(entry, "--restart-delay", "0.4")
+    small_node.wait_until(lambda: place.state(entry)["phase"] == "restarting")
+    assert place.state(entry)["reason"] == "it ended; start 2 of 5 within 304 s"
+    assert process.wait(10) == 0
+    first, second = place.state(entry)["starts"]
+    assert second - first >= 0.4
+
+
+def test_what_cannot_be_executed_is_recorded(place):
+    cases = [
+        ({"command": ["/no/such/engine"]}, "it cannot be executed: [Errno 2] No such file or directory"),
+        ({"command": ["no-such-engine"]}, "it cannot be executed: there is no 'no-such-engine' in " + guard.PATH),
+        ({"cpus": "4000-4003"}, "it cannot be executed: cpus 4000-4003 are not among this node's"),
+        ({"directories": {"work": "/no/such/folder"}}, "it cannot be executed: [Errno 2] No such file or directory: "
+                                                       "'/no/such/folder'"),
+    ]  # fmt: skip
+    for number, (changes, reason) in enumerate(cases):
+        entry = small_node.rehash(place.node.entry("server-%d" % number), **changes)
+        os.makedirs(place.node.paths.directories(entry["name"])["work"], exist_ok=True)
+        (place.folder / (entry["name"] + ".json")).write_text(json.dumps(entry), encoding="utf-8")
+        run = subprocess.run(
+            place.command(entry, "--restart-delay", "0.01"), capture_output=True, text=True, timeout=30, check=False
+        )
+        state = place.state(entry)
+        assert (run.returncode, state["phase"], state["count"]) == (127, "failed", 1)
+        assert state["reason"].startswith(reason)
+        assert state["reason"] in run.stdout
+
+
+def test_without_its_entry_it_says_so(place):
+    entry = place.node.entry("server-0")
+    run = subprocess.run(
+        place.command(entry, "--restart-delay", "0.01"), capture_output=True, text=True, timeout=30, check=False
+    )
+    assert run.returncode == 1
+    assert run.stdout.endswith("server-0.json is missing or no JSON; engine_servers writes it\n")
+
+
+def test_it_sweeps_what_an_earlier_start_left_and_not_itself(place):
+    entry = place.node.entry("server-0", "--child", "--away", "--ignore-term")
+    first = place.start(entry)
+    old = small_node.wait_until(lambda: _two(place.node.running("server-0")))
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    (orphan,) = [pid for pid in old if pid != first.pid]
+    assert small_node.alive(orphan)
+    place.guard.write_text(place.guard.read_text(encoding="utf-8").replace("TERM_S = 5.0", "TERM_S = 0.2"), "utf-8")
+    second = place.start(entry, "--restart-delay", "0.01")
+    small_node.wait_until(lambda: place.state(entry)["count"] == 2)
+    assert not small_node.alive(orphan)
+    assert second.poll() is None
+    assert second.pid in place.node.running("server-0")
+    os.killpg(second.pid, signal.SIGKILL)
+    second.wait()
+
+
+def _two(found):
+    return found if len(found) == 2 else None
+
+
+def test_a_guard_that_waits_can_be_found_and_gives_up_after_the_leaders_budget(place):
+    leader = place.node.entry("leader", health={"path": "/health", "budget_s": 0.6, "poll_s": 0.1})
+    place.write(leader)
+    follower = place.node.entry("server-0", start={"after": ["leader"]})
+    process = place.start(follower)
+    small_node.wait_until(lambda: place.state(follower).get("phase") == "waiting for leader")
+    assert place.node.running("server-0") == [process.pid]
+    assert process.wait(10) == 1
+    # waiting is no start
+    assert place.state(follower)["count"] == 0
+
+    health = {"path": "/health", "budget_s": 30, "poll_s": 0.1}
+    leader = small_node.rehash(leader, health=health)
+    server = place.start(leader)
+    process = place.start(follower)
+    small_node.wait_until(lambda: place.state(follower).get("phase") == "running")
+    assert place.state(follower)["started"] > place.state(leader)["started"]
+    for one in (server, process):
+        one.terminate()
+        one.wait(10)
+
+
+def test_a_leader_that_is_not_deployed_or_has_no_port(place):
+    follower = place.node.entry("server-0", start={"after": ["leader"]})
+    process = place.start(follower)
+    small_node.wait_until(lambda: place.state(follower).get("phase") == "waiting for leader")
+    assert place.state(follower)["reason"] == "leader is not deployed on this node"
+    process.kill()
+    process.wait()
+    worker = small_node.rehash(
+        place.node.entry("leader"), port=None, role="decode", command=["sleep", "20"],
+        health={"path": "/health", "budget_s": 5, "poll_s": 0.1},
+    )  # fmt: skip
+    follower = small_node.rehash(follower, command=["true"])
+    server = place.start(worker)
+    assert place.run(follower).returncode == 0
+    assert place.state(follower)["count"] == 1
+    server.kill()
+    server.wait()
+
+
+def test_the_state_of_another_server_or_a_broken_one_is_not_believed(place):
+    entry = small_node.rehash(place.node.entry("server-0"), command=["true"])
+    path = pathlib.Path(place.node.paths.server_state("server-0"))
+    path.parent.mkdir(parents=True)
+    for text in ('{"name": "server-1", "starts": [1, 2], "count": 9}', "{", "[]"):
+        path.write_text(text, encoding="utf-8")
+        assert place.run(entry).returncode == 0
+        assert place.state(entry)["count"] == 1
+    future = {"name": "server-0", "starts": [time.time() + 4000] * 5, "count": 5}
+    path.write_text(json.dumps(future), encoding="utf-8")
+    assert place.run(entry).returncode == 0  # the clock was set back; that is no start limit
+
+
+def test_the_reaper_kills_the_group_of_a_program_that_ended():
+    script = "import os, time\nif os.fork() == 0: time.sleep(30)\nprint('x', flush=True)"
+    groups = []
+    for _number in range(2):
+        leader = subprocess.Popen([sys.executable, "-I", "-S", "-c", script], stdout=subprocess.PIPE, process_group=0)
+        leader.stdout.readline()
+        leader.wait()
+        groups.append(leader.pid)
+    ours = "processname:x groupname:inference-fleet-a from_state:RUNNING"
+    events = [
+        event("PROCESS_STATE_EXITED", "%s expected:0 pid:%d" % (ours, groups[0])),
+        event("PROCESS_STATE_EXITED", "processname:x groupname:other from_state:RUNNING expected:0 pid:%d" % groups[1]),
+        event("PROCESS_STATE_FATAL", ours),
+        # a number that another process has by now
+        event("PROCESS_STATE_STOPPED", "%s pid:%d" % (ours, os.getpid())),
+    ]
+    sink = io.BytesIO()
+    assert guard.reap(io.BytesIO(b"".join(events)), sink) == 0
+    assert sink.getvalue() == b"READY\nRESULT 2\nOK" * 4 + b"READY\n"
+    small_node.wait_until(lambda: not _members(groups[0]))
+    assert len(_members(groups[1])) == 1
+    os.killpg(groups[1], signal.SIGKILL)
+
+
+def event(name, payload):
+    header = "ver:3.0 server:inference-fleet serial:1 pool:reaper poolserial:1 eventname:%s len:%d\n"
+    return (header % (name, len(payload)) + payload).encode()
+
+
+def _members(group):
+    members = []
+    for pid in guard.process_table():
+        try:
+            if os.getpgid(pid) == group:
+                members.append(pid)
+        except ProcessLookupError:
+            continue
+    return members
+
+
+def test_cpu_lists():
+    assert guard.parse_cpus("0-3,8") == {0, 1, 2, 3, 8}
+    with pytest.raises(ValueError):
+        guard.parse_cpus("a")
+
+
+def test_the_copy_runs_with_another_copy_of_the_same_root(place):
+    """Two guards of one server at a time: the later one ends the earlier one, so there are never two engines."""
+    leader = place.node.entry("leader", health={"path": "/health", "budget_s": 30, "poll_s": 0.1})
+    place.write(leader)
+    entry = place.node.entry("server-0", start={"after": ["leader"]})
+    first = place.start(entry)
+    small_node.wait_until(lambda: place.state(entry).get("phase") == "waiting for leader")
+    second = place.start(entry)
+    assert first.wait(10) == -signal.SIGTERM
+    assert processes.processes_with_marker(place.node.root, "server-0") == [second.pid]
+    second.kill()
+    second.wait()

@@ -1,0 +1,296 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""decide() and describe(): pure functions of what is wanted and what is there."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.entry import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.servers import (
+    STARTS,
+    STATES,
+    Seen,
+    Wanted,
+    condition,
+    decide,
+    describe,
+    start_order,
+    utc,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.services import Status
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def entry(name="server-0", **changes):
+    result = {
+        "schema": 1,
+        "host": "h",
+        "name": name,
+        "role": "server",
+        "launcher": "process",
+        "platform": "cpu",
+        "devices": [],
+        "bind": "127.0.0.1",
+        "port": 8000,
+        "ports": {},
+        "command": ["engine", "--port", "8000"],
+        "environment": {},
+        "secrets": {},
+        "secret_versions": {},
+        "config": None,
+        "container": None,
+        "launch": ["engine", "--port", "8000"],
+        "directories": {},
+        "user": None,
+        "model_id": "m",
+        "reasoning_field": "reasoning",
+        "health": {"path": "/health", "budget_s": 300, "poll_s": 2},
+        "start": {"after": []},
+        "cpus": None,
+    }
+    result.update(changes)
+    if "command" in changes:
+        result["launch"] = result["command"]
+    result["hash"] = entry_hash(result)
+    return result
+
+
+def running(one=None, **changes):
+    """A Seen server that runs as deployed."""
+    one = one or entry()
+    record = {"name": one["name"], "hash": one["hash"], "user": "me", "pid": 7, "phase": "running", "since": 1000.0,
+              "started": 1000.0, "starts": [1000.0], "count": 1}  # fmt: skip
+    values = {"entry": one, "definition": "d", "state": record, "fresh": True, "service": Status("up", 7), "pids": [7],
+              "files": ["e"]}  # fmt: skip
+    values.update(changes)
+    return Seen(one["name"], **values)
+
+
+def stopped(one=None, **changes):
+    return running(one, **{"state": {}, "fresh": False, "service": None, "pids": [], "definition": None, **changes})
+
+
+def wanted(*entries, **changes):
+    return {one["name"]: Wanted(one, definition="d", **changes) for one in entries}
+
+
+def only_action(actions):
+    assert len(actions) == 1, actions
+    return (actions[0].kind, actions[0].reason)
+
+
+def test_what_runs_as_planned_is_left_alone():
+    assert decide(wanted(entry()), {"server-0": running()}, "started") == []
+    waiting = running()
+    waiting.state.update(phase="waiting for server-1")
+    assert decide(wanted(entry()), {"server-0": waiting}, "started") == []
+    restarting = running(service=Status("restarting", None, "it ended with exit status 1"), pids=[])
+    assert decide(wanted(entry()), {"server-0": restarting}, "started") == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (Seen("server-0"), ("create", "it is not deployed")),
+        (running(entry(port=1)), ("change", "changed: port")),
+        (running(entry(environment={"A": "1"}, command=["other"])), ("change", "changed: command, environment")),
+        (stopped(), ("start", "it is stopped")),
+        (stopped(definition="d"), ("start", "its service manager does not run it")),
+        (stopped(state={"phase": "failed", "reason": "start limit"}), ("start", "failed: start limit")),
+        (running(service=Status("failed", None, "no such file"), fresh=False, pids=[], state={}),
+         ("start", "failed: no such file")),
+        (running(service=None), ("restart", "it runs without its service manager")),
+        (running(definition="other"), ("redefine", "its service definition differs")),
+        (running(secrets={"A": "left"}), ("change", "changed: secrets")),
+        (running(config="text"), ("change", "changed: config")),
+        (stopped(service=Status("down")), ("start", "it is stopped")),
+    ],
+)  # fmt: skip
+def test_what_differs_is_mended(seen, expected):
+    assert only_action(decide(wanted(entry()), {"server-0": seen}, "started")) == expected
+
+
+def test_an_older_hash_that_runs_and_another_user():
+    older = running()
+    older.state["hash"] = "0" * 64
+    assert only_action(decide(wanted(entry()), {"server-0": older}, "started")) == (
+        "restart",
+        "it runs an older entry than the deployed one",
+    )
+    want = wanted(entry(), user="other")
+    assert only_action(decide(want, {"server-0": running()}, "started")) == (
+        "restart",
+        "it runs as me instead of other",
+    )
+    assert decide(wanted(entry(), user="me"), {"server-0": running()}, "started") == []
+
+
+def test_an_edited_entry_file_is_a_change_though_no_field_differs():
+    one = entry()
+    assert only_action(decide(wanted(one), {"server-0": running(dict(one, hash="0"))}, "started")) == (
+        "change",
+        "changed: hash",
+    )
+
+
+def test_the_order_is_the_plans_and_strays_come_last_unless_names_are_given():
+    plan = wanted(entry("b"), entry("a"))
+    seen = {"z": running(entry("z")), "c": running(entry("c")), "gone": Seen("gone")}
+    assert [(action.name, action.kind) for action in decide(plan, seen, "started")] == [
+        ("b", "create"),
+        ("a", "create"),
+        ("c", "remove"),
+        ("z", "remove"),
+    ]
+    assert [action.name for action in decide(plan, seen, "started", only=["a"])] == ["a"]
+    assert [action.name for action in decide(plan, seen, "absent", only=["c"])] == ["c"]
+    assert decide(plan, seen, "started", only=["c"]) == []
+
+
+def test_absent_with_purge_goes_on_until_the_directories_are_gone():
+    seen = Seen("server-0", folders=["/x/work"])
+    assert decide(wanted(entry()), {"server-0": seen}, "absent") == []
+    assert only_action(decide(wanted(entry()), {"server-0": seen}, "absent", purge=True)) == (
+        "remove",
+        "state is absent",
+    )
+
+
+def test_secrets_appear_by_name_and_version_alone():
+    old = entry(secrets={"HF_TOKEN": "v"}, secret_versions={"HF_TOKEN": "1"})
+    new = entry(secrets={"HF_TOKEN": "v"}, secret_versions={"HF_TOKEN": "2"})
+    seen = {"server-0": running(old, secrets={"HF_TOKEN": "old-value"})}
+    actions = decide(wanted(new, secrets={"HF_TOKEN": "new-value"}), seen, "started")
+    assert describe(actions, seen) == {
+        "before": "server-0:\n  state: running\n  secrets:\n    HF_TOKEN: version 1\n",
+        "after": "server-0:\n  state: running (restarted)\n  secrets:\n    HF_TOKEN: version 2\n",
+    }
+    assert "value" not in repr(actions[0].changes)
+
+
+def test_the_diff_shows_what_changes_line_by_line():
+    old = entry(command=["engine", "--a", "1"], environment={"A": "1"})
+    new = entry(command=["engine", "--a", ""], environment={"A": "1\n", "B": "é"})
+    seen = {"server-0": running(old), "z": stopped(entry("z"))}
+    assert describe(decide(wanted(new), seen, "started"), seen) == {
+        "before": "server-0:\n  state: running\n  command:\n    engine\n    --a\n    1\n  environment:\n    A: 1\n"
+        "z:\n  state: stopped\n",
+        "after": 'server-0:\n  state: running (restarted)\n  command:\n    engine\n    --a\n    ""\n  environment:\n'
+        '    A: "1\\n"\n    B: é\nz:\n  state: absent\n',
+    }
+
+
+def test_conditions():
+    now = condition(running())
+    assert (now.state, now.since, now.pid, now.restarts, now.hash) == ("running", 1000.0, 7, 0, entry()["hash"])
+    assert condition(Seen("x")).state == "missing"
+    starting = condition(running(fresh=False))
+    assert (starting.state, starting.reason, starting.hash) == ("waiting", "starting", None)
+    record = {"phase": "waiting for a", "reason": "a is not deployed on this node", "count": 3}
+    now = condition(running(state=record))
+    assert (now.state, now.reason, now.restarts) == ("waiting", "waiting for a: a is not deployed on this node", 2)
+    failed = condition(running(state={"phase": "failed", "reason": "it cannot be executed", "count": 2}))
+    assert (failed.state, failed.reason, failed.restarts) == ("failed", "it cannot be executed", 1)
+
+
+def test_leaders_start_first_and_a_circle_is_an_error():
+    chain = {name: entry(name, start={"after": after}) for name, after in (("c", ["b"]), ("b", ["a"]), ("a", []))}
+    assert start_order(chain) == ["a", "b", "c"]
+    assert start_order({"c": chain["c"]}) == ["c"]
+    chain["a"] = entry("a", start={"after": ["c"]})
+    with pytest.raises(FleetError) as caught:
+        start_order(chain)
+    assert caught.value.message == "The servers c, b, a wait for each other: start.after goes in a circle."
+
+
+def test_times_are_utc():
+    assert utc(0.9) == "1970-01-01T00:00:00Z"
+    assert utc(None) is None
+
+
+# ---- properties
+
+NAMES = ("a", "b", "c", "d")
+
+
+@st.composite
+def seen_servers(draw):
+    """Any mixture of what can be seen of four servers."""
+    servers = {}
+    for name in draw(st.sets(st.sampled_from(NAMES))):
+        one = draw(st.sampled_from([None, entry(name), entry(name, environment={"A": "1"})]))
+        alive = draw(st.booleans())
+        service = draw(st.sampled_from([None, Status("up", 7), Status("down"), Status("failed", None, "x"),
+                                        Status("restarting", None, "y")]))  # fmt: skip
+        phase = draw(st.sampled_from([None, "running", "failed", "waiting for a"]))
+        state = {} if phase is None else {"phase": phase, "hash": (one or {}).get("hash"), "pid": 7, "count": 1}
+        servers[name] = Seen(
+            name,
+            entry=one,
+            definition=draw(st.sampled_from([None, "d", "other"])),
+            state=state,
+            fresh=draw(st.booleans()),
+            service=service,
+            pids=[7] if alive else [],
+            secrets=draw(st.sampled_from([{}, {"A": "x"}])),
+            files=["f"] if one else draw(st.sampled_from([[], ["f"]])),
+        )
+    return servers
+
+
+def applied(plan, seen, actions):
+    """What apply() would leave, as far as decide() can see it."""
+    after = dict(seen)
+    for action in actions:
+        if action.kind in STARTS:
+            want = plan[action.name]
+            after[action.name] = running(want.entry, secrets=want.secrets, definition=want.definition)
+            after[action.name].state["user"] = want.user
+        elif action.kind == "redefine":
+            old = seen[action.name]
+            after[action.name] = Seen(action.name, old.entry, old.secrets, "d", old.config, old.state, old.fresh,
+                                      old.service, old.pids, old.files)  # fmt: skip
+        elif action.kind == "stop":
+            old = seen[action.name]
+            after[action.name] = Seen(action.name, old.entry, old.secrets, None, old.config, files=old.files)
+        else:
+            after[action.name] = Seen(action.name)
+    return after
+
+
+PLANS = st.sets(st.sampled_from(NAMES)).map(lambda names: wanted(*(entry(name) for name in sorted(names))))
+ONLY = st.one_of(st.none(), st.lists(st.sampled_from(NAMES), max_size=3))
+
+
+@given(PLANS, seen_servers(), st.sampled_from(STATES), ONLY)
+def test_applying_what_was_decided_leaves_nothing_to_do(plan, seen, state, only):
+    actions = decide(plan, seen, state, only)
+    if state != "restarted":
+        assert decide(plan, applied(plan, seen, actions), state, only) == []
+    assert describe(actions, seen)["after"].count("  state: ") == len(actions)
+
+
+@given(PLANS, seen_servers(), st.sampled_from(STATES), ONLY)
+def test_nothing_is_done_twice_or_beyond_what_was_named(plan, seen, state, only):
+    actions = decide(plan, seen, state, only)
+    names = [action.name for action in actions]
+    assert len(names) == len(set(names))
+    if only is not None:
+        assert set(names) <= set(only)
+        assert not any(action.kind == "remove" for action in actions if state in ("started", "restarted"))
+    else:
+        strays = {name for name, one in seen.items() if name not in plan and one.is_there}
+        assert {action.name for action in actions if action.kind == "remove" and action.name not in plan} == strays
+    if state in ("started", "restarted"):
+        assert not any(action.kind == "stop" for action in actions)
+        assert {action.name for action in actions if action.kind in STARTS} <= set(plan)
+    else:
+        assert not any(action.kind in STARTS for action in actions)
+
+
+@given(PLANS, seen_servers())
+def test_restarted_starts_every_server(plan, seen):
+    assert [action.name for action in decide(plan, seen, "restarted") if action.kind in STARTS] == list(plan)

@@ -1,0 +1,229 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""engine_ready and engine_servers_info over servers that run, wait, fail, answer wrongly, and are not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import re
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import readiness
+
+_spec = importlib.util.spec_from_file_location(
+    "small_node_of_ready", pathlib.Path(__file__).parents[2] / "engines" / "small_node.py"
+)
+small_node = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small_node)
+rehash, wait_until = small_node.rehash, small_node.wait_until
+
+SINCE = r"since \d\d:\d\d:\d\dZ \(\d+ s\)"
+READY = "engine_ready"
+INFO = "engine_servers_info"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def watchdog(tmp_path_factory):
+    with small_node.watched(tmp_path_factory.getbasetemp()):
+        yield
+
+
+@pytest.fixture
+def node(tmp_path):
+    node = small_node.SmallNode(tmp_path / "r")
+    yield node
+    node.end()
+
+
+def fails(node, entries, **params):
+    result = node.module(READY, entries, **params)
+    assert result["failed"], result
+    return result
+
+
+def test_from_nothing_to_ready(node, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # no proxy is ever asked
+    entries = [
+        node.entry("server-0"),
+        node.entry("server-1", "--slow-start", "1"),
+        rehash(node.entry("worker"), role="decode", model_id="not asked for"),
+        rehash(node.entry("bare"), role="prefill", port=None, command=["sleep", "60"]),
+    ]
+    check = node.module(READY, entries, check=True)
+    assert (check["changed"], check["skipped_reason"]) == (False, "not verified (check)")
+    missing = fails(node, entries)
+    assert missing["msg"] == (
+        "0 of 4 servers ready after 0 s. "
+        + " ".join(
+            "%s: it is not deployed on this node; run engine_servers to start it." % entry["name"] for entry in entries
+        )
+    )
+    assert missing["final"] is True
+
+    node.servers(entries)
+    waiting = wait_until(lambda: _only_slow(fails(node, entries)))
+    assert re.fullmatch(
+        r"3 of 4 servers ready after \d s\. server-1: starting %s, health: no answer: connection refused\. "
+        r"Last log lines: small engine \d+ starts \| token none\." % SINCE,
+        waiting["msg"],
+    )
+    assert waiting["final"] is False
+    assert [server["ready"] for server in waiting["servers"]] == [True, False, True, True]
+    assert waiting["servers"][1]["log_tail"][1:] == ["token none"]
+    assert waiting["servers"][0]["log_tail"] == []
+
+    ready = node.ready(entries)
+    assert (ready["changed"], ready["msg"]) == (False, "4 of 4 servers ready.")
+    assert [server["ready"] for server in ready["servers"]] == [True] * 4
+    verified = node.module(READY, entries, check=True)
+    assert "skipped_reason" not in verified
+    assert [server["ready"] for server in verified["servers"]] == [True] * 4
+    assert node.module(READY, entries, only=["server-0"])["msg"] == "1 of 1 servers ready."
+    assert fails(node, entries, only=["x"])["msg"] == (
+        "only names x, which is not a server here; known: bare, server-0, server-1, worker."
+    )
+
+    changed = rehash(entries[0], environment={"A": "1"})
+    older = fails(node, [changed, *entries[1:]])
+    assert re.match(
+        r"3 of 4 servers ready after \d+ s\. server-0: it runs another entry than the planned one; run "
+        r"engine_servers to restart it\. Last log lines: ",
+        older["msg"],
+    )
+    assert older["final"] is True
+    assert node.module(READY, [changed, *entries[1:]], check=True)["skipped_reason"] == "not verified (check)"
+
+    node.servers(entries, state="stopped", only=["server-0"])
+    assert fails(node, entries)["servers"][0]["reason"] == "it is stopped; run engine_servers to start it"
+
+
+def _only_slow(result):
+    return result if result["msg"].startswith("3 of 4") and "refused" in result["msg"] else None
+
+
+def test_a_healthy_server_that_cannot_complete_is_not_ready(node):
+    entries = [
+        node.entry("broken", "--broken"),
+        rehash(node.entry("other"), model_id="gpt-oss-120b"),
+        rehash(node.entry("unhealthy"), health={"path": "/nothing", "budget_s": 1, "poll_s": 1}),
+    ]
+    node.servers(entries)
+    result = wait_until(lambda: _all_listen(fails(node, entries)))
+    reasons = {server["name"]: server["reason"] for server in result["servers"]}
+    assert re.fullmatch(
+        r'starting %s, completion: HTTP 500 {"error": "invalid tiktoken vocab file"}' % SINCE, reasons["broken"]
+    )
+    assert re.fullmatch(r"starting %s, models: 'gpt-oss-120b' is not listed \(small\)" % SINCE, reasons["other"])
+    assert re.match(r'starting %s, health: HTTP 404 {"error": "no such path"}' % SINCE, reasons["unhealthy"])
+    assert result["final"] is ("over its start budget of 1 s" in reasons["unhealthy"])
+    late = wait_until(lambda: _final(fails(node, entries)))
+    reasons = {server["name"]: server["reason"] for server in late["servers"]}
+    assert reasons["unhealthy"].endswith("; that is over its start budget of 1 s")
+
+
+def _all_listen(result):
+    return None if "refused" in result["msg"] else result
+
+
+def _final(result):
+    return result if result["final"] else None
+
+
+def test_a_failed_server_ends_the_waiting(node):
+    entry = node.entry("server-0")
+    node.servers([entry])
+    # its program vanishes after the start
+    program = pathlib.Path(node.root) / "engine"
+    os.symlink(entry["command"][0], program)
+    entry = rehash(entry, command=[str(program), *entry["command"][1:]])
+    pid = node.servers([entry])["servers"][0]["pid"]
+    program.unlink()
+    os.kill(pid, 9)
+    result = wait_until(lambda: _final(fails(node, [entry])))
+    assert re.match(
+        r"0 of 1 servers ready after \d s\. server-0: failed %s: it cannot be executed: \[Errno 2\] No such file or "
+        r"directory" % SINCE,
+        result["msg"],
+    )
+    assert result["servers"][0]["state"] == "failed"
+
+
+def test_one_budget_for_a_series_of_starts():
+    now = 10000.0
+    assert readiness.waiting_since({}, 100) is None
+    assert readiness.waiting_since({"starts": [now]}, 100) == now
+    # restarted every 90 s: one attempt; the run before it lasted for hours
+    assert readiness.waiting_since({"starts": [100.0, now, now + 90, now + 180]}, 100) == now
+    assert readiness.waiting_since({"starts": [now, now + 106]}, 100) == now + 106
+
+
+def test_info(node):
+    entries = [node.entry("server-0"), node.entry("server-1"), node.entry("server-2")]
+    assert node.module(INFO, [])["servers"] == []
+    assert [(one["state"], one["drift"]) for one in node.module(INFO, entries)["servers"]] == [
+        ("missing", "not deployed")
+    ] * 3
+    assert not os.path.exists(node.root)
+    node.servers(entries)
+    node.ready(entries)
+    pids = [one["pid"] for one in node.servers(entries)["servers"]]
+
+    changed = rehash(entries[0], command=[*entries[0]["command"], "--x"], environment={})
+    plan = [changed, entries[1]]
+    for check in (True, False):
+        info = node.module(INFO, plan, check=check)
+        assert info["changed"] is False
+        rows = info["servers"]
+        assert [(one["name"], one["drift"]) for one in rows] == [
+            ("server-0", "changed: command, environment"),
+            ("server-1", None),
+            ("server-2", "not in the plan"),
+        ]
+    assert sorted(rows[1]) == sorted(
+        [
+            "name",
+            "state",
+            "ready",
+            "since",
+            "restarts",
+            "memory_mib",
+            "pid",
+            "port",
+            "hash",
+            "drift",
+            "reason",
+            "log_tail",
+        ]
+    )
+    one = rows[1]
+    assert (one["state"], one["ready"], one["restarts"], one["pid"], one["port"], one["hash"], one["log_tail"]) == (
+        "running",
+        None,
+        0,
+        pids[1],
+        entries[1]["port"],
+        entries[1]["hash"],
+        [],
+    )
+    assert 3 < one["memory_mib"] < 100
+
+    only = node.module(INFO, plan, only=["server-2"], log_lines=1, probe=True)["servers"]
+    assert [(one["name"], one["ready"], one["log_tail"]) for one in only] == [
+        ("server-2", True, ["listening on 127.0.0.1:%d" % entries[2]["port"]])
+    ]
+    node.servers(plan[1:], only=["server-1"], state="stopped")
+    rows = node.module(INFO, [], probe=True)["servers"]
+    assert [(one["name"], one["state"], one["ready"], one["drift"]) for one in rows] == [
+        ("server-0", "running", True, None),
+        ("server-1", "stopped", False, None),
+        ("server-2", "running", True, None),
+    ]
+    assert node.module(INFO, plan, only=["x"])["msg"] == (
+        "only names x, which is not a server here; known: server-0, server-1, server-2."
+    )
+    state = json.loads(pathlib.Path(node.paths.server_state("server-0")).read_text(encoding="utf-8"))
+    assert state["pid"] == pids[0]

@@ -1,0 +1,640 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""engine_servers with a real supervisord and small engines: every state, and what goes wrong on a node."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
+from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.launchers import process as process_launcher
+from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+_spec = importlib.util.spec_from_file_location(
+    "small_node", pathlib.Path(__file__).parents[2] / "engines" / "small_node.py"
+)
+small_node = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small_node)
+SmallNode, alive, rehash, wait_until = (
+    small_node.SmallNode,
+    small_node.alive,
+    small_node.rehash,
+    small_node.wait_until,
+)
+
+SECRET = "hf_a-secret-value"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def watchdog(tmp_path_factory):
+    with small_node.watched(tmp_path_factory.getbasetemp()):
+        yield
+
+
+@pytest.fixture
+def node(tmp_path):
+    node = SmallNode(tmp_path / "r")
+    yield node
+    node.end()
+
+
+def row(result, name):
+    return next(server for server in result["servers"] if server["name"] == name)
+
+
+def pids(result):
+    return {server["name"]: server["pid"] for server in result["servers"]}
+
+
+def test_started_in_four_steps(node):
+    entries = [node.entry("server-0"), node.entry("server-1")]
+
+    check = node.servers(entries, check=True)
+    assert check["changed"]
+    assert [(server["state"], server["reason"]) for server in check["servers"]] == [
+        ("missing", "would create: it is not deployed")
+    ] * 2
+    assert not os.path.exists(node.root)
+
+    apply = node.servers(entries)
+    assert apply["changed"]
+    assert apply["diff"] == check["diff"]
+    assert sorted(apply) == ["changed", "diff", "removed", "servers"]
+    for entry, server in zip(entries, apply["servers"]):
+        assert server == {
+            "name": entry["name"],
+            "state": "running",
+            "ready": None,
+            "since": server["since"],
+            "restarts": 0,
+            "pid": server["pid"],
+            "hash": entry["hash"],
+            "reason": None,
+            "log_tail": [],
+        }
+        # In the moment of its exec a process has no argv.
+        wait_until(lambda pid=server["pid"]: processes.argv(pid), what="argv")
+        assert processes.argv(server["pid"]) == entry["command"]
+    assert node.ready(entries)["msg"] == "2 of 2 servers ready."
+
+    for check_mode in (True, False):
+        again = node.servers(entries, check=check_mode)
+        assert (again["changed"], again["diff"], again["removed"]) == (False, {"before": "", "after": ""}, [])
+        assert pids(again) == pids(apply)
+
+
+def test_stopped_restarted_and_absent_in_four_steps(node):
+    entries = [node.entry("server-0")]
+    first = pids(node.servers(entries))["server-0"]
+
+    for check_mode, changed, state in ((True, True, "running"), (False, True, "stopped"), (True, False, "stopped"),
+                                       (False, False, "stopped")):  # fmt: skip
+        result = node.servers(entries, state="stopped", check=check_mode)
+        assert (result["changed"], row(result, "server-0")["state"]) == (changed, state)
+        if changed:
+            assert result["diff"] == {
+                "before": "server-0:\n  state: running\n",
+                "after": "server-0:\n  state: stopped\n",
+            }
+    assert not alive(first)
+    assert node.daemons() == []
+    assert os.path.exists(node.paths.entry("server-0"))
+
+    result = node.servers(entries, check=True)
+    assert row(result, "server-0")["reason"] == "would start: it is stopped"
+    second = pids(node.servers(entries))["server-0"]
+    assert node.servers(entries)["changed"] is False
+
+    result = node.servers(entries, state="restarted", check=True)
+    assert (result["changed"], pids(result)["server-0"]) == (True, second)
+    third = pids(node.servers(entries, state="restarted"))["server-0"]
+    assert third != second
+    assert not alive(second)
+    assert node.servers(entries, state="restarted")["changed"]
+
+    for check_mode, changed, state in ((True, True, "running"), (False, True, "missing"), (True, False, "missing"),
+                                       (False, False, "missing")):  # fmt: skip
+        result = node.servers(entries, state="absent", check=check_mode)
+        assert (result["changed"], row(result, "server-0")["state"]) == (changed, state)
+        assert result["removed"] == (["server-0"] if changed else [])
+    assert node.running("server-0") == []
+    assert node.daemons() == []
+    left = [str(path) for path in pathlib.Path(node.root).rglob("*server-0*")]
+    assert left == [node.paths.lib + "/servers/server-0"]
+
+    for check_mode, changed in ((True, True), (False, True), (True, False), (False, False)):
+        assert node.servers(entries, state="absent", purge=True, check=check_mode)["changed"] is changed
+    assert list(pathlib.Path(node.root).rglob("*server-0*")) == []
+
+
+def test_a_smaller_plan_and_one_changed_argument(node):
+    entries = [node.entry("server-%d" % number) for number in range(3)]
+    first = pids(node.servers(entries))
+    changed = rehash(entries[0], command=[*entries[0]["command"], "--max-life", "100"])
+
+    result = node.servers([changed, *entries[1:]])
+    assert result["changed"]
+    before, after = result["diff"]["before"].splitlines(), result["diff"]["after"].splitlines()
+    assert [line for line in after if line not in before] == [
+        "  state: running (restarted)",
+        "    --max-life",
+        "    100",
+    ]
+    second = pids(result)
+    assert {name for name in first if first[name] != second[name]} == {"server-0"}
+    assert not alive(first["server-0"])
+
+    only = node.servers([changed], only=["server-0"])
+    assert (only["changed"], only["removed"]) == (False, [])
+    assert alive(second["server-2"])
+
+    result = node.servers([changed])
+    assert result["removed"] == ["server-1", "server-2"]
+    assert pids(result) == {"server-0": second["server-0"]}
+    assert not alive(second["server-1"])
+    assert not alive(second["server-2"])
+    assert node.module("engine_servers_info", [])["servers"][0]["name"] == "server-0"
+    assert len(node.module("engine_servers_info", [])["servers"]) == 1
+
+    result = node.servers([])
+    assert (result["removed"], node.daemons()) == (["server-0"], [])
+
+
+def test_a_killed_engine_comes_back_and_leaves_nothing(node):
+    """Children in the process group are the reaper's, those that left it the guard's; a process without the markers in
+    its environment is found through its parent."""
+    entries = [node.entry("server-0", "--child"), node.entry("server-1", "--child", "--away")]
+    first = pids(node.servers(entries))
+    old = {name: wait_until(lambda name=name: _both(node.running(name))) for name in first}
+    for pid in first.values():
+        os.kill(pid, signal.SIGKILL)
+    node.ready(entries)
+    result = node.servers(entries)
+    assert result["changed"] is False
+    for name in first:
+        server = row(result, name)
+        assert (server["restarts"], server["pid"] not in old[name]) == (1, True)
+        assert [pid for pid in old[name] if alive(pid)] == []
+
+
+def _both(found):
+    return found if len(found) == 2 else None
+
+
+def test_an_engine_that_ends_at_once_is_restarted_until_our_limit_and_not_supervisords(node, monkeypatch):
+    real = supervisord.Supervisord.definition
+    monkeypatch.setattr(
+        supervisord.Supervisord,
+        "definition",
+        lambda self, entry, user: real(self, entry, user).replace(" --root", " --restart-delay 0.05 --root"),
+    )
+    entry = rehash(node.entry("server-0"), command=["true"])
+    node.servers([entry])
+    wait_until(lambda: _info(node, entry)["state"] == "failed")
+    server = _info(node, entry)
+    assert (server["restarts"], server["reason"]) == (
+        4,
+        "start limit: it started 5 times within 300 s and ended each time",
+    )
+    assert "gave up" not in pathlib.Path(node.paths.log + "/supervisord.log").read_text(encoding="utf-8")
+
+
+def _info(node, entry):
+    return row(node.module("engine_servers_info", [entry]), "server-0")
+
+
+def test_an_engine_that_ignores_term_is_killed(node, monkeypatch):
+    monkeypatch.setattr(supervisord, "STOP_WAIT_S", 0)
+    monkeypatch.setattr(process_launcher, "TERM_S", 0.2)
+    entry = node.entry("server-0", "--ignore-term", "--child", "--away")
+    node.servers([entry])
+    node.ready([entry])
+    old = wait_until(lambda: _both(node.running("server-0")))
+    result = node.servers([entry], state="stopped")
+    assert row(result, "server-0")["state"] == "stopped"
+    assert [pid for pid in old if alive(pid)] == []
+    assert processes.port_holder("127.0.0.1", entry["port"]) is None
+
+
+def test_a_follower_waits_for_its_leader(node):
+    leader = node.entry("server-1", "--slow-start", "0.8")
+    follower = node.entry("server-0", start={"after": ["server-1"]})
+    result = node.servers([follower, leader])
+    assert row(result, "server-0")["state"] == "waiting"
+    assert row(result, "server-0")["reason"] == "waiting for server-1"
+    assert row(result, "server-1")["state"] == "running"
+    failed = node.module("engine_ready", [follower, leader])
+    assert failed["failed"]
+    assert not failed["final"]
+    node.ready([follower, leader])
+    started = {name: read_json(node.paths.server_state(name))["started"] for name in ("server-0", "server-1")}
+    assert started["server-0"] > started["server-1"] + 0.8
+
+
+def test_a_server_that_always_dies_fails_and_is_started_by_the_next_run(node):
+    entry = node.entry("server-0")
+    first = pids(node.servers([entry]))["server-0"]
+    node.ready([entry])
+    path = node.paths.server_state("server-0")
+    state = read_json(path)
+    state["starts"] = [state["started"]] * 5
+    with open(path, "w", encoding="utf-8") as stream:
+        json.dump(state, stream)
+    os.kill(first, signal.SIGKILL)
+
+    reason = "start limit: it started 5 times within 350 s and ended each time"
+    manager = supervisord.Supervisord(node.paths, sys.prefix)
+    wait_until(lambda: manager.statuses()["server-0"].state == "failed")
+    check = node.servers([entry], check=True)
+    assert row(check, "server-0")["state"] == "failed"
+    assert row(check, "server-0")["reason"] == "would start: failed: " + reason
+    assert row(check, "server-0")["log_tail"][-1].endswith(" guard: " + reason)
+    failed = node.module("engine_ready", [entry])
+    assert (failed["final"], reason in failed["msg"]) == (True, True)
+
+    result = node.servers([entry])
+    assert (result["changed"], row(result, "server-0")["state"], row(result, "server-0")["restarts"]) == (
+        True,
+        "running",
+        0,
+    )
+    assert node.servers([entry])["changed"] is False
+
+
+def test_a_killed_supervisord_is_replaced_without_double_processes(node):
+    entries = [node.entry("server-0"), node.entry("server-1", start={"after": ["server-0"]})]
+    node.servers(entries)
+    first = pids(node.servers(entries))
+    node.ready(entries)
+    for pid in node.daemons():
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: node.daemons() == [])
+    assert alive(first["server-0"])
+
+    check = node.servers(entries, check=True)
+    assert row(check, "server-0")["state"] == "running"
+    assert row(check, "server-0")["reason"] == "would restart: it runs without its service manager"
+    result = node.servers(entries)
+    assert result["changed"]
+    assert not alive(first["server-0"])
+    node.ready(entries)
+    assert [len(node.running(name)) for name in ("server-0", "server-1")] == [1, 1]
+    assert node.servers(entries)["changed"] is False
+
+
+def test_a_foreign_process_on_the_port_is_named_before_anything_stops(node):
+    entries = [node.entry("server-0"), node.entry("server-1")]
+    first = pids(node.servers(entries))
+    port = small_node.free_port()
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", port))
+        sock.listen()
+        moved = rehash(node.entry("server-1", port=port))
+        for check_mode in (True, False):
+            result = node.module("engine_servers", [entries[0], moved], check=check_mode)
+            assert result["msg"] == (
+                "Server 'server-1': its port %d on 127.0.0.1 is held by process %d of %s (%s). Nothing was changed; "
+                "end that process or plan another port."
+                % (port, os.getpid(), processes.user_name(os.getuid()), processes.command(os.getpid())[:200])
+            )
+            assert result["holder"]["pid"] == os.getpid()
+    assert pids(node.servers(entries)) == first
+
+    # servers that swap their ports are no conflict
+    swapped = [node.entry("server-0", port=entries[1]["port"]), node.entry("server-1", port=entries[0]["port"])]
+    second = pids(node.servers(swapped))
+    node.ready(swapped)
+    assert second.keys() == first.keys()
+    # nor is a port that a server gives up, but one that a server keeps is
+    result = node.module("engine_servers", [swapped[0], node.entry("server-1", port=swapped[0]["port"])])
+    assert "is held by our server 'server-0', process %d of" % second["server-0"] in result["msg"]
+    assert pids(node.servers(swapped)) == second
+
+
+def test_secrets_are_in_their_file_and_the_environment_alone(node):
+    entry = node.entry("server-0", secrets={"HF_TOKEN": "fleet_hf_token"}, secret_versions={"HF_TOKEN": "1"})
+    missing = node.module("engine_servers", [entry])
+    assert missing["msg"] == (
+        "Server 'server-0': its secret HF_TOKEN comes from the variable 'fleet_hf_token', which was not given. Set it "
+        "for this host, best in a vault."
+    )
+    results = [node.servers([entry], secrets={"fleet_hf_token": SECRET}, check=True)]
+    results.append(node.servers([entry], secrets={"fleet_hf_token": SECRET}))
+    pid = pids(results[-1])["server-0"]
+    assert guard.environment_of(pid)[b"HF_TOKEN"] == SECRET.encode()
+    assert SECRET not in processes.command(pid)
+    node.ready([entry])
+
+    holders = []
+    for path in pathlib.Path(node.root).rglob("*"):
+        if path.is_file() and SECRET.encode() in path.read_bytes():
+            holders.append((str(path), oct(path.stat().st_mode & 0o777)))
+    # the log has it because this engine prints it
+    assert sorted(holders) == [
+        (node.paths.secret("server-0"), "0o600"),
+        (node.paths.log_file("server-0"), "0o644"),
+    ]
+    info = row(node.module("engine_servers_info", [entry], log_lines=5), "server-0")
+    assert info["log_tail"][1] == "token ********"
+
+    other = {"fleet_hf_token": SECRET + "2"}
+    results.append(node.servers([entry], secrets=other, check=True))
+    assert results[-1]["diff"] == {
+        "before": "server-0:\n  state: running\n  secrets:\n    HF_TOKEN: version 1\n",
+        "after": "server-0:\n  state: running (restarted)\n  secrets:\n    HF_TOKEN: version 1, another value\n",
+    }
+    results.append(node.servers([entry], secrets=other))
+    assert guard.environment_of(pids(results[-1])["server-0"])[b"HF_TOKEN"] == SECRET.encode() + b"2"
+    assert node.servers([entry], secrets=other)["changed"] is False
+    assert SECRET not in json.dumps(results)
+
+    without = rehash(entry, secrets={}, secret_versions={})
+    assert row(node.servers([without], check=True), "server-0")["reason"] == "would change: changed: secrets"
+    node.servers([without])
+    assert not os.path.exists(node.paths.secret("server-0"))
+    assert b"HF_TOKEN" not in guard.environment_of(node.running("server-0")[0])
+
+
+def test_a_config_file_is_written_kept_and_given_up(node):
+    content = {"moe_config": {"backend": "TRTLLM"}, "tiny": 1e-05, "list": [1, {"a": "no: #1"}]}
+    path = node.paths.configs + "/server-0.yml"
+    entry = node.entry("server-0", config={"path": path, "format": "yaml", "content": content})
+    node.servers([entry])
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    assert text == (
+        'moe_config:\n  backend: "TRTLLM"\ntiny: 1.0e-05\nlist:\n  - 1\n  -\n    a: "no: #1"\n'
+    )  # fmt: skip
+    pathlib.Path(path).write_text("edited: true\n", encoding="utf-8")
+    result = node.servers([entry])
+    assert result["diff"]["before"] == "server-0:\n  state: running\n  config: a file that differs\n"
+    assert pathlib.Path(path).read_text(encoding="utf-8") == text
+    node.servers([rehash(entry, config=None)])
+    assert not os.path.exists(path)
+
+
+def test_an_older_entry_that_still_runs_is_restarted(node):
+    entry = node.entry("server-0")
+    node.servers([entry])
+    newer = rehash(entry, environment={"OMP_NUM_THREADS": "2"})
+    # a run that was cut off between writing and starting
+    with open(node.paths.entry("server-0"), "w", encoding="utf-8") as stream:
+        json.dump(newer, stream)
+    assert row(node.module("engine_servers_info", [newer]), "server-0")["drift"] == (
+        "changed: it runs an older entry than the deployed one"
+    )
+    result = node.servers([newer], check=True)
+    assert row(result, "server-0")["reason"] == "would restart: it runs an older entry than the deployed one"
+    pid = pids(node.servers([newer]))["server-0"]
+    assert guard.environment_of(pid)[b"OMP_NUM_THREADS"] == b"2"
+
+
+def test_a_changed_service_definition_restarts_nothing(node, monkeypatch, tmp_path):
+    entry = node.entry("server-0")
+    first = pids(node.servers([entry]))
+    other = tmp_path / "python"
+    other.write_text('#!/bin/sh\nexec %s "$@"\n' % sys.executable, encoding="utf-8")
+    other.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(other))
+    result = node.servers([entry], check=True)
+    assert row(result, "server-0")["reason"] == "would redefine: its service definition differs"
+    assert result["diff"]["before"] == (
+        "server-0:\n  state: running\n  service: another definition\n%s/supervisord.conf: another version\n"
+        % node.paths.etc
+    )
+    result = node.servers([entry])
+    assert (result["changed"], pids(result)) == (True, first)
+    assert node.servers([entry])["changed"] is False
+    reaper = _reaper(node)
+    second = pids(node.servers([entry], state="restarted"))
+    assert second != first
+    assert wait_until(lambda: _reaper(node)) != reaper
+    assert node.servers([entry])["changed"] is False
+
+
+def _reaper(node):
+    found = [pid for pid in node.daemons() if processes.argv(pid)[-1:] == ["reap"]]
+    return found[0] if found else None
+
+
+def test_a_root_whose_path_is_too_long_for_a_socket(tmp_path):
+    node = SmallNode(tmp_path / ("a-long-name-" * 8))
+    try:
+        entry = node.entry("server-0")
+        node.servers([entry])
+        manager = supervisord.Supervisord(node.paths, sys.prefix)
+        assert len(manager.socket) < 100
+        assert oct(os.stat(manager.socket_folder).st_mode & 0o777) == "0o700"
+        assert node.servers([entry])["changed"] is False
+        node.servers([entry], state="absent")
+        assert not os.path.exists(manager.socket_folder)
+    finally:
+        node.end()
+
+
+def test_without_a_toolkit_check_mode_would_start_and_a_run_says_what_to_do(node):
+    entry = node.entry("server-0")
+    toolkit = node.root + "/toolkit"
+    result = node.servers([entry], toolkit=toolkit, check=True)
+    assert row(result, "server-0")["reason"] == "would create: it is not deployed"
+    result = node.module("engine_servers", [entry], toolkit=toolkit)
+    assert result["msg"] == (
+        "Servers cannot be started: there is no supervisord at %s/bin/supervisord. Install supervisor (4.x) into the "
+        "toolkit, or name another with toolkit. Nothing was changed." % toolkit
+    )
+    gone = rehash(entry, command=["/no/such/program"])
+    assert node.servers([gone], check=True)["changed"]
+    assert node.module("engine_servers", [gone])["msg"] == (
+        "Server 'server-0': its program '/no/such/program' is not on this node, or cannot be executed. The engine's "
+        "role installs it; run it before the servers are started. Nothing was changed."
+    )
+    assert not os.path.exists(node.paths.etc)
+
+
+def test_what_cannot_be_done_is_said(node):
+    zero, one = node.entry("server-0"), node.entry("server-1")
+    cases = [
+        ({"only": ["server-7"]}, [zero, one], "only names server-7, which is not a server here; known: server-0, "
+                                              "server-1."),
+        ({"manager": "systemd"}, [zero], "The service manager systemd is not built yet in this version of "
+                                         "inference.fleet. Use manager: supervisord."),
+        ({"root": "relative"}, [zero], "fleet_root must be an absolute path or empty, got 'relative'."),
+        ({}, [rehash(zero, start={"after": ["leader"]})],
+         "Server 'server-0' starts after 'leader', which is not among the servers: server-0."),
+        ({}, [rehash(zero, start={"after": ["server-1"]}), rehash(one, start={"after": ["server-0"]})],
+         "The servers server-0, server-1 wait for each other: start.after goes in a circle."),
+        ({}, [rehash(zero, launcher="container")],
+         "Server 'server-0': launcher 'container' is not built yet in this version of inference.fleet; allowed: "
+         "process. Choose a recipe whose servers are processes of a virtual environment, or use a later version of the "
+         "collection."),
+        ({}, [dict(zero, port=1)], "Plan entry 'server-0': its hash does not fit its content; plan again instead of "
+                                   "editing entries."),
+    ]  # fmt: skip
+    for params, entries, message in cases:
+        for check_mode in (True, False):
+            assert node.module("engine_servers", entries, check=check_mode, **params)["msg"] == message
+    assert node.module("engine_servers", [rehash(zero, user="no-such-user")])["msg"] == (
+        "Server 'server-0' runs as the user 'no-such-user', who is not on this node. The engine's role creates it; run "
+        "it before the servers are started. Nothing was changed."
+        if os.getuid() == 0
+        else "Server 'server-0' runs as no-such-user, but this runs as %s, who cannot change users. Use become."
+        % processes.user_name(os.getuid())
+    )
+    assert not os.path.exists(node.root + "/etc")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run servers as another user")
+def test_a_server_of_another_user(monkeypatch):
+    folder = tempfile.mkdtemp(prefix="fleet-user-")
+    os.chmod(folder, 0o755)
+    node = SmallNode(folder)
+    shutil.copy(small_node.ENGINE, folder)  # where every user may read it
+    python = shutil.which("python3", path="/usr/bin")
+    if python is None or not supervisord._can_execute("nobody", python):
+        pytest.skip("there is no /usr/bin/python3 that every user may execute")
+    try:
+        with small_node.watched(folder):
+            port = small_node.free_port()
+            command = [python, "-I", "-S", folder + "/small_engine.py", "--port", str(port), "--model", "small"]
+            entry = node.entry("server-0", command=command, port=port, secrets={"HF_TOKEN": "fleet_hf_token"},
+                               secret_versions={"HF_TOKEN": "1"}, user="nobody")  # fmt: skip
+            result = node.module("engine_servers", [entry], secrets={"fleet_hf_token": SECRET})
+            if result.get("failed"):
+                assert result["msg"] == (
+                    "Servers cannot be started: the user 'nobody' may not execute %s, which runs the guard of each "
+                    "server. Choose another with ansible_python_interpreter. Nothing was changed." % sys.executable
+                )
+                monkeypatch.setattr(sys, "executable", python)
+            umask = os.umask(0o077)
+            try:
+                node.servers([entry], secrets={"fleet_hf_token": SECRET})
+            finally:
+                os.umask(umask)
+            node.ready([entry])
+            (pid,) = node.running("server-0")
+            environment = guard.environment_of(pid)
+            assert os.stat("/proc/%d" % pid).st_uid == os.stat(node.paths.secret("server-0")).st_uid == 65534
+            assert (environment[b"USER"], environment[b"HF_TOKEN"]) == (b"nobody", SECRET.encode())
+            assert os.stat(node.paths.directories("server-0")["work"]).st_uid == 65534
+            assert node.servers([entry], secrets={"fleet_hf_token": SECRET})["changed"] is False
+            assert os.stat(node.paths.state).st_uid == 65534
+
+            port = small_node.free_port()
+            command = [*command[:4], "--port", str(port), "--model", "small"]
+            second = node.entry("server-1", command=command, port=port, user="daemon")
+            node.servers([entry, second], only=["server-1"])
+            node.ready([entry, second])
+            assert oct(os.stat(node.paths.state).st_mode & 0o7777) == "0o1777"
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: node.running("server-0") not in ([], [pid]))
+            node.ready([entry, second])
+            own = rehash(entry, user=None)
+            result = node.servers([own, second], secrets={"fleet_hf_token": SECRET}, user="daemon", check=True)
+            assert row(result, "server-0")["reason"] == "would change: changed: user"
+    finally:
+        node.end()
+        shutil.rmtree(folder)
+
+
+WORDS = st.text(
+    st.one_of(st.sampled_from("%$\"'\\ \n\t{}[]:;#=é漢😀`!&|"), st.characters(exclude_characters="\0", codec="utf-8")),
+    max_size=12,
+)  # fmt: skip
+SLEEP = "import time; time.sleep(60)"
+
+
+def test_argv_and_environment_arrive_as_planned(node):
+    names = ["server-%d" % number for number in range(4)]
+    keys = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,8}", fullmatch=True)
+
+    @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(st.lists(st.tuples(st.lists(WORDS, max_size=6), st.dictionaries(keys, WORDS, max_size=6)),
+                    min_size=4, max_size=4))  # fmt: skip
+    def arrives(drawn):
+        _check_arrival(node, names, drawn)
+
+    words = ["", " ", "%(here)s %%d", '{"a": "b c"}', "$HOME `id` $(id)", "a\nb\\", "trailing ", "'\"'", "; #"]
+    _check_arrival(node, names, [(words, {"V%d" % number: word for number, word in enumerate(words)})] * 4)
+    arrives()
+
+
+def _check_arrival(node, names, drawn):
+    entries = [
+        rehash(
+            node.entry(name, port=1, role="decode"),
+            port=None,
+            command=small_node.python_command("-c", SLEEP, *arguments),
+            environment=environment,
+        )
+        for name, (arguments, environment) in zip(names, drawn)
+    ]
+    node.servers(entries)
+    user = guard.user_of_process()
+    base = {"PATH": guard.PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "LANG": "C.UTF-8",
+            "SPT_NOENV": "1"}  # fmt: skip
+    for entry in entries:
+        (pid,) = wait_until(lambda name=entry["name"]: _executed(node, name))
+        assert processes.argv(pid) == entry["command"]
+        own = {**base, **entry["environment"], guard.MARKER_SERVER: entry["name"], guard.MARKER_ROOT: node.root}
+        with open("/proc/%d/environ" % pid, "rb") as stream:
+            items = stream.read().split(b"\0")[:-1]
+        assert sorted(items) == sorted(("%s=%s" % item).encode() for item in own.items())
+
+
+def _executed(node, name):
+    found = [pid for pid in node.running(name) if SLEEP in processes.argv(pid)]
+    return found if len(found) == 1 else None
+
+
+def test_through_ansible_itself(node, tmp_path):
+    """From the zip that Ansible sends to a node: the guard's source is in it, and what it starts outlives it."""
+    entry = node.entry("server-0")
+    args = {"servers": [entry], "root": node.root, "manager": "supervisord", "toolkit": sys.prefix}
+    collections = pathlib.Path(guard.__file__).parents[5]
+    assert (collections / "ansible_collections").is_dir()
+    (tmp_path / "ansible.cfg").write_text("", encoding="utf-8")
+    environment = {
+        **os.environ,
+        "ANSIBLE_COLLECTIONS_PATH": str(collections),
+        "ANSIBLE_HOME": node.root + "-ansible",
+        "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"),
+    }
+    run = subprocess.run(
+        [sys.executable, "-m", "ansible", "adhoc", "localhost", "-c", "local", "-m", "inference.fleet.engine_servers",
+         "-e", json.dumps({"ansible_python_interpreter": sys.executable}), "-a", json.dumps(args)],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert json.loads(run.stdout.split("=>", 1)[1])["servers"][0]["state"] == "running"
+    node.ready([entry])
+    source = pathlib.Path(guard.__file__).read_text(encoding="utf-8")
+    assert pathlib.Path(node.paths.lib + "/lib/guard.py").read_text(encoding="utf-8") == source
+    assert node.servers([entry])["changed"] is False
+
+
+def test_auto_is_supervisord_on_a_root_of_its_own(node, monkeypatch):
+    from ansible_collections.inference.fleet.plugins.module_utils import services
+
+    assert services.get_manager("auto", node.paths).name == "supervisord"
+    monkeypatch.setattr(services, "SYSTEMD_RUNS", "/")
+    assert services.get_manager("auto", node.paths).name == "supervisord"
+    with pytest.raises(services.FleetError) as caught:
+        services.get_manager("auto", NodePaths(""))
+    assert caught.value.message == (
+        "The service manager systemd (chosen by manager: auto) is not built yet in this version of inference.fleet. "
+        "Use manager: supervisord."
+    )
