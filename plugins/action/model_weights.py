@@ -1,0 +1,61 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Brings the packed stand-in to a node, but only when the node asks for it; otherwise there is one module call."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PACKED = os.path.join(COLLECTION, "roles", "model_weights", "files", "gpt-oss-tiny-standin")
+DESCRIPTION = "standin.json"
+
+
+class ActionModule(ActionBase):
+    """model_weights, with the packed stand-in where that is the source."""
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        packed = arguments.pop("packed", None)
+        if arguments.get("source") != "standin":
+            result.update(self._execute_module(module_args=arguments, task_vars=task_vars))
+            return result
+        packed = os.path.abspath(os.path.expanduser(packed)) if packed else PACKED
+        arguments["expected"] = self._promised(packed)
+        if self._connection.transport == "local" and not self._play_context.become:
+            arguments["packed"] = packed
+        answer = self._execute_module(module_args=arguments, task_vars=task_vars)
+        if answer.pop("packed_needed", False):
+            arguments["packed"] = self._bring(packed)
+            answer = self._execute_module(module_args=arguments, task_vars=task_vars)
+        result.update(answer)
+        return result
+
+    def _promised(self, packed):
+        """{name: {size, sha256}} of the expanded stand-in, as its description says."""
+        description = os.path.join(packed, DESCRIPTION)
+        try:
+            with open(description, encoding="utf-8") as stream:
+                return json.load(stream).get("files") or {}
+        except (OSError, ValueError, AttributeError) as error:
+            raise AnsibleActionFail(
+                "The packed stand-in in %s on the controller cannot be read. Set packed to the directory that "
+                "holds it, or install the collection again." % packed
+            ) from error
+
+    def _bring(self, packed):
+        """Copy the packed folder into the task's own temporary folder on the node, which Ansible removes."""
+        folder = self._connection._shell.tmpdir or self._make_tmp_path()
+        there = []
+        for name in sorted(os.listdir(packed)):
+            if os.path.isfile(os.path.join(packed, name)):
+                there.append(self._connection._shell.join_path(folder, name))
+                self._transfer_file(os.path.join(packed, name), there[-1])
+        self._fixup_perms2([folder, *there])
+        return folder

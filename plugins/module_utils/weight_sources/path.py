@@ -1,0 +1,86 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A checkpoint in a directory of the node: served where it is, or copied."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from ansible_collections.inference.fleet.plugins.module_utils import checkpoints
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+
+BLOCK = 4 << 20
+
+
+def in_place(request):
+    """True unless the checkpoint is copied."""
+    return not request.copy
+
+
+def wanted_files(request):
+    """The files of a copied checkpoint, None once the directory it came from is gone (unmounted, say)."""
+    if in_place(request) or not os.path.isdir(request.path):
+        return None
+    return {
+        name: {"size": status.st_size, "sha256": None, "origin_mtime_ns": status.st_mtime_ns}
+        for name, status in file_statuses(request.path).items()
+    }
+
+
+def file_statuses(folder):
+    """{name: os.stat_result} of what belongs to a checkpoint in `folder`: its plain files, but for hidden ones.
+
+    Folders do not belong: original/ and metal/ of the published repository hold the same weights twice more.
+    """
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if not name.startswith(".") and os.path.isfile(path):
+            found[name] = os.stat(path)
+    return found
+
+
+def fetch(request, names, folder):
+    """Copy the files `names`, taking their sha256 on the way."""
+    if not os.path.isdir(request.path):
+        raise FleetError(
+            "There is no directory %s on this node to copy %s from; check path, or mount it."
+            % (request.path, request.repo)
+        )
+    os.mkdir(folder)
+    wanted = wanted_files(request)
+    absent = sorted(set(names) - set(wanted))
+    if absent:
+        raise FleetError("%s no longer holds %s, which %s needs." % (request.path, ", ".join(absent), request.repo))
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        copied = pool.map(lambda name: _copy(os.path.join(request.path, name), os.path.join(folder, name)), names)
+        made = {name: {**wanted[name], **result} for name, result in zip(names, copied)}
+    changed = [name for name in names if made[name]["size"] != wanted[name]["size"]]
+    if changed:
+        raise FleetError("%s changed while it was copied: %s. Try again." % (request.path, ", ".join(changed)))
+    return made
+
+
+def inspect(request):
+    """The checkpoint as `checkpoints.inspect` sees it where it comes from. Raises FleetError."""
+    return checkpoints.inspect(request.path)
+
+
+def _copy(source, destination):
+    """Copy one file; returns {size, sha256}."""
+    digest, size = hashlib.sha256(), 0
+    with open(source, "rb") as reader, open(destination, "wb") as writer:
+        while True:
+            block = reader.read(BLOCK)
+            if not block:
+                break
+            digest.update(block)
+            size += len(block)
+            writer.write(block)
+        writer.flush()
+        os.fsync(writer.fileno())
+    os.chmod(destination, 0o644)
+    return {"size": size, "sha256": digest.hexdigest()}

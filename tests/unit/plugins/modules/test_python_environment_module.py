@@ -1,0 +1,322 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Environments made for real by uv and by pip, of wheels that the tests build; nothing comes from a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import python_environment as pe
+from ansible_collections.inference.fleet.plugins.modules import python_environment
+from ansible_collections.inference.fleet.tests.unit.node_helpers import (
+    build_index,
+    build_wheel,
+    four_steps,
+    run_module,
+)
+
+UV = shutil.which("uv", path=os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", ""))
+# No configuration of this machine reaches the tests, and a refused connection is not tried again.
+CLEAN = {
+    "PIP_CONFIG_FILE": os.devnull,
+    "PIP_FIND_LINKS": "",
+    "PIP_EXTRA_INDEX_URL": "",
+    "PIP_INDEX_URL": "",
+    "UV_NO_CONFIG": "1",
+    "UV_HTTP_RETRIES": "0",
+}
+
+
+def closed_port():
+    """A port of this part's range that nothing listens on."""
+    for port in range(18300, 18400):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+    raise AssertionError("all ports are taken")
+
+
+@pytest.fixture
+def site(tmp_path, capsys):
+    """The wheels of a site, and how to install from them."""
+    assert UV, "uv is a test requirement, see pyproject.toml"
+    wheels = tmp_path / "wheels"
+    build_wheel(wheels, "fleet-demo", "1.0", ["fleet-needed", "fleet-heavy"])
+    build_wheel(wheels, "fleet-demo", "2.0", ["fleet-needed", "fleet-heavy"])
+    build_wheel(wheels, "fleet-needed", "0.1")
+    build_wheel(wheels, "fleet-heavy", "9.0")
+    build_wheel(wheels, "fleet-future", "1.0", requires_python=">=4")
+
+    class Site:
+        def __init__(self):
+            self.path = tmp_path / "lib" / "env"
+            self.folder = wheels
+            self.arguments = {
+                "path": str(self.path),
+                "packages": ["fleet-demo==1.0"],
+                "excludes": ["fleet-heavy"],
+                "uv": UV,
+                "find_links": [str(wheels)],
+                "index_url": build_index(tmp_path / "empty"),
+                "verify_imports": ["fleet_demo"],
+                "environment": {**CLEAN, "UV_CACHE_DIR": str(tmp_path / "cache")},
+            }
+
+        def run(self, check_mode=False, **changes):
+            return run_module(capsys, python_environment, check_mode=check_mode, **{**self.arguments, **changes})
+
+        def four_steps(self, **changes):
+            return four_steps(capsys, python_environment, **{**self.arguments, **changes})
+
+        def names(self):
+            return sorted(os.listdir(self.path))
+
+    return Site()
+
+
+@pytest.fixture
+def no_processes(monkeypatch):
+    """Nothing may be started from here on."""
+
+    def stop():
+        def refuse(argv, *arguments, **more):
+            raise AssertionError("started %s" % argv)
+
+        monkeypatch.setattr(subprocess, "run", refuse)
+        monkeypatch.setattr(subprocess, "Popen", refuse)
+
+    return stop
+
+
+def test_made_checked_and_left_alone(site, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    check, applied = site.four_steps()
+    assert check["diff"] == {"before": "", "after": "fleet-demo==1.0\n"}
+    assert check["message"] == "would install 1 package in %s and what they need: there is none" % site.path
+    assert applied["diff"] == {"before": "", "after": "fleet-demo==1.0\nfleet-needed==0.1\n"}
+    assert applied["packages"] == {"fleet-demo": "1.0"}
+    assert applied["python"] == "%s/bin/python" % site.path
+    # What nothing has imported yet is compiled as well.
+    assert list(site.path.glob("lib/python3*/site-packages/fleet_needed/__pycache__/*.pyc"))
+    shown = subprocess.run(
+        [applied["python"], "-c", "import fleet_demo; print(fleet_demo.VERSION)"], capture_output=True, check=True
+    )
+    assert shown.stdout == b"1.0\n"
+    assert pe.PARTIAL not in site.names()
+
+
+def test_check_mode_makes_nothing(site, tmp_path):
+    site.run(check_mode=True)
+    assert not site.path.parent.exists() and not (tmp_path / "cache").exists()
+
+
+def test_a_rerun_starts_no_process_and_needs_no_network(site, no_processes):
+    assert site.run()["changed"]
+    no_processes()
+    again = site.run(index_url="http://127.0.0.1:%d/simple" % closed_port(), find_links=[], uv="/nowhere/uv")
+    assert (again["changed"], again["message"]) == (False, "as wanted")
+
+
+def test_readable_by_the_service_whatever_the_umask(site):
+    old = os.umask(0o077)
+    try:
+        assert site.run()["changed"]
+    finally:
+        os.umask(old)
+    for path in (site.path.parent, site.path, *site.path.glob("lib/python3*/site-packages/fleet_demo*")):
+        assert path.stat().st_mode & 0o755 == 0o755, path
+    assert (site.path / pe.MARKER).stat().st_mode & 0o777 == 0o644
+
+
+def test_another_version_changes_the_environment_in_place(site):
+    site.run()
+    (site.path / "kept").write_text("")
+    check, applied = site.four_steps(packages=["fleet-demo==2.0"])
+    assert check["diff"] == {
+        "before": "fleet-demo==1.0\nfleet-needed==0.1\n",
+        "after": "fleet-demo==2.0\nfleet-needed==0.1\n",
+    }
+    assert applied["diff"] == check["diff"]
+    assert applied["message"] == (
+        "installed 1 package in %s and what they need: it was made from other settings" % site.path
+    )
+    assert "kept" in site.names()
+
+
+def test_what_is_excluded_later_goes(site):
+    assert site.run(excludes=[])["diff"]["after"] == "fleet-demo==1.0\nfleet-heavy==9.0\nfleet-needed==0.1\n"
+    check, applied = site.four_steps()
+    assert applied["diff"]["after"] == check["diff"]["after"] == "fleet-demo==1.0\nfleet-needed==0.1\n"
+
+
+def test_what_was_taken_away_comes_back(site):
+    site.run()
+    (gone,) = site.path.glob("lib/python3*/site-packages/fleet_demo-1.0.dist-info")
+    shutil.rmtree(gone)
+    check, applied = site.four_steps()
+    assert check["message"].endswith(": fleet-demo 1.0 is no longer in it")
+    assert applied["diff"]["before"] == "fleet-needed==0.1\n"
+
+
+def test_a_change_that_fails_is_made_from_scratch_next_time(site):
+    site.run()
+    (site.path / "old").write_text("")
+    failed = site.run(packages=["fleet-demo==3.0"])
+    assert failed["msg"].startswith("uv could not install fleet-demo==3.0 in %s (exit status 1):\n" % site.path)
+    assert "there is no version of fleet-demo==3.0" in failed["msg"]
+    assert pe.PARTIAL in site.names() and pe.MARKER not in site.names()
+    _check, applied = site.four_steps(packages=["fleet-demo==2.0"])
+    assert applied["message"].endswith(": an earlier run left it half-made")
+    assert applied["packages"] == {"fleet-demo": "2.0"}
+    assert "old" not in site.names() and pe.PARTIAL not in site.names()
+
+
+def test_a_first_installation_that_fails_leaves_nothing(site):
+    failed = site.run(packages=["fleet-future==1.0"])
+    assert "requires Python >=4" in failed["msg"] or "Python>=4" in failed["msg"], failed["msg"]
+    assert not site.path.exists()
+    site.path.mkdir(parents=True)
+    assert site.run(packages=["fleet-future==1.0"])["failed"]
+    assert site.names() == []
+
+
+def test_no_network(site):
+    index = "http://127.0.0.1:%d/simple" % closed_port()
+    failed = site.run(packages=["fleet-absent==1.0"], index_url=index.replace("//", "//user:s3cret@"))
+    assert failed["msg"].startswith("uv could not install fleet-absent==1.0 in %s (exit status " % site.path)
+    assert failed["msg"].endswith(
+        "\nThe node may not reach that index: set fleet_pip_index_url to a mirror that it reaches, "
+        "fleet_proxy_env to its proxy, or fleet_ca_bundle to the certificates it must trust."
+    )
+    assert "s3cret" not in json.dumps(failed)
+
+
+def test_somebody_elses_directory_is_left_as_it_is(site):
+    site.path.mkdir(parents=True)
+    (site.path / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    for check_mode in (True, False):
+        assert site.run(check_mode=check_mode)["msg"] == (
+            "%s holds what this collection did not put there (pyvenv.cfg); it is left as it is. "
+            "Choose another path, or remove it." % site.path
+        )
+    assert site.names() == ["pyvenv.cfg"]
+
+
+def test_a_half_made_one_is_made_again(site):
+    site.path.mkdir(parents=True)
+    for name in (pe.PARTIAL, pe.MARKER, "rest"):
+        (site.path / name).write_text("")
+    assert site.run()["changed"]
+    assert "rest" not in site.names() and pe.PARTIAL not in site.names()
+
+
+@pytest.mark.parametrize("damage", ["no interpreter", "another interpreter", "marker"])
+def test_a_broken_one_is_made_again(site, damage):
+    site.run()
+    (site.path / "rest").write_text("")
+    if damage.endswith("interpreter"):
+        (site.path / "bin" / "python").unlink()
+        if damage == "another interpreter":
+            (site.path / "bin" / "python").symlink_to("/bin/sh")
+        reason = "its Python interpreter is gone or another one"
+    else:
+        (site.path / pe.MARKER).write_text('{"schema": 1}')
+        reason = "its marker file cannot be read"
+    check, _applied = site.four_steps()
+    assert check["message"].endswith(": " + reason)
+    assert "rest" not in site.names()
+
+
+def test_another_interpreter_is_another_environment(site, tmp_path):
+    site.run()
+    (site.path / "rest").write_text("")
+    same = site.run(python=sys.executable)
+    assert same["changed"] and "rest" in site.names()
+    # The marker of an environment that another interpreter made.
+    marker = json.loads((site.path / pe.MARKER).read_text())
+    marker["python"]["version"] = "3.9.1"
+    marker["inputs"] = ""
+    (site.path / pe.MARKER).write_text(json.dumps(marker))
+    assert site.run(python=sys.executable)["changed"]
+    assert "rest" not in site.names()
+
+
+def test_an_import_that_fails_is_no_success(site):
+    failed = site.run(verify_imports=["fleet_demo", "fleet_heavy"])
+    assert failed["msg"] == (
+        "fleet-demo==1.0 is installed in %s, but `import fleet_heavy` fails there: "
+        "ModuleNotFoundError: No module named 'fleet_heavy'" % site.path
+    )
+    assert not site.path.exists()
+
+
+class TestFallbackIndex:
+    """A pinned build that only an index of its own has, as PyTorch's CPU builds are."""
+
+    @pytest.fixture
+    def torch(self, site, tmp_path):
+        """The site's engine needs torch; the fallback has it, and a newer fleet-needed that must not be taken."""
+        build_wheel(site.folder, "fleet-engine", "1.0", ["fleet-torch==2.0", "fleet-needed"])
+        self.cpu = build_wheel(tmp_path / "other", "fleet-torch", "2.0+cpu", ["fleet-needed"])
+        trap = build_wheel(tmp_path / "other", "fleet-needed", "5.0")
+        self.index = build_index(tmp_path / "index", self.cpu, trap)
+        return {
+            "packages": ["fleet-engine==1.0"],
+            "verify_imports": ["fleet_torch"],
+            "fallback_indexes": [{"package": "fleet-torch==2.0+cpu", "index": self.index}],
+        }
+
+    def test_only_that_package_comes_from_there(self, site, torch):
+        check, applied = site.four_steps(**torch)
+        assert check["message"].startswith("would install 2 packages in ")
+        assert check["packages"] == applied["packages"] == {"fleet-engine": "1.0", "fleet-torch": "2.0+cpu"}
+        assert applied["diff"]["after"] == "fleet-engine==1.0\nfleet-needed==0.1\nfleet-torch==2.0+cpu\n"
+
+    def test_a_configured_place_comes_first(self, site, torch):
+        shutil.copy(self.cpu, site.folder)
+        torch["fallback_indexes"][0]["index"] = "http://127.0.0.1:%d" % closed_port()
+        assert site.run(**torch)["packages"]["fleet-torch"] == "2.0+cpu"
+
+    def test_a_place_that_only_pip_knows_counts(self, site, torch, tmp_path):
+        """The interpreter has no pip, as Debian's own; the one beside uv has, as the toolkit's."""
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        (tools / "uv").symlink_to(UV)
+        for path, pip in (
+            (tools / "python", "echo \"global.find-links='%s %s'\"; exit 0" % (site.folder, self.cpu.parent)),
+            (tmp_path / "python", "echo No module named pip >&2; exit 1"),
+        ):
+            path.write_text('#!/bin/sh\n[ "$1 $2" = "-m pip" ] && { %s; }\nexec %s "$@"\n' % (pip, sys.executable))
+            path.chmod(0o755)
+        torch["fallback_indexes"][0]["index"] = "http://127.0.0.1:%d" % closed_port()
+        result = site.run(**torch, find_links=[], uv=str(tools / "uv"), python=str(tmp_path / "python"))
+        assert result["packages"]["fleet-torch"] == "2.0+cpu", result
+
+    def test_nowhere(self, site, torch):
+        torch["fallback_indexes"][0]["package"] = "fleet-torch==2.1+cpu"
+        failed = site.run(**torch)
+        assert failed["msg"].startswith(
+            "fleet-torch==2.1+cpu is neither where pip is configured to look nor at %s. Put its wheel into a directory "
+            "that find_links names, or name an index that has it.\nThere:\n" % self.index
+        )
+        assert "\nAt the fallback:\n" in failed["msg"]
+        assert not site.path.exists()
+
+
+def test_without_uv_by_pip(site, monkeypatch):
+    """How the toolkit is made, which brings uv."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    check, applied = site.four_steps(uv=None, excludes=[])
+    assert check["diff"]["after"] == "fleet-demo==1.0\n"
+    assert applied["packages"] == {"fleet-demo": "1.0"}
+    assert "pip==" in applied["diff"]["after"] and "fleet-heavy==9.0\n" in applied["diff"]["after"]
+    assert list(site.path.glob("lib/python3*/site-packages/fleet_needed/__pycache__/*.pyc"))
+    failed = site.run(uv=None, excludes=[], packages=["fleet-demo==3.0"])
+    assert failed["msg"].startswith("pip could not install fleet-demo==3.0 in %s (exit status 1):\n" % site.path)

@@ -1,0 +1,290 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Encodings from each kind of source; the published ones are replaced by small ones with their own sha256."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.server
+import json
+import os
+import shutil
+import sys
+import threading
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import tiktoken_encodings as te
+from ansible_collections.inference.fleet.plugins.modules import tiktoken_encodings
+from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
+
+CONTENT = {"o200k_base": b"IQ== 0\n" * 40, "cl100k_base": b"Ig== 0\n" * 30}
+SHA = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
+PUBLISHED = json.loads(json.dumps(te.ENCODINGS))
+
+
+@pytest.fixture(autouse=True)
+def small_encodings(monkeypatch):
+    small = {name: {"sha256": SHA[name], "size": len(content)} for name, content in CONTENT.items()}
+    monkeypatch.setattr(te, "ENCODINGS", small)
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def served(tmp_path):
+    """(base URL, log of requests, log of logins): a server of the folder tmp_path/served, whatever the host."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    log, logins = [], []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            log.append(self.path)
+            logins.append(self.headers.get("Authorization"))
+            file = folder / self.path.rsplit("/", 1)[-1]
+            if not file.exists():
+                self.send_error(404, "Not Found")
+                return
+            content = file.read_bytes()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments):
+            pass
+
+    for port in range(18300, 18400):
+        try:
+            server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+            break
+        except OSError:
+            continue
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield "http://127.0.0.1:%d/encodings" % port, log, logins
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def place(tmp_path, capsys):
+    """What all runs have in common: place.run(...), place.four_steps(...), the folder place.path."""
+
+    class Place:
+        path = tmp_path / "lib" / "encodings"
+        file = path / "o200k_base.tiktoken"
+
+        def run(self, check_mode=False, **arguments):
+            return run_module(capsys, tiktoken_encodings, check_mode, directory=str(self.path), **arguments)
+
+        def four_steps(self, **arguments):
+            return four_steps(capsys, tiktoken_encodings, directory=str(self.path), **arguments)
+
+    return Place()
+
+
+def file_source(tmp_path, name="o200k_base", content=None):
+    path = tmp_path / "share" / (name + ".tiktoken")
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(CONTENT[name] if content is None else content)
+    return {"type": "file", "path": str(path)}
+
+
+def package_source(tmp_path, body):
+    """A Python that does as the shell text says: $worker is its standard input, $2 the name, $3 the file to write."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nworker=$(cat)\n" + body)
+    python.chmod(0o755)
+    return {"type": "package", "python": str(python)}
+
+
+def test_the_published_files():
+    assert PUBLISHED == {
+        "o200k_base": {
+            "sha256": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+            "size": 3613922,
+        },
+        "cl100k_base": {
+            "sha256": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+            "size": 1681126,
+        },
+    }
+
+
+def test_placed_checked_and_left_alone(place, tmp_path):
+    source = file_source(tmp_path)
+    check, applied = place.four_steps(sources=[source])
+    line = "%s sha256 %s\n" % (place.file, SHA["o200k_base"])
+    assert check["diff"] == applied["diff"] == {"before": "", "after": line}
+    assert check["message"] == "would place o200k_base in %s" % place.path
+    assert applied["files"] == {
+        "o200k_base": {
+            "path": str(place.file),
+            "sha256": SHA["o200k_base"],
+            "size": len(CONTENT["o200k_base"]),
+            "source": "file " + source["path"],
+        }
+    }
+    assert place.file.read_bytes() == CONTENT["o200k_base"]
+    assert os.listdir(place.path) == [place.file.name]
+
+
+def test_check_mode_needs_no_source_and_writes_nothing(place):
+    assert place.run(check_mode=True, sources=[{"type": "file", "path": "/nowhere"}])["changed"]
+    assert not place.path.parent.exists()
+
+
+def test_a_wrong_file_is_replaced(place, tmp_path):
+    place.path.mkdir(parents=True)
+    place.file.write_bytes(b"IQ== 0\nno")
+    _check, applied = place.four_steps(sources=[file_source(tmp_path)])
+    wrong = hashlib.sha256(b"IQ== 0\nno").hexdigest()
+    assert applied["diff"]["before"] == "%s sha256 %s\n" % (place.file, wrong)
+    assert place.file.read_bytes() == CONTENT["o200k_base"]
+
+
+def test_readable_by_the_service(place, tmp_path):
+    old = os.umask(0o077)
+    try:
+        place.run(sources=[file_source(tmp_path)])
+    finally:
+        os.umask(old)
+    assert (place.path.stat().st_mode & 0o777, place.file.stat().st_mode & 0o777) == (0o755, 0o644)
+    place.file.chmod(0o600)
+    check, _applied = place.four_steps(sources=[])
+    assert check["diff"]["before"].endswith(" not readable by all\n")
+    assert place.file.stat().st_mode & 0o777 == 0o644
+
+
+def test_both_from_a_directory(place, tmp_path):
+    for name in CONTENT:
+        file_source(tmp_path, name)
+    sources = [{"type": "file", "path": str(tmp_path / "share")}]
+    _check, applied = place.four_steps(sources=sources, encodings=["o200k_base", "cl100k_base"])
+    assert sorted(applied["files"]) == ["cl100k_base", "o200k_base"]
+    assert sorted(os.listdir(place.path)) == ["cl100k_base.tiktoken", "o200k_base.tiktoken"]
+
+
+def test_one_that_is_not_to_be_had_leaves_the_other_unwritten(place, tmp_path):
+    failed = place.run(sources=[file_source(tmp_path)], encodings=["o200k_base", "cl100k_base"])
+    assert failed["failed"] and not place.path.exists()
+
+
+def test_sources_are_tried_in_order_and_the_rest_is_not_asked(place, tmp_path, served):
+    base, log, _logins = served
+    sources = [{"type": "file", "path": "/nowhere"}, file_source(tmp_path), {"type": "url", "base": base}]
+    applied = place.run(sources=sources)
+    assert applied["files"]["o200k_base"]["source"] == "file " + sources[1]["path"]
+    assert log == []
+
+
+def test_every_source_is_named_when_none_has_it(place, tmp_path, served):
+    base, _log, _logins = served
+    wrong = file_source(tmp_path, content=b"wrong")
+    package = package_source(tmp_path, "echo first >&2; echo 'no such encoding.' >&2; exit 3\n")
+    sources = [
+        package,
+        {"type": "package", "python": ""},
+        {"type": "package", "python": "/nowhere/python"},
+        wrong,
+        {"type": "url", "base": base.replace("//", "//user:s3cret@")},
+        {"type": "url", "base": "file:///etc"},
+    ]
+    place.path.mkdir(parents=True)
+    place.file.write_bytes(b"old")
+    failed = place.run(sources=sources)
+    assert failed["msg"] == (
+        "No source has the encoding o200k_base (sha256 {sha}). Tried: package {python}: no such encoding; "
+        "package /nowhere/python: No such file or directory; "
+        "file {file}: gave 5 bytes with sha256 {wrong} instead of {sha}; "
+        "url {base}: HTTP 404 Not Found; url file:///etc: is no http or https URL. "
+        "Put o200k_base.tiktoken on the node and name it as a source of type file, or name a URL that the node reaches."
+    ).format(
+        sha=SHA["o200k_base"],
+        python=package["python"],
+        file=wrong["path"],
+        wrong=hashlib.sha256(b"wrong").hexdigest(),
+        base=base.replace("//", "//***@"),
+    )
+    assert len(failed["tried"]) == 5 and "s3cret" not in json.dumps(failed)
+    assert place.file.read_bytes() == b"old"
+
+
+def test_no_source_at_all(place):
+    assert place.run(sources=[])["msg"] == (
+        "No source has the encoding o200k_base (sha256 %s). Tried: none, sources names none. "
+        "Put o200k_base.tiktoken on the node and name it as a source of type file, or name a URL that the node reaches."
+        % SHA["o200k_base"]
+    )
+
+
+def test_a_source_without_its_place(place):
+    assert place.run(sources=[{"type": "url", "path": "/x"}])["msg"] == (
+        "sources: number 1 is of type url and needs base."
+    )
+
+
+def test_from_a_url(place, served, tmp_path):
+    base, log, _logins = served
+    shutil.copy(file_source(tmp_path)["path"], tmp_path / "served")
+    place.four_steps(sources=[{"type": "url", "base": base + "/"}])
+    assert log == ["/encodings/o200k_base.tiktoken"]
+
+
+def test_a_url_with_a_login(place, served, tmp_path):
+    base, _log, logins = served
+    shutil.copy(file_source(tmp_path)["path"], tmp_path / "served")
+    applied = place.run(sources=[{"type": "url", "base": base.replace("//", "//user:s3c%40ret@")}])
+    assert logins == ["Basic " + base64.b64encode(b"user:s3c@ret").decode()]
+    assert applied["files"]["o200k_base"]["source"] == "url " + base.replace("//", "//***@")
+
+
+def test_a_url_that_gives_more_than_the_file(place, served, tmp_path):
+    base, _log, _logins = served
+    (tmp_path / "served" / "o200k_base.tiktoken").write_bytes(CONTENT["o200k_base"] + b"x" * 1000)
+    failed = place.run(sources=[{"type": "url", "base": base}])
+    assert "gave %d bytes with sha256" % (len(CONTENT["o200k_base"]) + 1) in failed["msg"]
+
+
+def test_proxies_of_the_environment(place, served, tmp_path):
+    base, log, _logins = served
+    shutil.copy(file_source(tmp_path)["path"], tmp_path / "served")
+    proxy = base[: -len("/encodings")]
+    source = {"type": "url", "base": "http://encodings.invalid/e"}
+    assert "encodings.invalid" in place.run(sources=[source], environment={"no_proxy": "*"})["msg"]
+    failed = place.run(sources=[source], environment={"HTTP_PROXY": proxy, "no_proxy": ".invalid"})
+    assert failed["failed"] and log == []
+    assert place.run(sources=[source], environment={"HTTP_PROXY": proxy})["changed"]
+    assert log == ["http://encodings.invalid/e/o200k_base.tiktoken"]
+
+
+def test_a_certificate_bundle_that_is_not_there(place):
+    failed = place.run(sources=[{"type": "url", "base": "https://127.0.0.1:1"}], ca_bundle="/nowhere/ca.pem")
+    assert "url https://127.0.0.1:1: [Errno 2] No such file or directory" in failed["msg"]
+
+
+def test_from_the_package(place, tmp_path):
+    """The worker's whole source goes to the other Python; it can be read even where a module runs from a zip."""
+    (tmp_path / "content").write_bytes(CONTENT["o200k_base"])
+    source = package_source(
+        tmp_path,
+        """case "$worker" in *"def o200k_base"*"__main__"*) ;; *) exit 7;; esac
+[ "$1 $2" = "- o200k_base" ] && [ -z "$PYTHONPATH" ] && cp %s/content "$3"
+"""
+        % tmp_path,
+    )
+    _check, applied = place.four_steps(sources=[source])
+    assert applied["files"]["o200k_base"]["source"] == "package " + source["python"]
+
+
+def test_from_a_python_without_the_package(place):
+    failed = place.run(sources=[{"type": "package", "python": sys.executable}])
+    assert "package %s: oss-harmony is not installed in %s" % (sys.executable, sys.prefix) in failed["msg"]
+
+
+def test_a_folder_that_cannot_be_made(place, tmp_path):
+    (tmp_path / "lib").write_text("")
+    assert place.run(sources=[file_source(tmp_path)])["msg"] == "Cannot write to %s: File exists." % place.path
