@@ -4,7 +4,7 @@ INVENTORY ?= inventories/local
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: demo demo-stop test lint sanity unit e2e soak clean standin
+.PHONY: demo demo-stop test lint sanity unit e2e soak clean
 
 # Two verified gpt-oss servers on this machine. ARGS='-e …' goes to ansible-playbook.
 demo: .venv
@@ -37,7 +37,11 @@ unit: .venv
 
 # The local deployment end to end, with real vLLM.
 e2e: .venv
-	$(BIN)/python tools/run.py pytest tests/e2e
+	$(BIN)/python tools/run.py pytest tests/e2e -m "not soak"
+
+# Random kills for longer: SOAK_ROUNDS=10, SOAK_SEED=… to repeat a run.
+soak: .venv
+	$(BIN)/python tools/run.py pytest tests/e2e -m soak -s
 
 clean:
 	rm -rf .venv .ansible .cache build reports

@@ -35,6 +35,9 @@ def copy_tree():
         target = COPY / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
+    # ansible-test asks git for its targets; the clone's own git ignores build/.
+    subprocess.run(["git", "init", "--quiet", str(COPY)], check=True)
+    (COPY / ".git" / "info" / "exclude").write_text("/tests/output/\n")
 
 
 def prepare_home():

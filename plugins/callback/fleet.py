@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The screen of a fleet: ansible-core's default output with progress, tables and failures that a person can read."""
+"""The screen of a fleet: the default output with progress, tables and failures that a person can read."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ type: stdout
 short_description: Default output with progress, tables and readable failures
 version_added: 0.1.0
 author:
-  - inference.fleet contributors
+  - inference.fleet contributors (!UNKNOWN)
 description:
   - Prints what ansible-core's default callback prints, and more. Polling tasks show which server is doing what and
     since when instead of retries that look like failures. Results that carry a table (plan, status, verdicts) are
     gathered from all hosts and printed once, at the end. A failure shows its message once, as text.
-  - Use it with C(stdout_callback = inference.fleet.fleet) in ansible.cfg. Every playbook of the collection works without
-    it as well.
+  - Use it with C(stdout_callback = inference.fleet.fleet) in ansible.cfg. Every playbook works without it as well.
 extends_documentation_fragment:
   - default_callback
   - result_format_callback
 """
 
+import re
 import textwrap
+import time
 
 from ansible import constants as C
 from ansible.plugins.callback.default import CallbackModule as Default
-from ansible_collections.inference.fleet.plugins.plugin_utils.tables import gather, progress_line, render
+from ansible_collections.inference.fleet.plugins.plugin_utils.tables import gather, progress_line, render, status_report
 
 # Of use to machines, of no use on a screen; -v shows them.
 BULKY = ("accelerators", "diff", "fleet_report", "plan", "servers", "verdicts")
+PROGRESS_S = 10.0
 
 
 class CallbackModule(Default):
@@ -57,13 +59,18 @@ class CallbackModule(Default):
             super().v2_runner_retry(result)
             return
         host = result.host.get_name()
-        if self._last_progress.get(host) != line:
-            self._last_progress[host] = line
+        said, when = self._last_progress.get(host, (None, 0.0))
+        # Seconds alone are no news; they are told every ten seconds so that silence is not taken for a hang.
+        gist = re.sub(r"\d+ s\b", "", line)
+        if gist != said or time.monotonic() - when >= PROGRESS_S:
+            self._last_progress[host] = (gist, time.monotonic())
             self._display.display("%s: %s" % (host, line), color=C.COLOR_DEBUG)
 
     def v2_runner_on_ok(self, result):
         """Keep the result's table for the end."""
         gather(self._reports, result.result.get("fleet_report"))
+        if result.task.resolved_action == "inference.fleet.engine_servers_info" and not result.task.register:
+            gather(self._reports, status_report(result.host.get_name(), result.result["servers"]))
         super().v2_runner_on_ok(result)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):

@@ -8,7 +8,7 @@ name: plan
 short_description: The planned servers of a host
 version_added: 0.1.0
 author:
-  - inference.fleet contributors
+  - inference.fleet contributors (!UNKNOWN)
 description:
   - Returns the list of plan entries of a host, made from its recipe, overrides and declared hardware alone. The host
     may be down, or outside of C(--limit).

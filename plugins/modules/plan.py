@@ -9,9 +9,9 @@ module: plan
 short_description: Plan the servers of all hosts, without touching one
 version_added: 0.1.0
 description:
-  - Makes the list of servers of every host from its recipe (the variable C(fleet_recipe)), its overrides and its declared
-    hardware. It runs on the controller; no node is contacted and no facts are read, so hosts that are down are planned
-    too.
+  - Makes the list of servers of every host from its recipe (the variable C(fleet_recipe)), its overrides and its
+    declared hardware. It runs on the controller; no node is contacted and no facts are read, so hosts that are down are
+    planned too.
   - All mistakes of the fleet are told in one error.
 options:
   hosts:
@@ -19,7 +19,7 @@ options:
     type: list
     elements: str
   file:
-    description: A path on the controller where the plan is also written, as JSON C({host: [entry, …]}).
+    description: A path on the controller where the plan is also written, as JSON, a list of entries for each host.
     type: path
   report:
     description: Whether the plan is printed as a table at the end of the run.
@@ -36,7 +36,7 @@ attributes:
     description: The same inventory gives the same bytes.
     support: full
 author:
-  - inference.fleet contributors
+  - inference.fleet contributors (!UNKNOWN)
 """
 
 EXAMPLES = r"""

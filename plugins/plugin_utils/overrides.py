@@ -119,7 +119,5 @@ def _apply_named(base, override):
 
 def _without_nulls(value):
     if isinstance(value, dict):
-        return {
-            key: item if key in KEPT else _without_nulls(item) for key, item in value.items() if item is not None
-        }
+        return {key: item if key in KEPT else _without_nulls(item) for key, item in value.items() if item is not None}
     return value

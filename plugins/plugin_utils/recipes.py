@@ -57,7 +57,7 @@ def available(paths):
 
 
 def find_recipe(name, paths):
-    """Path of the recipe ``name``: the first of ``paths`` that has it, then the collection's own. FleetError if none."""
+    """Path of the recipe ``name``: the first of ``paths`` that has it, else the collection's own, else FleetError."""
     folders = [*paths, OWN_RECIPES]
     if isinstance(name, str) and name:
         for folder in folders:

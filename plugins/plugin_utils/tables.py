@@ -31,18 +31,35 @@ def render(columns, rows):
 
 
 def progress_line(result):
-    """One line on the servers of a polling result: "1 of 2 ready; server-1 starting (34 s)". None without servers."""
+    """One line on the servers of a polling result: "1 of 2 ready; server-1: starting since …". None without servers."""
     servers = result.get("servers")
     if not isinstance(servers, list) or not servers or not all("name" in server for server in servers):
         return None
     waiting = [server for server in servers if not server.get("ready")]
-    parts = []
-    for server in waiting[:4]:
-        text = "%s %s" % (server["name"], server.get("state", "unknown"))
-        details = [str(item) for item in (server.get("reason"), server.get("since_text")) if item]
-        if server.get("since"):
-            details.append("since %s" % server["since"])
-        parts.append(text + (" (%s)" % ", ".join(details) if details else ""))
+    parts = ["%s: %s" % (server["name"], server.get("reason") or server.get("state")) for server in waiting[:4]]
     if len(waiting) > 4:
         parts.append("and %d more" % (len(waiting) - 4))
-    return "%d of %d ready%s" % (len(servers) - len(waiting), len(servers), "; " + "; ".join(parts) if parts else "")
+    return "; ".join(["%d of %d ready" % (len(servers) - len(waiting), len(servers)), *parts])
+
+
+def status_report(host, servers):
+    """The servers of one host, as engine_servers_info returns them, as a report for people."""
+    rows = []
+    for server in servers:
+        memory = server.get("memory_mib")
+        rows.append(
+            [
+                host,
+                server["name"],
+                server.get("port"),
+                server.get("state"),
+                server.get("ready"),
+                server.get("since"),
+                server.get("restarts"),
+                None if memory is None else "%.1f GiB" % (memory / 1024.0),
+                server.get("drift") or "as planned",
+                server.get("reason"),
+            ]
+        )
+    columns = ["host", "server", "port", "state", "ready", "since", "restarts", "memory", "plan", "reason"]
+    return {"title": "Status", "columns": columns, "rows": rows}

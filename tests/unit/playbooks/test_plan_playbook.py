@@ -27,6 +27,7 @@ def play(*arguments, env=None):
         text=True,
         timeout=120,
         env={**os.environ, **(env or {})},
+        check=False,
     )
     return done.returncode, done.stdout + done.stderr, time.monotonic() - started
 

@@ -104,22 +104,39 @@ def test_equal_mistakes_of_many_hosts_are_told_once():
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        (["cpu"], "x: fleet_hardware is [\"cpu\"]; allowed: a mapping with accelerator, count, cores, lnc, memory_gib, "
-                  "for example {accelerator: trainium3, count: 16}."),
-        ({"accelerator": "tpu"}, "x: fleet_hardware.accelerator is \"tpu\"; allowed: cpu, trainium2, trainium3, h200, b200, "
-                                 "gb200, ascend-a2, ascend-a3."),
+        (
+            ["cpu"],
+            'x: fleet_hardware is ["cpu"]; allowed: a mapping with accelerator, count, cores, lnc, memory_gib, '
+            "for example {accelerator: trainium3, count: 16}.",
+        ),
+        (
+            {"accelerator": "tpu"},
+            'x: fleet_hardware.accelerator is "tpu"; allowed: cpu, trainium2, trainium3, h200, b200, gb200, '
+            "ascend-a2, ascend-a3.",
+        ),
         ({"accelerator": "cpu"}, "x: fleet_hardware lacks 'count', the number of cpu devices."),
         ({"accelerator": "cpu", "count": 0}, "x: fleet_hardware.count is 0; allowed: a whole number above 0."),
         ({"accelerator": "cpu", "count": 1.5}, "x: fleet_hardware.count is 1.5; allowed: a whole number above 0."),
         ({"accelerator": "cpu", "count": True}, "x: fleet_hardware.count is true; allowed: a whole number above 0."),
-        ({"accelerator": "trainium3", "count": 1, "lnc": 3}, "x: fleet_hardware.lnc is 3; allowed for trainium3: 1, 2."),
-        ({"accelerator": "b200", "count": 8, "cores": 4}, "x: fleet_hardware.cores has no meaning for b200; remove it."),
-        ({"accelerator": "cpu", "count": 1, "core": 2}, "x: fleet_hardware has the unknown key 'core' (value 2); allowed: "
-                                                        "accelerator, count, cores, lnc, memory_gib."),
-        ({"accelerator": "trainium3", "count": 1, "cores": 7}, "x: fleet_hardware: 1 devices of 7 cores do not divide into "
-                                                               "logical cores of 2 (lnc)."),
+        (
+            {"accelerator": "trainium3", "count": 1, "lnc": 3},
+            "x: fleet_hardware.lnc is 3; allowed for trainium3: 1, 2.",
+        ),
+        (
+            {"accelerator": "b200", "count": 8, "cores": 4},
+            "x: fleet_hardware.cores has no meaning for b200; remove it.",
+        ),
+        (
+            {"accelerator": "cpu", "count": 1, "core": 2},
+            "x: fleet_hardware has the unknown key 'core' (value 2); "
+            "allowed: accelerator, count, cores, lnc, memory_gib.",
+        ),
+        (
+            {"accelerator": "trainium3", "count": 1, "cores": 7},
+            "x: fleet_hardware: 1 devices of 7 cores do not divide into logical cores of 2 (lnc).",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_hardware(declared, message):
     with pytest.raises(FleetError) as caught:
         parse_hardware(declared, "x")

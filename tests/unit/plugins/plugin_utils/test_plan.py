@@ -111,7 +111,7 @@ def test_config_file_is_rendered_per_server():
     ("arguments", "message"),
     [
         (
-            {"name": "trn3-eagle3", "hardware": {"accelerator": "trainium3", "count": 3}, "servers": {"server": {"devices": 8}}},
+            {"name": "trn3-eagle3", "hardware": {"accelerator": "trainium3", "count": 3}},
             "12 logical cores do not divide into servers of 8 (group 'server'); allowed devices: 1, 2, 3, 4, 6, 12.",
         ),
         (
@@ -175,7 +175,7 @@ def test_config_file_is_rendered_per_server():
             "server 'server-0': after names the group 'frontend'; allowed: server.",
         ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_gets_one_sentence(arguments, message):
     assert error(**arguments) == message
 

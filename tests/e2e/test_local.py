@@ -1,0 +1,214 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The main job, in the order in which a user meets it. The tests of this file build on each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import openai
+import pytest
+
+MODEL = "gpt-oss-tiny-standin"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_system_health",
+        "description": "Returns the current health status of the LLM runtime.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+PROBES = {
+    "alive", "model-id", "warm-up", "chat", "harmony-residue", "reasoning", "effort", "tool-call", "tool-round-trip",
+    "responses", "streaming", "concurrent", "how-are-you",
+}  # fmt: skip
+
+
+def test_check_mode_on_a_fresh_machine_changes_nothing(deployment):
+    run = deployment.site("--check", "--diff").ok()
+    assert "not verified (check)" in run.output
+    assert not deployment.root.exists()
+    assert not deployment.reports.exists()
+
+
+def test_a_port_of_somebody_else_is_an_error_before_anything_is_installed(deployment):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", deployment.ports[1]))
+        listener.listen()
+        run = deployment.site()
+    run.failed("Port %d (server-1) is held by pid %d" % (deployment.ports[1], os.getpid()))
+    assert not deployment.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ({"needs": {"host_memory_gib": 4000}}, "memory"),
+        ({"needs": {"disk_gib": 4000000}, "venv": {"verify_imports": ["json"]}}, "disk"),
+    ],
+)
+def test_too_little_memory_or_disk_is_an_error_before_anything_is_installed(deployment, override, text):
+    run = deployment.site(override=override)
+    run.failed("Preflight found 1 problem", text)
+    assert not deployment.root.exists()
+
+
+def test_site_ends_with_two_verified_servers(deployment):
+    run = deployment.site().ok()
+    assert "VERDICTS" in run.output
+    verdicts = deployment.verdicts()
+    assert sorted(verdicts) == ["server-0", "server-1"]
+    for probes in verdicts.values():
+        assert set(probes) == PROBES
+        assert all(probes.values()), probes
+
+
+def test_second_run_changes_nothing_and_restarts_nothing(deployment):
+    before = deployment.pids()
+    run = deployment.site().ok()
+    assert run.count("changed") == 0
+    assert deployment.pids() == before
+    assert run.seconds < 20
+
+
+def test_check_mode_on_a_converged_machine_changes_nothing(deployment):
+    before = deployment.pids()
+    run = deployment.site("--check", "--diff").ok()
+    assert run.count("changed") == 0
+    assert deployment.pids() == before
+
+
+def test_full_verification_passes_again(deployment):
+    run = deployment.play("playbooks/verify.yml", "-e", "fleet_verify=full").ok()
+    assert run.count("changed") == 0
+    assert all(all(probes.values()) for probes in deployment.verdicts().values())
+
+
+def test_status_and_logs(deployment):
+    run = deployment.play("playbooks/status.yml").ok()
+    for name, port in zip(("server-0", "server-1"), deployment.ports):
+        line = next(line for line in run.output.splitlines() if name in line)
+        assert "running" in line
+        assert str(port) in line
+        assert "changed" not in line
+    run = deployment.play("playbooks/logs.yml", "-e", "fleet_log_lines=400").ok()
+    assert run.output.count("Application startup complete") == 2
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_openai_client_gets_answers(deployment, index):
+    client = openai.OpenAI(base_url="http://127.0.0.1:%d/v1" % deployment.ports[index], api_key="none", timeout=60)
+    messages = [{"role": "user", "content": "Hey, quick check: is everything up and running?"}]
+    plain = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=512)
+    assert plain.choices[0].finish_reason == "stop"
+    assert plain.choices[0].message.content
+
+    first = client.chat.completions.create(model=MODEL, messages=messages, tools=[TOOL], max_tokens=512)
+    assert first.choices[0].finish_reason == "tool_calls"
+    call = first.choices[0].message.tool_calls[0]
+    assert call.function.name == "get_system_health"
+    assert json.loads(call.function.arguments) == {}
+    second = client.chat.completions.create(
+        model=MODEL,
+        messages=[
+            *messages,
+            {"role": "assistant", "tool_calls": [call.model_dump()]},
+            {"role": "tool", "tool_call_id": call.id, "content": '{"status":"ok","uptime_seconds":372045}'},
+        ],
+        tools=[TOOL],
+        max_tokens=512,
+    )
+    assert second.choices[0].finish_reason == "stop"
+    assert second.choices[0].message.content
+
+    parts = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=512, stream=True)
+    streamed = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+    assert streamed == plain.choices[0].message.content
+
+    response = client.responses.create(model=MODEL, input="How are you?", max_output_tokens=512)
+    assert response.output_text
+
+
+def test_a_killed_server_is_back_and_verified_without_a_play(deployment):
+    before = deployment.pids()
+    os.kill(before["server-1"], signal.SIGKILL)
+    deployment.wait_for(lambda: deployment.state("server-1")["pid"] != before["server-1"], 60, "a new process")
+    client = openai.OpenAI(base_url="http://127.0.0.1:%d/v1" % deployment.ports[1], api_key="none", max_retries=0)
+
+    def answers():
+        try:
+            return client.models.list().data[0].id == MODEL
+        except openai.OpenAIError:
+            return False
+
+    deployment.wait_for(answers, 120, "an answer")
+    run = deployment.play("playbooks/verify.yml", "-e", "fleet_verify=full").ok()
+    assert run.count("changed") == 0
+    assert deployment.pids()["server-0"] == before["server-0"]
+
+
+def test_a_changed_argument_restarts_one_of_two(deployment):
+    before = deployment.pids()
+    override = {"instances": {"server-1": {"arguments": {"max-num-seqs": 4}}}}
+    run = deployment.site(override=override).ok()
+    assert run.count("changed") == 1
+    after = deployment.pids()
+    assert after["server-0"] == before["server-0"]
+    assert after["server-1"] != before["server-1"]
+
+
+def test_without_the_tool_parser_the_play_fails_and_names_the_cause(deployment):
+    run = deployment.site(override={"arguments": {"tool-call-parser": None, "enable-auto-tool-choice": None}})
+    run.failed("tool-call", "--tool-call-parser openai")
+    verdicts = deployment.verdicts()
+    for probes in verdicts.values():
+        assert probes["chat"] is True
+        assert probes["tool-call"] is False
+
+
+def test_with_an_empty_encodings_directory_the_vocabulary_file_is_named(deployment, tmp_path):
+    override = {
+        "environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)},
+        "servers": {"server": {"count": 1}},
+        "start": {"budget_s": 90},
+    }
+    run = deployment.site(override=override)
+    run.failed("o200k_base.tiktoken", "TIKTOKEN_ENCODINGS_BASE")
+    # The plan was made smaller: the second server is a stray and gone.
+    assert not (deployment.root / "etc" / "inference-fleet" / "servers" / "server-1.json").exists()
+
+
+def test_with_multiprocessing_kill_and_stop_leave_no_process(deployment):
+    override = {"environment": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, "servers": {"server": {"count": 1}}}
+    deployment.site(override=override).ok()
+    engine = [(pid, command) for pid, command in deployment.processes() if "EngineCore" in command]
+    assert engine, deployment.processes()
+    os.kill(deployment.state("server-0")["pid"], signal.SIGKILL)
+    deployment.play("playbooks/stop.yml").ok()
+    deployment.wait_for(lambda: not deployment.processes(), 20, "no process is left")
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", deployment.ports[0]), 2):
+        pass
+
+
+def test_stopped_stays_stopped_and_site_starts_again(deployment):
+    run = deployment.play("playbooks/stop.yml").ok()
+    assert run.count("changed") == 0
+    time.sleep(3)
+    assert deployment.processes() == []
+    deployment.site().ok()
+    assert all(all(probes.values()) for probes in deployment.verdicts().values())
+
+
+def test_purge_leaves_nothing(deployment):
+    deployment.play("playbooks/stop.yml", "-e", "fleet_purge=true").ok()
+    assert deployment.processes() == []
+    left = [str(path) for path in Path(deployment.root).rglob("*") if not path.is_dir()]
+    assert left == []
+    run = deployment.play("playbooks/stop.yml", "-e", "fleet_purge=true").ok()
+    assert run.count("changed") == 0
