@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Makes the controller's environment .venv from pyproject.toml, and the link through which the collection is found.
 
-Runs under the system's Python with the standard library only. uv installs; it is itself installed by pip, and is told
-the package index that pip is configured to use.
+Runs under the system's Python with the standard library and this collection only. uv installs; it is itself installed
+by pip, and is told the package indexes that pip is configured to use.
 """
 
 from __future__ import annotations
@@ -24,22 +24,6 @@ LINK = ROOT / ".ansible" / "collections" / "ansible_collections" / "inference" /
 def fail(message):
     """One line of what is wrong and what to do, and exit status 1."""
     sys.exit("make .venv: " + message)
-
-
-def pip_places(pip):
-    """uv's arguments for the places that pip is configured to look in (environment and pip.conf)."""
-    listing = subprocess.run([*pip, "config", "list"], check=True, capture_output=True, text=True).stdout
-    values = {}
-    for line in listing.splitlines():
-        key, _sep, value = line.partition("=")
-        # A setting of the environment comes last and wins, as for pip itself.
-        values[key.split(".")[-1]] = value.strip().strip("'\"")
-    arguments = []
-    if values.get("index-url"):
-        arguments += ["--default-index", values["index-url"]]
-    for place in values.get("find-links", "").replace("\\n", " ").split():
-        arguments += ["--find-links", place]
-    return arguments
 
 
 def link_collection():
@@ -62,17 +46,27 @@ def main():
         fail("git is needed on PATH.")
     python = VENV / "bin" / "python"
     if not python.exists():
-        made = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True)
+        made = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False)
         if made.returncode:
             shutil.rmtree(VENV, ignore_errors=True)
             fail("python -m venv failed; on Debian and Ubuntu install python3-venv.\n" + made.stdout + made.stderr)
+    link_collection()
+    sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
+    from ansible_collections.inference.fleet.plugins.module_utils import python_environment
+
     pip = [str(python), "-m", "pip"]
     quiet = ["--quiet", "--disable-pip-version-check"]
     pyproject = ROOT / "pyproject.toml"
     subprocess.run([*pip, "install", *quiet, "uv>=0.9,<0.14"], check=True)
-    uv = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(python), *pip_places(pip)]
-    subprocess.run([*uv, "-r", str(pyproject), "--group", str(pyproject) + ":test"], check=True)
-    link_collection()
+    environment = dict(os.environ)
+    places, flags = python_environment.uv_places(
+        python_environment.Wanted(str(VENV)),
+        python_environment.pip_configuration([str(python)], environment),
+        environment,
+    )
+    uv = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(python), *flags]
+    wanted = ["-r", str(pyproject), "--group", str(pyproject) + ":test"]
+    subprocess.run([*uv, *wanted], check=True, env={**environment, **places})
     versions = json.loads(subprocess.run([*pip, "list", "--format=json"], check=True, capture_output=True).stdout)
     (VENV / ".ready").write_text("".join("%(name)s==%(version)s\n" % item for item in versions))
 
