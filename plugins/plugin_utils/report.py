@@ -178,7 +178,7 @@ def _row(host, verdict):
 
 
 def failure_message(host, verdicts):
-    """Many lines for a person: which servers did not pass, and of each failing probe what was sent, came and is meant."""
+    """Lines for a person: the servers that did not pass, and of each failing probe what was sent, came back and why."""
     bad = [verdict for verdict in verdicts if verdict["ok"] is False]
     lines = ["%d of %d servers on %s did not pass the verification." % (len(bad), len(verdicts), host)]
     for verdict in bad:

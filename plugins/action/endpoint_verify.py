@@ -1,0 +1,58 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs inference.fleet.endpoint_verify on the node, writes the reports here, and fails the task on a bad verdict."""
+
+from __future__ import annotations
+
+import os
+
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
+from ansible_collections.inference.fleet.plugins.plugin_utils import report
+
+
+class ActionModule(ActionBase):
+    """Action plugin of inference.fleet.endpoint_verify."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp=None, task_vars=None):
+        """Returns what the module returns, and fleet_report; see modules/endpoint_verify.py."""
+        result = super().run(tmp, task_vars)
+        host = task_vars["inventory_hostname"]
+        arguments = dict(self._task.args)
+        folder = arguments.get("reports_dir")
+        folder = os.path.abspath(os.path.expanduser(folder)) if folder else None
+        if folder and arguments.get("mode", "auto") == "auto":
+            arguments["mode"] = self._settle(arguments, read_json(report.host_path(folder, host)))
+        result.update(
+            self._execute_module("inference.fleet.endpoint_verify", module_args=arguments, task_vars=task_vars)
+        )
+        if result.get("failed") or "verdicts" not in result:
+            return result
+        problems = [report.failure_message(host, result["verdicts"])] if result["ok"] is False else []
+        if folder and not self._task.check_mode:
+            try:
+                report.write_reports(folder, host, result["mode"], result["verdicts"], task_vars["groups"]["all"])
+            except OSError as error:
+                problems.append("No report could be written to reports_dir %s: %s." % (folder, error.strerror))
+            else:
+                problems += ["The whole report: " + report.host_path(folder, host)] if problems else []
+        result["fleet_report"] = report.table(host, result["verdicts"])
+        if problems:
+            result.update(failed=True, msg="\n".join(problems))
+        return result
+
+    @staticmethod
+    def _settle(arguments, previous):
+        """The mode that auto means here, by what the last report says; auto itself where the arguments are no good."""
+        changed, servers = arguments.get("servers_changed"), arguments.get("servers")
+        if not isinstance(servers, (list, tuple)) or not all(isinstance(entry, dict) for entry in servers):
+            return "auto"  # the module says what is wrong with them
+        try:
+            changed = None if changed is None else boolean(changed)
+        except TypeError:
+            return "auto"
+        return report.settle_auto(changed, servers, previous)

@@ -1,0 +1,135 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Chat completions as gpt-oss servers give them: reading whole and streamed answers, whatever shape they come in."""
+
+from __future__ import annotations
+
+import json
+
+REASONING_FIELDS = ("reasoning", "reasoning_content")  # vLLM renamed the second to the first in 2026
+
+
+class Answer:
+    """One chat answer.
+
+    content: str ("" where it was null or no text); reasoning: {field name: str} of the non-empty ones;
+    tool_calls: [{"id", "name", "arguments"}], each value a str or None; finish_reason: str or None;
+    completion_tokens: int, None where the server tells no usage.
+    """
+
+    def __init__(self, content="", reasoning=None, tool_calls=None, finish_reason=None, completion_tokens=None):
+        self.content = content
+        self.reasoning = reasoning or {}
+        self.tool_calls = tool_calls or []
+        self.finish_reason = finish_reason
+        self.completion_tokens = completion_tokens
+
+    @property
+    def reasoning_text(self):
+        return next(iter(self.reasoning.values()), "")
+
+    @property
+    def length(self):
+        """Characters of reasoning and content."""
+        return len(self.reasoning_text) + len(self.content)
+
+    def texts(self):
+        """[(where, text)] of everything in which harmony residue may hide."""
+        found = [("content", self.content), *self.reasoning.items()]
+        for call in self.tool_calls:
+            found += [("tool name", call["name"]), ("tool arguments", call["arguments"])]
+        return [(where, text) for where, text in found if text]
+
+
+def dig(value, *path):
+    """value[path[0]][path[1]]…, or None as soon as a step is not there: answers come in any shape."""
+    for step in path:
+        if isinstance(step, int):
+            if not isinstance(value, list) or step >= len(value):
+                return None
+        elif not isinstance(value, dict) or step not in value:
+            return None
+        value = value[step]
+    return value
+
+
+def text_of(value):
+    """`value` where it is a text, else ""."""
+    return value if isinstance(value, str) else ""
+
+
+def items_of(value):
+    """The mappings in `value` where it is a list, else []."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def read_answer(value):
+    """The Answer in the JSON of a chat completion; None where there is no first choice with a message."""
+    message = dig(value, "choices", 0, "message")
+    if not isinstance(message, dict):
+        return None
+    calls = [
+        {"id": dig(call, "id"), "name": dig(call, "function", "name"), "arguments": dig(call, "function", "arguments")}
+        for call in items_of(message.get("tool_calls"))
+    ]
+    return Answer(
+        content=text_of(message.get("content")),
+        reasoning={name: message[name] for name in REASONING_FIELDS if text_of(message.get(name))},
+        tool_calls=[{key: text_of(item) or None for key, item in call.items()} for call in calls],
+        finish_reason=dig(value, "choices", 0, "finish_reason"),
+        completion_tokens=_count(dig(value, "usage", "completion_tokens")),
+    )
+
+
+def read_stream(events):
+    """Put the chunks of a streamed chat together: (Answer, error text or None, ms to the first token or None).
+
+    events: [http_client.Event]. The error text is what an event named as the server's error.
+    """
+    answer = Answer()
+    calls = {}
+    error = first_ms = None
+    for event in events:
+        chunk = event.json()
+        if isinstance(chunk, dict) and chunk.get("error"):
+            error = json.dumps(chunk["error"], ensure_ascii=False)
+        delta = dig(chunk, "choices", 0, "delta")
+        answer.finish_reason = dig(chunk, "choices", 0, "finish_reason") or answer.finish_reason
+        if not isinstance(delta, dict):
+            continue
+        pieces = [text_of(delta.get(name)) for name in ("content", *REASONING_FIELDS)]
+        answer.content += pieces[0]
+        for name, piece in zip(REASONING_FIELDS, pieces[1:]):
+            if piece:
+                answer.reasoning[name] = answer.reasoning.get(name, "") + piece
+        for call in items_of(delta.get("tool_calls")):
+            pieces.append(_merge_call(calls, call))
+        if first_ms is None and any(pieces):
+            first_ms = event.ms
+    answer.tool_calls = [calls[index] for index in sorted(calls)]
+    return answer, error, first_ms
+
+
+def tool_arguments(call):
+    """The arguments of a tool call as a dict; None where they are no JSON object."""
+    try:
+        value = json.loads(call["arguments"] or "")
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _merge_call(calls, delta):
+    """Add one delta of a streamed tool call to calls (index -> call); returns the text that it brought."""
+    index = delta.get("index") if isinstance(delta.get("index"), int) else 0
+    call = calls.setdefault(index, {"id": None, "name": None, "arguments": None})
+    call["id"] = call["id"] or text_of(delta.get("id")) or None
+    name, arguments = (text_of(dig(delta, "function", key)) for key in ("name", "arguments"))
+    call["name"] = call["name"] or name or None
+    call["arguments"] = (call["arguments"] or "") + arguments or None
+    return name + arguments
+
+
+def _count(value):
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

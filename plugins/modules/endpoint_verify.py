@@ -1,0 +1,286 @@
+#!/usr/bin/python
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: endpoint_verify
+short_description: Verdict on what the servers of a node answer
+version_added: 0.1.0
+description:
+  - Sends real requests to every server of the node through its own port, and judges the answers one by one. Model name,
+    chat, separated reasoning, reasoning effort, tool calls, the responses API, streaming, requests at once, and the
+    recipe's own probes. A health endpoint that says 200 proves none of that.
+  - Each probe has its own verdict. V(true), V(false), or null where it cannot be measured here. A failing probe says
+    what was sent, what came back, and what usually causes it.
+  - Only entries with the role C(server) or C(frontend) and a port are probed, all at once; the others are ignored.
+  - An action plugin of the same name writes the reports on the controller, and fails the task when a verdict is bad. It
+    runs the module on the node, as ports may be bound to loopback.
+options:
+  servers:
+    description:
+      - Plan entries of this host.
+    type: list
+    elements: dict
+    required: true
+  mode:
+    description:
+      - V(full) runs the whole sequence, V(quick) reads the model name and sends one completion.
+      - V(auto) is V(quick) where O(servers_changed) is V(false), and the host's report below O(reports_dir) is good and
+        holds a good full verdict of the same servers. It is V(full) otherwise.
+      - Without O(reports_dir), O(servers_changed) alone decides.
+    type: str
+    choices: [auto, full, quick]
+    default: auto
+  servers_changed:
+    description:
+      - Whether an earlier task started or restarted servers, or would have in check mode. Leave it out where that is
+        not known.
+      - In check mode, servers that would be changed are not verified.
+    type: bool
+  probes:
+    description:
+      - Probes of the recipe, sent after the others.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description:
+          - Name of the probe in the report.
+        type: str
+        required: true
+      path:
+        description:
+          - Path to send it to.
+        type: str
+        default: /v1/chat/completions
+      body:
+        description:
+          - JSON body of a POST request. The key C(model) is filled in where it is missing. Without a body it is a GET.
+        type: dict
+      expect:
+        description:
+          - What must come back.
+        type: dict
+        suboptions:
+          status:
+            description:
+              - HTTP status.
+            type: int
+            default: 200
+          contains:
+            description:
+              - Texts that the body must contain.
+            type: list
+            elements: str
+            default: []
+          field:
+            description:
+              - Dotted path of a value that must not be empty, such as V(choices.0.message.content).
+            type: str
+  effort_parameter:
+    description:
+      - How a request sets the reasoning effort. As C(reasoning_effort) of its own, or inside C(chat_template_args) as
+        Dynamo wants it.
+    type: str
+    choices: [reasoning_effort, chat_template_args]
+    default: reasoning_effort
+  responses_api:
+    description:
+      - Whether C(/v1/responses) must work. Where it need not, the probe is null.
+    type: bool
+    default: true
+  timeout:
+    description:
+      - Seconds for one request. The first completion may take five times as long, the whole sequence fifteen times.
+    type: float
+    default: 120
+  api_key:
+    description:
+      - Key that the servers want, sent as a bearer token.
+    type: str
+    default: ""
+  reports_dir:
+    description:
+      - Directory on the controller for the reports, made where it is missing. Empty writes none. For the action plugin.
+      - A relative one begins where C(ansible-playbook) was started.
+      - Writing a report is not a change. Nothing is written in check mode.
+    type: path
+    default: ""
+attributes:
+  check_mode:
+    support: full
+    description:
+      - Nothing on the node is changed in either mode. Where nothing listens yet, or O(servers_changed) is V(true), the
+        verdict is null with the cause C(not verified (check)).
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+  idempotent:
+    support: full
+    description: Reads only.
+author:
+  - inference.fleet contributors (@inference-fleet)
+"""
+
+EXAMPLES = r"""
+- name: Every port answers
+  inference.fleet.endpoint_verify:
+    servers: "{{ fleet_servers }}"
+    mode: full
+    reports_dir: reports
+
+- name: A Dynamo frontend, with a probe of one's own
+  inference.fleet.endpoint_verify:
+    servers: "{{ fleet_servers }}"
+    effort_parameter: chat_template_args
+    responses_api: false
+    probes:
+      - name: where-is-new-york
+        body:
+          messages:
+            - role: user
+              content: Where is New York?
+          max_tokens: 1024
+        expect:
+          field: choices.0.message.content
+"""
+
+RETURN = r"""
+ok:
+  description:
+    - V(false) where a server did not pass, V(true) where all did, null where nothing was measured.
+  type: bool
+  returned: success
+mode:
+  description: What was run, V(full) or V(quick).
+  type: str
+  returned: success
+verdicts:
+  description: One verdict for each server that was probed.
+  type: list
+  elements: dict
+  returned: success
+  contains:
+    schema:
+      description: Version of this form.
+      type: int
+      sample: 1
+    host:
+      description: Host of the server, as the plan names it.
+      type: str
+    server:
+      description: Name of the server.
+      type: str
+    ok:
+      description: V(false) where a probe failed, V(true) where all that were measured passed, null where none was.
+      type: bool
+    mode:
+      description: V(full) or V(quick).
+      type: str
+    at:
+      description: When, in UTC.
+      type: str
+    url:
+      description: Where the requests went.
+      type: str
+      sample: http://127.0.0.1:8000
+    model_id:
+      description: The model name that the plan expects.
+      type: str
+    hash:
+      description: Hash of the plan entry.
+      type: str
+    probes:
+      description: The probes in their order.
+      type: list
+      elements: dict
+      contains:
+        name:
+          description: Name of the probe.
+          type: str
+        ok:
+          description: Whether it passed, null where it could not be measured.
+          type: bool
+        ms:
+          description: Milliseconds that it took.
+          type: int
+        sent:
+          description: The request, cut.
+          type: str
+        got:
+          description: What came back, cut.
+          type: str
+        cause:
+          description: What usually causes the failure, or why it could not be measured.
+          type: str
+fleet_report:
+  description: The verdicts as a table, added by the action plugin.
+  type: dict
+  returned: success
+  contains:
+    title:
+      description: Title of the table.
+      type: str
+    columns:
+      description: Names of the columns.
+      type: list
+      elements: str
+    rows:
+      description: One row for each server.
+      type: list
+      elements: list
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.fleet.plugins.module_utils.acceptance import runner
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "servers": {"type": "list", "elements": "dict", "required": True},
+            "mode": {"type": "str", "choices": ["auto", "full", "quick"], "default": "auto"},
+            "servers_changed": {"type": "bool"},
+            "probes": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "path": {"type": "str", "default": "/v1/chat/completions"},
+                    "body": {"type": "dict"},
+                    "expect": {
+                        "type": "dict",
+                        "options": {
+                            "status": {"type": "int", "default": 200},
+                            "contains": {"type": "list", "elements": "str", "default": []},
+                            "field": {"type": "str"},
+                        },
+                    },
+                },
+            },
+            "effort_parameter": {
+                "type": "str",
+                "choices": ["reasoning_effort", "chat_template_args"],
+                "default": "reasoning_effort",
+            },
+            "responses_api": {"type": "bool", "default": True},
+            "timeout": {"type": "float", "default": 120},
+            "api_key": {"type": "str", "default": "", "no_log": True},
+            "reports_dir": {"type": "path", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        module.exit_json(changed=False, **runner.verify_from_parameters(module.params, module.check_mode))
+    except FleetError as error:
+        module.fail_json(msg=error.message, **error.details)
+
+
+if __name__ == "__main__":
+    main()

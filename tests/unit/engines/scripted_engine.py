@@ -1,0 +1,413 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An OpenAI-compatible server that answers as gpt-oss does, or misbehaves in one of the ways that engines were seen to.
+
+It proves nothing about any engine: it is there so that every failure has a test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+
+PORTS = range(18200, 18300)
+REASONING = "17*20 is 340 and 17*3 is 51, together 391."
+VOCAB_MISSING = "Error in harmony chat completion: error downloading or loading vocab file"
+TOOL_CALL = {"id": "call-7", "type": "function", "function": {"name": "get_system_health", "arguments": "{}"}}
+
+
+_HELD = []  # sockets that keep a port from other test runs: bound without listening, so connections are refused
+
+
+def hold(port):
+    """Take a port without listening on it, until this process ends. OSError where somebody has it."""
+    held = socket.socket()
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", port))
+        held.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 0
+        )  # or a server that reuses addresses could still have it
+    except OSError:
+        held.close()
+        raise
+    _HELD.append(held)
+
+
+def free_port():
+    """A port that nothing listens on, and nothing will."""
+    for port in reversed(PORTS):
+        with contextlib.suppress(OSError):
+            hold(port)
+            return port
+    raise RuntimeError("all ports of %s are taken" % PORTS)
+
+
+class ScriptedEngine:
+    """A server on 127.0.0.1 for a `with` statement.
+
+    faults: names of what it does wrong, see the methods of _Handler; listed: ids of /v1/models; pages: {path: text or
+    function without arguments} for GET; context: tokens, told in /v1/models where tells_context, enforced always;
+    effort: which request parameter it knows. requests: [(method, path, body, headers)] as they came.
+    """
+
+    def __init__(
+        self,
+        faults=(),
+        model="gpt-oss-120b",
+        listed=None,
+        reasoning_field="reasoning",
+        effort="reasoning_effort",
+        context=None,
+        tells_context=True,
+        pages=None,
+        seconds=0.0,
+        api_key=None,
+    ):
+        self.faults = frozenset((faults,) if isinstance(faults, str) else faults)
+        self.model = model
+        self.listed = [model] if listed is None else listed
+        self.reasoning_field = reasoning_field
+        self.effort = effort
+        self.context = context
+        self.tells_context = tells_context
+        self.pages = dict(pages or {})
+        self.seconds = seconds
+        self.api_key = api_key
+        self.requests = []
+        self.busy = 0
+        self.most_busy = 0
+        self.lock = threading.Lock()
+        self.stopped = threading.Event()
+
+    def __enter__(self):
+        for port in PORTS:
+            try:
+                self._server = _Server(("127.0.0.1", port), _Handler)
+                break
+            except OSError:
+                continue
+        else:
+            raise RuntimeError("all ports of %s are taken" % PORTS)
+        self.port = port
+        self._server.engine = self
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self.stop()
+
+    def stop(self):
+        """Close the port; a second call does nothing."""
+        self.stopped.set()
+        if self._server:
+            server, self._server = self._server, None
+            server.shutdown()
+            server.server_close()
+
+    def die(self):
+        """Close the port and keep it from others."""
+        self.stop()
+        hold(self.port)
+
+    def bodies(self, path):
+        """The bodies of the POST requests to `path`, in their order."""
+        return [body for method, where, body, _headers in self.requests if method == "POST" and where == path]
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 64
+
+    def handle_error(self, request, client_address):
+        """A client that has gone is what many tests are about; anything else is a mistake here."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    @property
+    def engine(self):
+        return self.server.engine
+
+    def has(self, fault):
+        return fault in self.engine.faults
+
+    def log_message(self, *unused):
+        """Tests look at requests, not at a log."""
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def send_text(self, status, text, content_type="application/json", claim=0):
+        data = text.encode("utf-8")
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(data) + claim))
+        self.end_headers()
+        self.wfile.write(data)
+        self.close_connection = True
+
+    def send_json(self, status, value):
+        self.send_text(status, json.dumps(value))
+
+    def send_error_json(self, status, message):
+        self.send_json(status, {"error": {"message": message, "code": status}})
+
+    def drop(self):
+        """Close with a reset and no answer."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def do_GET(self):
+        self.engine.requests.append(("GET", self.path, None, dict(self.headers)))
+        if self.has("not-http"):
+            self.wfile.write(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+            self.close_connection = True
+        elif self.path in self.engine.pages:
+            page = self.engine.pages[self.path]
+            self.send_text(200, page() if callable(page) else page, "text/plain")
+        elif self.path == "/health":
+            self.health()
+        elif self.path == "/v1/models":
+            self.models()
+        else:
+            self.send_json(404, {"detail": "Not Found"})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        engine = self.engine
+        engine.requests.append(("POST", self.path, body, dict(self.headers)))
+        if engine.api_key and self.headers.get("Authorization") != "Bearer " + engine.api_key:
+            self.send_error_json(401, "Unauthorized")
+            return
+        with engine.lock:
+            engine.busy += 1
+            engine.most_busy = max(engine.most_busy, engine.busy)
+            alone = engine.busy == 1
+        try:
+            time.sleep(engine.seconds)
+            if self.path == "/v1/chat/completions":
+                self.chat(body, alone)
+            elif self.path == "/v1/responses":
+                self.responses_api(body)
+            else:
+                self.send_json(404, {"detail": "Not Found"})
+        finally:
+            with engine.lock:
+                engine.busy -= 1
+
+    def health(self):
+        if self.has("health-503"):
+            self.send_text(503, "LLM is unavailable. Please check the server logs for more details.", "text/plain")
+        elif self.has("health-404"):
+            self.send_json(404, {"detail": "Not Found"})
+        else:
+            self.send_text(200, "")
+
+    def models(self):
+        if self.has("models-odd"):
+            self.send_json(200, ["gpt-oss-120b"])
+            return
+        cards = [{"id": name, "object": "model"} for name in self.engine.listed]
+        if self.engine.context and self.engine.tells_context:
+            cards[0]["max_model_len"] = self.engine.context
+        self.send_json(200, {"object": "list", "data": cards})
+
+    def responses_api(self, body):
+        if self.has("no-responses"):
+            self.send_json(404, {"detail": "Not Found"})
+            return
+        text = "" if self.has("responses-empty") else "<|channel|>final 391" if self.has("responses-leak") else "391"
+        message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+        self.send_json(200, {"object": "response", "output": [{"type": "reasoning", "content": []}, message]})
+
+    # -- chat ----------------------------------------------------------------------------------------------------------
+
+    def chat(self, body, alone):
+        engine = self.engine
+        needed = 80 + body.get("max_tokens", 16)
+        errors = (
+            (self.has("vocab-missing"), 500, VOCAB_MISSING),
+            (self.has("vocab-corrupt"), 500, "invalid tiktoken vocab file: hash mismatch: computed=00, expected=446a"),
+            (self.has("engine-dead"), 503, "EngineDeadError: EngineCore encountered an issue."),
+            (self.has("one-at-a-time") and not alone, 503, "Too many requests in flight"),
+            (
+                self.has("strict") and "reasoning_effort" in body,
+                400,
+                "reasoning_effort: Extra inputs are not permitted",
+            ),
+            (
+                body.get("model") not in engine.listed,
+                404,
+                "The model `%s` does not exist." % body.get("model"),
+            ),
+            (
+                engine.context is not None and needed > (engine.context or 0),
+                400,
+                "This model's maximum context length is %s tokens. However, you requested %d tokens."
+                % (engine.context, needed),
+            ),
+        )
+        for wrong, status, message in errors:
+            if wrong:
+                self.send_error_json(status, message)
+                return
+        if self.has("dies-at-tools") and body.get("tools"):
+            self.engine.die()
+            self.drop()
+        elif self.has("reset"):
+            self.drop()
+        elif self.has("hangs") or (self.has("hangs-later") and len(engine.bodies(self.path)) > 2):
+            self.engine.stopped.wait(10)
+            self.drop()
+        elif self.has("drips"):
+            self.drip()
+        elif self.has("not-json"):
+            self.send_text(200, "<html>It works!</html>", "text/html")
+        elif self.has("odd-shape"):
+            self.send_json(200, {"choices": [{"message": "391"}]})
+        elif self.has("cut"):
+            self.send_text(200, '{"choices": [', claim=100)
+        elif body.get("stream"):
+            self.stream(body)
+        else:
+            self.send_json(200, self.completion(body))
+
+    def drip(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        for _byte in range(1000):
+            self.wfile.write(b" ")
+            self.wfile.flush()
+            time.sleep(0.05)
+
+    def answer(self, body):
+        """(message, finish_reason) of what the model says to `body`."""
+        field = self.engine.reasoning_field
+        roles = [message["role"] for message in body["messages"]]
+        question = body["messages"][0]["content"]
+        effort = (
+            body.get("chat_template_args", {}).get("reasoning_effort")
+            if self.engine.effort == "chat_template_args"
+            else body.get("reasoning_effort")
+        )
+        reasoning = REASONING * ({"low": 1, "high": 6}.get(effort, 2) if not self.has("effort-ignored") else 2)
+        message = {"role": "assistant", "content": "391", field: reasoning}
+        finish = "stop"
+        if self.has("wrong-answer"):
+            message["content"] = "3910"
+        if self.has("length"):
+            message["content"], finish = None, "length"
+        if self.has("empty"):
+            message["content"] = None
+        if self.has("endless"):
+            message["content"], finish = "391 391 391", "length"
+        if self.has("exclamation"):
+            message["content"] = "!" * 40
+        if self.has("leak"):
+            message["content"] = "<|channel|>analysis<|message|>17*23?<|end|><|start|>assistant 391"
+        if self.has("leak-in-new-york") and "New York" in question:
+            message["content"] = "<|channel|>final<|message|>In the north-east."
+        if self.has("leak-stripped"):
+            message = {"role": "assistant", "content": "analysisWe need\n17*23.assistantfinal391"}
+        if self.has("leak-in-reasoning"):
+            message[field] += "<|end|>"
+        if self.has("no-reasoning"):
+            del message[field]
+        if self.has("reasoning-in-content"):
+            message["content"] = message[field] + " 391"
+        if "tool" in roles:
+            message["content"] = "<|message|>All is well." if self.has("leak-after-tool") else "All is well: status ok."
+            if self.has("aloof-after-tool"):
+                message["content"] = "Done."
+            if self.has("mute-after-tool"):
+                message["content"] = None
+        elif body.get("tools") and not (
+            self.has("words")
+            or (self.has("words-first") and "Call get_system_health" not in question)
+            or (self.has("stream-words-first") and body.get("stream") and "Call get_system_health" not in question)
+        ):
+            message.update(content=None, tool_calls=[json.loads(json.dumps(TOOL_CALL))])
+            finish = "tool_calls"
+            function = message["tool_calls"][0]["function"]
+            if self.has("drop-tool-call"):
+                del message["tool_calls"]
+                finish = "stop"
+            if self.has("tool-wrong-name"):
+                function["name"] = "functions.get_system_health<|channel|>commentary"[:27]
+            if self.has("tool-bad-arguments"):
+                function["arguments"] = "{}{"
+            if self.has("leak-in-arguments"):
+                function["arguments"] = '{"a": "<|call|>"}'
+            if self.has("tool-finish-stop"):
+                finish = "stop"
+        return message, finish
+
+    def completion(self, body):
+        message, finish = self.answer(body)
+        tokens = None if self.has("usage-null") else {"completion_tokens": len(str(message)) // 4}
+        choice = {"index": 0, "message": message, "finish_reason": finish}
+        return {"object": "chat.completion", "model": body["model"], "choices": [choice], "usage": tokens}
+
+    def stream(self, body):
+        message, finish = self.answer(body)
+        if self.has("stream-leak"):
+            message["content"] = "<|start|>assistant" + (message["content"] or "")
+        if self.has("stream-no-reasoning"):
+            message.pop(self.engine.reasoning_field)
+        if self.has("stream-drops-tool-call"):
+            message.pop("tool_calls", None)
+            finish = "stop" if body.get("tools") else finish
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.close_connection = True
+        for delta, reason in self.deltas(message, finish):
+            self.event(json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}))
+            if self.has("stream-cut"):
+                self.drop()
+                return
+            if self.has("stream-error"):
+                self.event(json.dumps({"error": {"message": "HarmonyError: unexpected tokens remaining", "code": 500}}))
+                break
+        if not self.has("stream-no-done"):
+            self.event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def deltas(self, message, finish):
+        """[(delta, finish_reason)] that make up `message`, cut so that tokens and names fall apart."""
+        yield {"role": "assistant"}, None
+        for key in (self.engine.reasoning_field, "content"):
+            text = message.get(key) or ""
+            for start in range(0, len(text), 7):
+                yield {key: text[start : start + 7]}, None
+        for call in message.get("tool_calls") or []:
+            function = call["function"]
+            yield {"tool_calls": [{"index": 0, "id": call["id"], "function": {"name": function["name"]}}]}, None
+            for letter in function["arguments"]:
+                yield {"tool_calls": [{"index": 0, "function": {"arguments": letter}}]}, None
+        yield {}, finish
+
+    def event(self, data):
+        if self.has("stream-empty"):
+            return
+        chunk = ("data: %s\n\n" % data).encode("utf-8")
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        self.wfile.flush()

@@ -1,0 +1,187 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.action import endpoint_verify
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
+
+FLEET = os.path.dirname(os.path.dirname(os.path.dirname(endpoint_verify.__file__)))
+COLLECTIONS = FLEET.split(os.sep + "ansible_collections" + os.sep)[0]
+
+
+class Play:
+    """Runs the role verify by ansible-playbook on a host of the inventory, with a connection that is local."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.reports = str(folder / "reports")
+
+    def __call__(self, port, *options, hosts=("node-1",), **variables):
+        variables = {
+            "fleet_servers": [plan_entry(port)],
+            "fleet_deployment": {
+                "probes": [],
+                "verify": {"effort_parameter": "reasoning_effort", "responses_api": True, "timeout_s": 5},
+            },
+            "fleet_reports_dir": self.reports,
+            **variables,
+        }
+        (self.folder / "vars.json").write_text(json.dumps(variables))
+        connection = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        inventory = {"all": {"hosts": dict.fromkeys(hosts, connection)}}
+        (self.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
+        play = [{"hosts": "node-1", "gather_facts": False, "roles": ["inference.fleet.verify"]}]
+        (self.folder / "play.yml").write_text(yaml.safe_dump(play))
+        environment = dict(
+            os.environ,
+            ANSIBLE_COLLECTIONS_PATH=COLLECTIONS,
+            ANSIBLE_HOME=str(self.folder / "home"),
+            ANSIBLE_STDOUT_CALLBACK="ansible.builtin.default",
+            ANSIBLE_CALLBACK_RESULT_FORMAT="json",
+            ANSIBLE_NOCOLOR="1",
+            ANSIBLE_DEPRECATION_WARNINGS="0",
+        )
+        done = subprocess.run(
+            [
+                os.path.join(os.path.dirname(sys.executable), "ansible-playbook"),
+                "-i", "hosts.yml", "play.yml", "-e", "@vars.json", "-v", *options,
+            ],
+            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    def report(self, name):
+        with open(os.path.join(self.reports, name), encoding="utf-8") as stream:
+            return json.load(stream)
+
+
+@pytest.fixture
+def play(tmp_path):
+    return Play(tmp_path)
+
+
+def test_full_then_quick_then_full_again_when_it_failed(play):
+    with ScriptedEngine() as engine:
+        status, output = play(engine.port)
+        assert status == 0, output
+        assert "changed=0" in output
+        host = play.report("hosts/node-1.json")
+        assert (host["ok"], host["mode"], host["last_full"]) == (True, "full", None)
+        assert '"title": "Verdicts"' in output
+
+        engine.requests.clear()
+        status, output = play(engine.port, serve_changed=False)
+        assert status == 0, output
+        assert len(engine.requests) == 2
+        host = play.report("hosts/node-1.json")
+        assert (host["ok"], host["mode"], host["last_full"]["ok"]) == (True, "quick", True)
+
+        engine.faults = frozenset(["drop-tool-call"])
+        status, output = play(engine.port, fleet_verify="full")
+        assert status == 2
+        engine.requests.clear()
+        status, output = play(engine.port, serve_changed=False)
+        assert status == 2, "a server that says hello and drops tool calls passed as well"
+    host = play.report("hosts/node-1.json")
+    assert (host["ok"], host["mode"]) == (False, "full")
+    fleet = play.report("verdict.json")
+    assert (fleet["ok"], list(fleet["hosts"])) == (False, ["node-1"])
+
+
+def test_a_bad_verdict_fails_the_task_in_words(play):
+    port = free_port()
+    status, output = play(port, fleet_verify="quick", verify_reports_dir="")
+    assert status == 2
+    message = (
+        "1 of 1 servers on node-1 did not pass the verification.\n"
+        "server-0 at http://127.0.0.1:%d (gpt-oss-120b), quick:\n"
+        "  model-id failed after N ms\n"
+        "    sent:  GET /v1/models\n"
+        "    got:   no answer: connection refused\n"
+        "    cause: nothing listens on this port: the server is not running, is still loading, or binds another "
+        "address; see its state and log\n"
+        "  not run after that: completion" % port
+    )
+    before, after = json.dumps(message)[1:-1].split("N ms")
+    assert before in output
+    assert after in output
+    assert not os.path.exists(play.reports)
+
+
+def test_check_mode_writes_nothing_and_fails_nothing(play):
+    status, output = play(free_port(), "--check")
+    assert status == 0, output
+    assert "not verified (check)" in output
+    assert not os.path.exists(play.reports)
+
+
+def act(arguments, answer, check_mode=False):
+    """Run the action plugin with a module that answers `answer`: (result, arguments that the module got)."""
+    task = mock.Mock(args=arguments, async_val=0, check_mode=check_mode)
+    action = endpoint_verify.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+    action._execute_module = mock.Mock(return_value=answer)
+    result = action.run(task_vars={"inventory_hostname": "node-1", "groups": {"all": ["node-1"]}})
+    return result, action._execute_module.call_args.kwargs["module_args"]
+
+
+FAILED_PROBE = {"name": "chat", "ok": False, "ms": 1, "sent": "POST /", "got": "HTTP 500", "cause": "why"}
+VERDICT = {"server": "server-0", "ok": False, "url": "http://127.0.0.1:1", "model_id": "m", "mode": "full"}
+ANSWER = {"changed": False, "ok": False, "mode": "full", "verdicts": [dict(VERDICT, probes=[FAILED_PROBE])]}
+MESSAGE = (
+    "1 of 1 servers on node-1 did not pass the verification.\nserver-0 at http://127.0.0.1:1 (m), full:\n"
+    "  chat failed after 1 ms\n    sent:  POST /\n    got:   HTTP 500\n    cause: why"
+)
+
+
+def test_the_message_names_the_file_with_all_of_it(tmp_path):
+    result, _arguments = act({"servers": [], "reports_dir": str(tmp_path)}, dict(ANSWER))
+    assert result["failed"] is True
+    assert result["msg"] == MESSAGE + "\nThe whole report: %s/hosts/node-1.json" % tmp_path
+    assert result["fleet_report"]["rows"] == [["node-1", "server-0", 1, "FAILED", "0/1", "failed: chat"]]
+
+
+def test_a_failure_of_the_module_is_passed_on_and_nothing_is_written(tmp_path):
+    answer = {"failed": True, "msg": "Plan entry 'server-0': its hash does not fit its content."}
+    result, _arguments = act({"servers": "?", "reports_dir": str(tmp_path)}, dict(answer))
+    assert {key: result[key] for key in answer} == answer
+    assert "fleet_report" not in result
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("ok", "before"), [(False, MESSAGE + "\n"), (True, "")])
+def test_reports_that_cannot_be_written_are_told_and_the_verdict_with_them(tmp_path, ok, before):
+    (tmp_path / "reports").write_text("a file")
+    answer = dict(ANSWER, ok=ok)
+    result, _arguments = act({"servers": [], "reports_dir": str(tmp_path / "reports")}, answer)
+    assert result["failed"] is True
+    assert result["msg"] == "%sNo report could be written to reports_dir %s/reports: Not a directory." % (
+        before,
+        tmp_path,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mode"),
+    [
+        ({"servers": [], "servers_changed": False}, "auto"),
+        ({"servers": [], "servers_changed": "no", "reports_dir": "R"}, "full"),
+        ({"servers": [], "reports_dir": "R", "mode": "quick"}, "quick"),
+        ({"servers": "x", "reports_dir": "R"}, "auto"),
+        ({"servers": [], "servers_changed": "perhaps", "reports_dir": "R"}, "auto"),
+    ],
+)
+def test_auto_is_settled_by_the_reports_where_there_are_any(tmp_path, arguments, mode):
+    if "reports_dir" in arguments:
+        arguments = dict(arguments, reports_dir=str(tmp_path))
+    _result, sent = act(arguments, dict(ANSWER, ok=None, verdicts=[]))
+    assert sent.get("mode", "auto") == mode

@@ -1,0 +1,37 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import pytest
+from ansible_collections.inference.fleet.plugins.filter import servers
+
+
+def entry(budget_s=300, poll_s=2, after=(), **secrets):
+    return {"health": {"budget_s": budget_s, "poll_s": poll_s}, "start": {"after": list(after)}, "secrets": secrets}
+
+
+def test_secret_names_once_and_sorted():
+    assert servers.secret_names([entry(A="z", B="a"), entry(A="z"), entry()]) == ["a", "z"]
+    assert servers.secret_names([]) == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "delay", "retries"),
+    [
+        ([], 1, 1),
+        ([entry()], 2, 150),
+        ([entry(poll_s=0.5)], 1, 300),
+        ([entry(), entry(budget_s=5400, poll_s=10)], 2, 2700),
+        # A follower starts its own budget when its leader is ready.
+        ([entry(5400, 10), entry(5400, 10, ["server-0"])], 10, 1080),
+    ],
+)
+def test_polling_lasts_as_long_as_the_longest_budget(entries, delay, retries):
+    assert (servers.poll_delay(entries), servers.poll_retries(entries)) == (delay, retries)
+
+
+def test_log_lines_have_a_heading_each():
+    shown = servers.log_lines([{"name": "a", "state": "running", "log_tail": ["x"]}, {"name": "b", "log_tail": None}])
+    assert shown == ["== a (running) ==", "x", "== b (None) =="]
+    assert servers.log_lines([{"name": "a", "state": "failed", "log_tail": "x\ny\n"}])[1:] == ["x", "y"]

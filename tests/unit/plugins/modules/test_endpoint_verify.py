@@ -1,0 +1,97 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.fleet.plugins.modules import endpoint_verify
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
+
+
+@pytest.fixture
+def run(capsys):
+    def call(check=False, **arguments):
+        with patch_module_args(dict(arguments, _ansible_check_mode=check)), pytest.raises(SystemExit) as ended:
+            endpoint_verify.main()
+        return ended.value.code, json.loads(capsys.readouterr().out)
+
+    return call
+
+
+def test_four_steps(run):
+    with ScriptedEngine() as engine:
+        servers = [plan_entry(engine.port)]
+        for check in (True, False, True, False):
+            status, result = run(check, servers=servers, timeout=5)
+            assert (status, result["changed"], result["ok"], result["mode"]) == (0, False, True, "full")
+            assert len(result["verdicts"][0]["probes"]) == 12
+
+
+def test_a_bad_verdict_is_no_failure_of_the_module(run):
+    status, result = run(servers=[plan_entry(free_port())], mode="quick")
+    assert (status, result["ok"], result.get("failed")) == (0, False, None)
+
+
+def test_check_mode_where_nothing_listens(run):
+    status, result = run(True, servers=[plan_entry(free_port())])
+    assert (status, result["ok"], result["changed"]) == (0, None, False)
+    assert {probe["cause"] for probe in result["verdicts"][0]["probes"]} == {"not verified (check)"}
+
+
+def test_options_reach_the_requests(run):
+    with ScriptedEngine(effort="chat_template_args", api_key="sk-secret") as engine:
+        status, result = run(
+            servers=[plan_entry(engine.port)],
+            effort_parameter="chat_template_args",
+            responses_api=False,
+            api_key="sk-secret",
+            timeout=5,
+            servers_changed=True,
+            reports_dir="/nowhere",
+            probes=[
+                {
+                    "name": "who-are-you",
+                    "body": {"messages": [{"role": "user", "content": "Who are you?"}]},
+                    "expect": {"field": "choices.0.message.content"},
+                }
+            ],
+        )
+    assert (status, result["ok"]) == (0, True)
+    names = [probe["name"] for probe in result["verdicts"][0]["probes"]]
+    assert names[-1] == "who-are-you"
+    assert engine.bodies("/v1/responses") == []
+    assert engine.bodies("/v1/chat/completions")[2]["chat_template_args"] == {"reasoning_effort": "low"}
+
+
+def test_auto_without_reports_goes_by_what_changed(run):
+    with ScriptedEngine() as engine:
+        servers = [plan_entry(engine.port)]
+        assert run(servers=servers, servers_changed=False)[1]["mode"] == "quick"
+        assert run(servers=servers, servers_changed=True)[1]["mode"] == "full"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"servers": [dict(plan_entry(8000), port=8001)]},
+            "Plan entry 'server-0': its hash does not fit its content; plan again instead of editing entries.",
+        ),
+        (
+            {"servers": [plan_entry(8000), plan_entry(8001)]},
+            "Plan entry 'server-0' appears twice; names are unique on a host.",
+        ),
+        ({"servers": [], "timeout": 0}, "timeout is 0, it must be more than 0 seconds."),
+        (
+            {"servers": [], "probes": [{"name": "chat", "body": {}}]},
+            "probes[0] (chat): this name is taken by another probe; choose another.",
+        ),
+    ],
+)
+def test_bad_input_fails_in_words(run, arguments, message):
+    status, result = run(**arguments)
+    assert (status, result["failed"], result["msg"]) == (1, True, message)
