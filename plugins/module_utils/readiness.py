@@ -9,6 +9,7 @@ import concurrent.futures
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils import http_client, processes
+from ansible_collections.inference.fleet.plugins.module_utils.acceptance import causes
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.guard import RESTART_DELAY_S
@@ -65,7 +66,15 @@ def probe(entry, timeout):
         "temperature": 0,
     }
     answer = http_client.request("POST", base + "/v1/chat/completions", body, timeout=timeout)
-    return None if answer.ok else "completion: " + answer.describe(200)
+    if answer.ok:
+        return None
+    cause = causes.text_cause(answer.text or "", answer.status)
+    return "completion: " + answer.describe(200) + (", because %s" % cause if cause else "")
+
+
+def is_permanent(lack):
+    """Whether what a server lacks cannot come by waiting: a file that it read once and found missing or broken."""
+    return any(cause in lack for cause in (causes.ENCODINGS, causes.DAMAGED_ENCODINGS))
 
 
 def waiting_since(state, budget_s):
@@ -151,7 +160,7 @@ def _problem(entry, seen, lack):
     began = waiting_since(seen.state, budget)
     if began is not None and time.time() - began > budget:
         return "%s; that is over its start budget of %d s" % (words, budget), True
-    return words, False
+    return words, is_permanent(words)
 
 
 def status(node, entries, only=None, log_lines=0, probes=False, timeout=10):

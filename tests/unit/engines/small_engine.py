@@ -24,7 +24,7 @@ parser.add_argument("--die-after", type=float, default=None, help="exit with sta
 parser.add_argument("--child", action="store_true", help="fork a child that outlives it, as vLLM's EngineCore does")
 parser.add_argument("--away", action="store_true", help="the child leaves the process group")
 parser.add_argument("--ignore-term", action="store_true")
-parser.add_argument("--broken", action="store_true", help="healthy, but every completion is HTTP 500")
+parser.add_argument("--broken", default=None, help="healthy, but every completion is HTTP 500 with these words")
 parser.add_argument("--max-life", type=float, default=120)
 options, rest = parser.parse_known_args()
 
@@ -65,7 +65,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if options.broken:
-            self.answer(500, {"error": "invalid tiktoken vocab file"})
+            self.answer(500, {"error": options.broken})
         elif self.path != "/v1/chat/completions" or request["model"] != options.model:
             self.answer(404, {"error": "no such model"})
         else:

@@ -107,7 +107,7 @@ def _only_slow(result):
 
 def test_a_healthy_server_that_cannot_complete_is_not_ready(node):
     entries = [
-        node.entry("broken", "--broken"),
+        node.entry("broken", "--broken", "the scheduler is busy"),
         rehash(node.entry("other"), model_id="gpt-oss-120b"),
         rehash(node.entry("unhealthy"), health={"path": "/nothing", "budget_s": 1, "poll_s": 1}),
     ]
@@ -115,7 +115,7 @@ def test_a_healthy_server_that_cannot_complete_is_not_ready(node):
     result = wait_until(lambda: _all_listen(fails(node, entries)))
     reasons = {server["name"]: server["reason"] for server in result["servers"]}
     assert re.fullmatch(
-        r'starting %s, completion: HTTP 500 {"error": "invalid tiktoken vocab file"}' % SINCE, reasons["broken"]
+        r'starting %s, completion: HTTP 500 {"error": "the scheduler is busy"}' % SINCE, reasons["broken"]
     )
     assert re.fullmatch(r"starting %s, models: 'gpt-oss-120b' is not listed \(small\)" % SINCE, reasons["other"])
     assert re.match(r'starting %s, health: HTTP 404 {"error": "no such path"}' % SINCE, reasons["unhealthy"])
@@ -123,6 +123,20 @@ def test_a_healthy_server_that_cannot_complete_is_not_ready(node):
     late = wait_until(lambda: _final(fails(node, entries)))
     reasons = {server["name"]: server["reason"] for server in late["servers"]}
     assert reasons["unhealthy"].endswith("; that is over its start budget of 1 s")
+
+
+def test_without_its_vocabulary_waiting_is_no_use(node):
+    entry = node.entry("server-0", "--broken", "invalid tiktoken vocab file: No such file or directory (os error 2)")
+    node.servers([entry])
+    result = wait_until(lambda: _all_listen(fails(node, [entry])))
+    assert result["final"] is True
+    assert re.fullmatch(
+        r"starting %s, completion: HTTP 500 "
+        r'{"error": "invalid tiktoken vocab file: No such file or directory \(os error 2\)"}, because the engine '
+        r"cannot read the harmony vocabulary: put o200k_base\.tiktoken into a folder and name that folder in "
+        r"TIKTOKEN_ENCODINGS_BASE \(the role tiktoken_encodings does both\)" % SINCE,
+        result["servers"][0]["reason"],
+    )
 
 
 def _all_listen(result):
