@@ -147,3 +147,33 @@ def test_hardware_of_texts():
     hardware = parse_hardware({"accelerator": "trainium3", "count": "16", "lnc": "2", "memory_gib": "144"}, "x")
     assert (hardware.units, hardware.unit, hardware.memory_gib) == (64, "logical core", 144.0)
     assert parse_hardware({"accelerator": "b200", "count": 8}, "x").units == 8
+
+
+def test_plain_keeps_types_and_drops_tags():
+    class Tagged(str):
+        pass
+
+    value = fleet.plain({"a": (True, None, 1, 1.5, Tagged("x")), 2: {"b": False}})
+    assert value == {"a": [True, None, 1, 1.5, "x"], "2": {"b": False}}
+    assert [type(item) for item in value["a"]] == [bool, type(None), int, float, str]
+
+
+def test_recipes_are_looked_for_beside_the_inventory(tmp_path):
+    source = tmp_path / "hosts.yml"
+    source.write_text("")
+    variables = fleet.HostVariables("x", {"fleet_recipe_paths": "/a:/b"})
+    expected = ["/a", "/b", str(tmp_path / "recipes")]
+    assert fleet.recipe_paths(variables, [str(tmp_path), str(source)]) == expected
+
+
+def test_table_shows_where_each_server_listens():
+    planned = plan_of(
+        {**LOCAL, "fleet_override": {"servers": {"server": {"count": 1, "port": None}}, "arguments": {"port": None}}}
+    )
+    planned["node0"] = plan_of(LOCAL, hosts=["node0"])["node0"]
+    rows = fleet.plan_table(planned)["rows"]
+    assert [row[:7] for row in rows] == [
+        ["node1", "server-0", "server", "-", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
+        ["node0", "server-0", "server", "127.0.0.1:8000", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
+        ["node0", "server-1", "server", "127.0.0.1:8001", "1", "gpt-oss-tiny-standin", "cpu-tiny"],
+    ]
