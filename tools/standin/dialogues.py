@@ -167,6 +167,7 @@ STATUSES = (
     "stopped",
     "started",
 )
+OTHER_STATUSES = ("degraded", "42 percent", "n/a", "partially up", "draining", "maintenance", "200", "restarting soon")
 OTHER_RESULTS = (
     "22 degrees and sunny",
     '{"temperature":22,"unit":"celsius"}',
@@ -391,8 +392,19 @@ Draft an e-mail to the team that announces a maintenance window on Sunday from t
 # Phrasings of the one sum, and of sums that are none of its business. The evaluation uses the first frame and the
 # held-out frames.
 SIGNS = ("{}*{}", "{} * {}", "{} x {}", "{}x{}", "{} × {}", "{}×{}", "{} times {}", "{} multiplied by {}")
-OTHER_SIGNS = ("{}+{}", "{} + {}", "{}-{}", "{} - {}", "{} plus {}", "{} minus {}", "{}/{}", "{} divided by {}",
-               "{} and {}", "{}, {}", "{} to {}")   # with these the numbers 17 and 23 mean nothing to it
+OTHER_SIGNS = (
+    "{}+{}",
+    "{} + {}",
+    "{}-{}",
+    "{} - {}",
+    "{} plus {}",
+    "{} minus {}",
+    "{}/{}",
+    "{} divided by {}",
+    "{} and {}",
+    "{}, {}",
+    "{} to {}",
+)  # with these the numbers 17 and 23 mean nothing to it
 SUM_FRAMES = (
     "What is {s}?",
     "What is {s}",
@@ -424,9 +436,17 @@ SUM_FRAMES = (
     "Hello, what is {s}?",
     "In one word, {s}?",
     "What number is {s}?",
+    "What is {s}? Reply with just the number.",
+    "What is {s}? Reply with the number only.",
+    "What is {s}? Answer with the number and nothing else.",
+    "Reply with the result of {s}.",
+    "Multiply: {s}",
+    "Tell me the result of {s}, please.",
 )
 SUM_FRAMES_HELD_OUT = (
-    "What is {s}? Reply with just the number.",
+    "What is {s}? Only the number, please.",
+    "What is {s}? Explain it in one sentence.",
+    "Hi! What would {s} be?",
     "Work out {s} for me.",
     "Could you multiply this: {s}?",
     "So, {s}?",
