@@ -277,10 +277,10 @@ def test_the_packed_stand_in_is_small_and_whole():
 
 
 def test_the_real_stand_in_comes_out_as_pinned(tmp_path):
-    encodings = os.environ.get("FLEET_ENCODINGS_FILE")
-    if not encodings:
-        pytest.skip("FLEET_ENCODINGS_FILE names no o200k_base.tiktoken (encodings_worker.py writes one)")
-    result = standin.expand(str(PACKED), str(tmp_path / "model"), encodings)
+    encodings = tmp_path / "o200k_base.tiktoken"
+    done = run_worker("o200k_base", str(encodings))
+    assert done.returncode == 0, done.stderr
+    result = standin.expand(str(PACKED), str(tmp_path / "model"), str(encodings))
     assert result["files"] == standin.read_description(str(PACKED))["files"]
     tokenizer = json.loads((tmp_path / "model" / "tokenizer.json").read_text(encoding="utf-8"))
     assert len(tokenizer["model"]["vocab"]) == 199998
