@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils import capacity, recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils import capacity, fleet, plan, recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.capacity import GIB, Server, assess, certain_weights
 from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import Hardware, parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import GPT_OSS_20B, GPT_OSS_120B, MODELS
@@ -431,6 +431,64 @@ def test_windows_double_what_tensorrt_llm_holds_of_long_sequences():
         for cache in ({}, {"max_attention_window": [128, 131072]})
     ]
     assert 1.5 < tokens[1] / tokens[0] < 2
+
+
+# --- in the plan ---------------------------------------------------------------------------------------------------
+
+TRN3 = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": {"accelerator": "trainium3", "count": 16}}
+
+
+def plan_of(variables, hosts=("node1",)):
+    return fleet.plan_fleet(hosts, lambda host: variables, lambda host: ("neuron", "vllm"))
+
+
+def test_the_plan_says_for_each_server_whether_it_fits():
+    planned = plan_of(TRN3)
+    item = planned["node1"]
+    assert [one["server"] for one in item["capacity"]] == [entry["name"] for entry in item["servers"]]
+    assert {one["verdict"] for one in item["capacity"]} == {"ok"}
+    assert fleet.capacity_warnings(planned) == []
+    table = fleet.capacity_table(planned)
+    assert table["columns"] == ["host", "server", "memory", "weights", "kv cache", "verdict", "details"]
+    sizes = ["36.0 GiB", "9.0 GiB", "25.9 GiB"]
+    assert table["rows"] == [
+        ["node1", "server-0 to server-7", *sizes, "ok", "fits 262 K tokens; 16 x 2048 needs 33 K"],
+    ]
+
+
+def test_the_check_changes_no_entry():
+    hardware_of_trn3 = parse_hardware(TRN3["fleet_hardware"], "x")
+    recipe = recipes.load_recipe(str(ROOT / "recipes" / "trn3-eagle3.yml"))
+    assert plan_of(TRN3)["node1"]["servers"] == plan.plan_host("node1", recipe, hardware_of_trn3, plan.Site())
+
+
+def test_refusals_of_many_hosts_are_one_message():
+    variables = {**TRN3, "fleet_override": {"arguments": {"max-num-seqs": 64, "max-model-len": 131072}}}
+    with pytest.raises(FleetError) as caught:
+        plan_of(variables, ["node%d" % index for index in range(5)])
+    assert caught.value.message == (
+        "node0, node1, node2 and 2 more: recipes/trn3-eagle3.yml with fleet_override: server-0 to server-7: "
+        "max-num-seqs 64 x max-model-len 131072 is allocated as a whole and needs 36.0 GiB of KV cache on each device, "
+        "but beside the weights (7.6 GiB) 28.4 GiB are left of 36.0 GiB. Lower max-num-seqs or max-model-len, or raise "
+        "tensor-parallel-size."
+    )
+
+
+def test_warnings_of_many_hosts_are_told_once_and_name_the_servers():
+    variables = {
+        **TRN3,
+        "fleet_override": {
+            "instances": {"server-2": {"arguments": {"max-num-seqs": 2}}},
+            "benchmark": {"concurrency": 500},
+        },
+    }
+    assert fleet.capacity_warnings(plan_of(variables, ["a", "b"])) == [
+        "a, b: server-0, server-1, server-3, server-4, server-5, server-6, server-7: 500 requests at once are "
+        "expected, but max-num-seqs 16 x 8 servers takes 128; the others wait, which counts as latency. Raise "
+        "max-num-seqs or lower the benchmark's concurrency.",
+        "a, b: server-2: 500 requests at once are expected, but max-num-seqs 2 x 8 servers takes 16; the others wait, "
+        "which counts as latency. Raise max-num-seqs or lower the benchmark's concurrency.",
+    ]
 
 
 # --- what must hold for any figures --------------------------------------------------------------------------------
