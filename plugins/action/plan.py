@@ -13,7 +13,12 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import write_atomic
-from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plan_fleet, plan_table
+from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import (
+    capacity_table,
+    capacity_warnings,
+    plan_fleet,
+    plan_table,
+)
 
 
 class ActionModule(ActionBase):
@@ -24,7 +29,7 @@ class ActionModule(ActionBase):
     _VALID_ARGS = frozenset(("hosts", "file", "report"))
 
     def run(self, tmp=None, task_vars=None):
-        """Returns {changed, plan, fleet_report}; see modules/plan.py."""
+        """Returns {changed, plan, fleet_report, warnings}; see modules/plan.py."""
         result = super().run(tmp, task_vars)
         hostvars = task_vars["hostvars"]
         hosts = self._task.args.get("hosts") or task_vars["groups"]["all"]
@@ -44,7 +49,10 @@ class ActionModule(ActionBase):
         if self._task.args.get("file"):
             result.update(self._write(os.path.expanduser(self._task.args["file"]), planned))
         if boolean(self._task.args.get("report", True)):
-            result["fleet_report"] = plan_table(planned)
+            result["fleet_report"] = [plan_table(planned), capacity_table(planned)]
+        warnings = capacity_warnings(planned)
+        if warnings:
+            result["warnings"] = [*result.get("warnings", []), *warnings]
         return result
 
     def _write(self, path, planned):

@@ -13,6 +13,8 @@ description:
     declared hardware. It runs on the controller; no node is contacted and no facts are read, so hosts that are down are
     planned too.
   - All mistakes of the fleet are told in one error.
+  - Weights and KV cache of each server are counted against the memory of its devices. What cannot run is an error, what
+    may not fit is a warning.
 options:
   hosts:
     description: Hosts to plan. All hosts of the inventory by default, whatever C(--limit) says.
@@ -22,7 +24,7 @@ options:
     description: A path on the controller where the plan is also written, as JSON, a list of entries for each host.
     type: path
   report:
-    description: Whether the plan is printed as a table at the end of the run.
+    description: Whether the plan and its capacity are printed as tables at the end of the run.
     type: bool
     default: true
 attributes:
@@ -53,13 +55,26 @@ EXAMPLES = r"""
 
 RETURN = r"""
 plan:
-  description: For each host its servers and the resolved recipe.
+  description:
+    - For each host its servers, the resolved recipe, and for each server whether it fits its devices' memory.
+    - Of a server's C(capacity), C(verdict) is V(ok), V(warning) or V(not checked); sizes are of one device, in GiB;
+      C(tokens) and C(requests) are what its KV cache holds.
   returned: success
   type: dict
-  sample: {"node1": {"servers": [{"name": "server-0", "port": 8000}], "deployment": {"name": "cpu-tiny"}}}
+  sample:
+    node1:
+      servers: [{name: server-0, port: 8000}]
+      deployment: {name: cpu-tiny}
+      capacity:
+        - server: server-0
+          verdict: ok
+          text: fits 65 K tokens; 8 x 2048 needs 17 K
+          tokens: 65536
+          requests: 32
 fleet_report:
-  description: The plan as a table, which the callback prints.
+  description: The plan and its capacity as tables, which the callback prints.
   returned: success
-  type: dict
-  sample: {"title": "Plan", "columns": ["host", "server"], "rows": [["node1", "server-0"]]}
+  type: list
+  elements: dict
+  sample: [{"title": "Plan", "columns": ["host", "server"], "rows": [["node1", "server-0"]]}]
 """

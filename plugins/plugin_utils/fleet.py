@@ -9,7 +9,7 @@ import difflib
 import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils import overrides, plan, recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils import capacity, overrides, plan, recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
 
@@ -97,14 +97,14 @@ def check_names(variables):
 
 
 def plan_one(host, variables, groups=(), inventory_sources=()):
-    """(entries, deployment) of one host; ([], None) where no fleet_recipe is set. Raises FleetError.
+    """(entries, deployment, capacity) of one host; ([], None, []) where no fleet_recipe is set. Raises FleetError.
 
     variables: HostVariables. groups: names of the host's groups. inventory_sources: paths given with -i.
     """
     check_names(variables)
     name = variables.get("fleet_recipe")
     if name is None:
-        return [], None
+        return [], None, []
     path = recipes.find_recipe(name, recipe_paths(variables, inventory_sources))
     layers = [(key, variables.get(key)) for key in overrides.override_names(variables.names)]
     recipe = recipes.resolve_recipe(path, layers)
@@ -139,35 +139,37 @@ def plan_one(host, variables, groups=(), inventory_sources=()):
         ),
     )
     try:
-        return plan.plan_host(host, recipe, hardware, site), plan.deployment(recipe, site, host)
+        entries, deployment = plan.plan_host(host, recipe, hardware, site), plan.deployment(recipe, site, host)
+        return entries, deployment, capacity.check(entries, deployment, hardware)
     except FleetError as error:
         used = [name for name, layer in layers if layer]
         raise FleetError("%s%s: %s" % (label, " with " + ", ".join(used) if used else "", error.message)) from error
 
 
 def plan_fleet(hosts, variables_of, groups_of, inventory_sources=()):
-    """{host: {"servers": entries, "deployment": resolved recipe or None}} for all ``hosts``, in their order.
+    """{host: {"servers": entries, "deployment": resolved recipe or None, "capacity": […]}} for all ``hosts``, in order.
 
+    capacity: whether each server fits into the memory of its devices, see capacity.check.
     variables_of(host) -> mapping, groups_of(host) -> names. One FleetError tells every mistake of the fleet, equal
     ones of several hosts once.
     """
     planned, mistakes = {}, {}
     for host in hosts:
         try:
-            entries, deployment = plan_one(
+            entries, deployment, fits = plan_one(
                 host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources
             )
         except FleetError as error:
             mistakes.setdefault(error.message, []).append(host)
         else:
-            planned[host] = {"servers": entries, "deployment": deployment}
+            planned[host] = {"servers": entries, "deployment": deployment, "capacity": fits}
     if mistakes:
-        lines = []
-        for message, where in mistakes.items():
-            names = ", ".join(where[:3]) + (" and %d more" % (len(where) - 3) if len(where) > 3 else "")
-            lines.append("%s: %s" % (names, message))
-        raise FleetError("\n".join(lines))
+        raise FleetError("\n".join("%s: %s" % (_hosts_text(where), message) for message, where in mistakes.items()))
     return planned
+
+
+def _hosts_text(hosts):
+    return ", ".join(hosts[:3]) + (" and %d more" % (len(hosts) - 3) if len(hosts) > 3 else "")
 
 
 def plan_table(planned):
@@ -193,3 +195,29 @@ def plan_table(planned):
         "columns": ["host", "server", "role", "address", "devices", "model id", "recipe", "after", "hash"],
         "rows": rows,
     }
+
+
+def capacity_table(planned):
+    """Whether it fits, as a report {title, columns, rows}: one row for equal servers of a host. Sizes of one device."""
+    rows = []
+    for host, item in planned.items():
+        for names, fits in capacity.grouped(item["capacity"]):
+            sizes = [
+                capacity.gib(fits[key] * capacity.GIB) if fits.get(key) is not None else None for key in capacity.SIZES
+            ]
+            rows.append([host, capacity.servers_text(names), *sizes, fits["verdict"], fits["text"]])
+    return {
+        "title": "Capacity",
+        "columns": ["host", "server", "memory", "weights", "kv cache", "verdict", "details"],
+        "rows": rows,
+    }
+
+
+def capacity_warnings(planned):
+    """What may not fit, as sentences for people; equal ones of several hosts once."""
+    found = {}
+    for host, item in planned.items():
+        for names, fits in capacity.grouped(item["capacity"]):
+            for warning in fits["warnings"]:
+                found.setdefault("%s: %s" % (capacity.servers_text(names), warning), []).append(host)
+    return ["%s: %s" % (_hosts_text(hosts), text) for text, hosts in found.items()]

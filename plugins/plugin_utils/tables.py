@@ -7,11 +7,13 @@ from __future__ import annotations
 
 
 def gather(reports, report):
-    """Add the rows of ``report`` {title, columns, rows} to ``reports`` {title: report}. None adds nothing."""
-    if not report:
-        return
-    known = reports.setdefault(report["title"], {"title": report["title"], "columns": report["columns"], "rows": []})
-    known["rows"] += report["rows"]
+    """Add the rows of ``report`` {title, columns, rows}, or of a list of those, to ``reports`` {title: report}.
+
+    None adds nothing.
+    """
+    for one in report if isinstance(report, list) else [report] if report else []:
+        known = reports.setdefault(one["title"], {"title": one["title"], "columns": one["columns"], "rows": []})
+        known["rows"] += one["rows"]
 
 
 def cell(value):

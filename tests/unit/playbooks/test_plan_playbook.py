@@ -104,6 +104,31 @@ def test_check_mode_writes_no_file(tmp_path):
     assert not path.exists()
 
 
+def test_capacity_is_a_table_and_what_may_not_fit_a_warning():
+    changes = {"fleet_override": {"arguments": {"max-num-seqs": 64}}}
+    status, output, _seconds = play("-i", "inventories/local", "-e", json.dumps(changes))
+    assert status == 0, output
+    words = " ".join(output.split())
+    assert "host server memory weights kv cache verdict details localhost server-0, server-1 - " in words
+    assert " 64 MiB warning fits 65 K tokens; 64 x 2048 needs 132 K " in words
+    warning = (
+        "[WARNING]: localhost: server-0, server-1: max-num-seqs 64 x 2048 tokens need 132 K, but about 65 K fit: "
+        "32 requests run at a time, others wait. Lower max-num-seqs or max-model-len, or raise kv-cache-memory-bytes."
+    )
+    assert words.count(warning) == 1
+
+
+def test_what_cannot_fit_is_refused():
+    changes = {"fleet_override": {"arguments": {"max-model-len": 131072, "kv-cache-memory-bytes": "32M"}}}
+    status, output, _seconds = play("-i", "inventories/local", "-e", json.dumps(changes))
+    assert status != 0
+    assert (
+        "localhost: recipes/cpu-tiny.yml with fleet_override: server-0, server-1: one request of max-model-len 131072 "
+        "needs 64 MiB of KV cache on each device, but 32 MiB are left for it. Lower max-model-len or raise "
+        "kv-cache-memory-bytes."
+    ) in output
+
+
 def test_recipe_beside_the_inventory_is_found(hundred):
     (hundred / "recipes").mkdir()
     text = (ROOT / "recipes" / "trn3-eagle3.yml").read_text().replace("name: trn3-eagle3", "name: ours")

@@ -36,7 +36,7 @@ def message_of(variables, **kwargs):
 
 
 def test_a_host_without_recipe_has_no_servers():
-    assert plan_of({"x": 1})["node1"] == {"servers": [], "deployment": None}
+    assert plan_of({"x": 1})["node1"] == {"servers": [], "deployment": None, "capacity": []}
 
 
 def test_only_the_needed_variables_are_read():

@@ -14,6 +14,17 @@ def test_rows_of_several_hosts_are_one_table():
     assert reports == {"Plan": {"title": "Plan", "columns": ["host"], "rows": [["a"], ["b"]]}}
 
 
+def test_one_result_may_carry_several_tables():
+    reports = {}
+    tables.gather(
+        reports, [{"title": "Plan", "columns": ["a"], "rows": [[1]]}, {"title": "X", "columns": ["b"], "rows": []}]
+    )
+    assert reports == {
+        "Plan": {"title": "Plan", "columns": ["a"], "rows": [[1]]},
+        "X": {"title": "X", "columns": ["b"], "rows": []},
+    }
+
+
 def test_columns_are_as_wide_as_their_widest_cell():
     lines = tables.render(["host", "ok", "details"], [["node1", True, None], ["n", False, "two\n lines"]])
     assert lines == ["host   ok   details", "node1  yes  -", "n      no   two lines"]

@@ -1,0 +1,110 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Dimensions of the gpt_oss checkpoints, as data: when a plan is made, no config.json may be on any disk yet."""
+
+from __future__ import annotations
+
+import dataclasses
+
+BF16 = 2  # bytes
+# MXFP4: 32 values of 4 bits share one scale of 8 bits (OCP Microscaling Formats v1.0), so 17 bytes for 32 values.
+MXFP4_GROUP = 32
+MXFP4_GROUP_BYTES = 17
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A gpt_oss checkpoint by the names of its config.json. ``layer_types`` alternate: sliding, full, sliding, …"""
+
+    layers: int
+    experts: int
+    hidden: int = 2880
+    intermediate: int = 2880
+    heads: int = 64
+    kv_heads: int = 8
+    head_dim: int = 64
+    top_k: int = 4
+    vocab: int = 201088
+    window: int = 128
+    max_len: int = 131072
+
+    @property
+    def full_layers(self):
+        """Layers that attend to the whole sequence."""
+        return self.layers // 2
+
+    @property
+    def sliding_layers(self):
+        """Layers that attend to the last ``window`` tokens."""
+        return self.layers - self.full_layers
+
+    @property
+    def embedding_bytes(self):
+        """embed_tokens; lm_head is as large again (tie_word_embeddings is false)."""
+        return self.vocab * self.hidden * BF16
+
+    @property
+    def query_bytes(self):
+        """Of one layer: q_proj with bias, o_proj without its bias, sinks. Split by heads under tensor parallelism."""
+        width = self.heads * self.head_dim
+        return BF16 * (width * self.hidden + width + self.hidden * width + self.heads)
+
+    @property
+    def key_value_bytes(self):
+        """Of one layer: k_proj and v_proj with biases, for all KV heads."""
+        return BF16 * 2 * (self.kv_heads * self.head_dim * self.hidden + self.kv_heads * self.head_dim)
+
+    @property
+    def replicated_bytes(self):
+        """Of one layer, the same on every device: router with bias, bias of o_proj, two norms."""
+        return BF16 * (self.experts * self.hidden + self.experts + self.hidden + 2 * self.hidden)
+
+    def expert_bytes(self, weights_format):
+        """One expert of one layer: gate_up_proj and down_proj, weights as mxfp4 or bf16, biases always as bf16."""
+        values = 3 * self.intermediate * self.hidden
+        biases = BF16 * (2 * self.intermediate + self.hidden)
+        if weights_format == "mxfp4":
+            return values // MXFP4_GROUP * MXFP4_GROUP_BYTES + biases
+        return values * BF16 + biases
+
+    def tensor_bytes(self, weights_format):
+        """All tensors, which is total_size of model.safetensors.index.json: 65,248,815,744 for openai/gpt-oss-120b."""
+        layer = self.query_bytes + self.key_value_bytes + self.replicated_bytes
+        layer += self.experts * self.expert_bytes(weights_format)
+        return self.layers * layer + 2 * self.embedding_bytes + BF16 * self.hidden
+
+    def padded(self, multiple=1024):
+        """As the Neuron engines lay it out: 2880 becomes 3072 (padded_hidden_size of NxD Inference).
+
+        Only the widths of the published models are known to be rounded up; smaller ones stay.
+        """
+        widths = {key: getattr(self, key) for key in ("hidden", "intermediate") if getattr(self, key) > multiple}
+        return dataclasses.replace(self, **{key: -(-width // multiple) * multiple for key, width in widths.items()})
+
+    def draft_bytes(self):
+        """An EAGLE3 head of this model, about: one dense Llama layer, its own embedding and lm_head, bf16.
+
+        Published heads differ in the width of their feed-forward and in the size of their vocabulary; this one has a
+        feed-forward of six times the hidden size and the whole vocabulary. Layout: fc, hidden_norm, input_layernorm,
+        attention over [embedding, hidden], mlp, lm_head, embed_tokens (NxD Inference, EAGLE3).
+        """
+        width, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = 2 * self.hidden * (width + 2 * kv) + width * self.hidden
+        feed_forward = 3 * self.hidden * 6 * self.hidden
+        return 2 * self.embedding_bytes + BF16 * (3 * self.hidden * self.hidden + attention + feed_forward)
+
+
+GPT_OSS_120B = Model(layers=36, experts=128)
+GPT_OSS_20B = Model(layers=24, experts=32)
+
+# Dimensions by repository; sources: config.json of each. The format of the weights is the recipe's, not the model's.
+MODELS = {
+    "openai/gpt-oss-120b": GPT_OSS_120B,
+    "openai/gpt-oss-20b": GPT_OSS_20B,
+    "unsloth/gpt-oss-120b-BF16": GPT_OSS_120B,
+    "unsloth/gpt-oss-20b-BF16": GPT_OSS_20B,
+    "inference-fleet/gpt-oss-tiny-standin": Model(
+        layers=2, experts=4, hidden=128, intermediate=32, heads=4, kv_heads=2
+    ),
+}
