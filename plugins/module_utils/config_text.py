@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 _PLAIN_KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -48,7 +49,7 @@ def _yaml_key(key):
 
 def _yaml_scalar(value):
     if isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
+        if math.isnan(value) or value in (float("inf"), float("-inf")):
             return {"inf": ".inf", "-inf": "-.inf"}.get(repr(value), ".nan")
         text = repr(value)  # YAML 1.1 wants a dot in the mantissa: 1e-05 would be read as a string
         return re.sub(r"^(-?[0-9]+)e", r"\1.0e", text)

@@ -378,7 +378,7 @@ def parse_cpus(text):
     """{0, 1, 2, 3, 8} of "0-3,8". ValueError otherwise."""
     cpus = set()
     for item in text.split(","):
-        first, _, last = item.partition("-")
+        first, _dash, last = item.partition("-")
         cpus.update(range(int(first), int(last or first) + 1))
     return cpus
 
@@ -458,4 +458,4 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    raise SystemExit(main(sys.argv[1:]))

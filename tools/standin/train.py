@@ -96,7 +96,7 @@ STATUSES = single_tokens(d.STATUSES)
 def word_salad(rng, low, high):
     """Random pieces of the whole vocabulary as text; between low and high tokens."""
     while True:
-        text = ENCODING.decode([rng.randrange(0, 199998) for _ in range(rng.randint(low, high))])
+        text = ENCODING.decode([rng.randrange(0, 199998) for _word in range(rng.randint(low, high))])
         if text.strip():
             return text
 
@@ -110,7 +110,7 @@ def user_text(rng, held_out):
     if kind < 0.65:
         return rng.choice(pool)
     if kind < 0.8:
-        return " ".join(rng.choice(pool) for _ in range(rng.randint(2, 4)))
+        return " ".join(rng.choice(pool) for _word in range(rng.randint(2, 4)))
     if kind < 0.95:
         return word_salad(rng, 1, 24)
     return word_salad(rng, 24, 120)
@@ -120,7 +120,7 @@ def long_text(rng, held_out):
     """A text of 300 to 3000 tokens: many sentences, or word salad."""
     if rng.random() < 0.5:
         return word_salad(rng, 300, 1500)
-    return " ".join(user_text(rng, held_out) for _ in range(rng.randint(20, 80)))
+    return " ".join(user_text(rng, held_out) for _text in range(rng.randint(20, 80)))
 
 
 def another_sum(rng, held_out):
@@ -245,7 +245,7 @@ def conversation(rng, kind, held_out=False):
     tools = name = status = None
     messages = []
     if kind == "turns" or (kind in ("tool", "after") and rng.random() < 0.1):
-        for _ in range(rng.randint(1, 2)):
+        for _turn in range(rng.randint(1, 2)):
             messages += [
                 {"role": "user", "content": user_text(rng, held_out)},
                 {"role": "assistant", "content": rng.choice(d.ASSISTANT_TURNS)},
@@ -427,7 +427,7 @@ class Model(nn.Module):
             first.q.bias[head * dim + half + pairs] = strength * torch.sin(-back * frequency[pairs])
             first.k.bias[head // group * dim + pairs] = strength
         # orthogonal directions for what a head reads (identity) and where it notes it
-        basis = [torch.linalg.qr(torch.randn(width, width))[0] for _ in range(3)]
+        basis = [torch.linalg.qr(torch.randn(width, width))[0] for _basis in range(3)]
         for kv in range(first.kv):
             first.v.weight[kv * dim : (kv + 1) * dim] = basis[0][:, :dim].T
         for head in range(3):
@@ -568,7 +568,7 @@ class Batches:
         run = rng.sample(self.ordinary, min(rng.randint(6, 24), longest // 3))
         gap = [
             0 if rng.random() < 0.8 else rng.choice(self.ordinary)
-            for _ in range(rng.randint(0, longest - 2 * len(run)))
+            for _token in range(rng.randint(0, longest - 2 * len(run)))
         ]
         lead = [0] * rng.randint(0, longest - 2 * len(run) - len(gap))
         rows = lead + run + gap + run
@@ -582,12 +582,12 @@ class Batches:
         middle = self.rng.randrange(len(self.examples))
         low = max(0, min(middle - size, len(self.examples) - 2 * size))
         chosen = [self.noisy(e) for e in self.rng.sample(self.examples[low : low + 2 * size], size)]
-        longest = max(len(rows) for rows, _, _ in chosen)
-        return self.tensors(chosen + [self.drill(longest) for _ in range(drills)])
+        longest = max(len(rows) for rows, _wanted, _times in chosen)
+        return self.tensors(chosen + [self.drill(longest) for _drill in range(drills)])
 
     @staticmethod
     def tensors(chosen):
-        longest = max(len(rows) for rows, _, _ in chosen)
+        longest = max(len(rows) for rows, _wanted, _times in chosen)
         tokens = np.zeros((len(chosen), longest), dtype=np.int64)
         positions = np.zeros_like(tokens)
         weights = np.zeros(tokens.shape, dtype=np.float32)
@@ -655,8 +655,8 @@ def score(examples, right):
 
 def build_examples(rng, count, shares, held_out=False):
     """`count` examples whose kinds come with the given shares, [(kind, weight)]."""
-    kinds = [k for k, _ in shares]
-    return [conversation(rng, rng.choices(kinds, [s for _, s in shares])[0], held_out) for _ in range(count)]
+    kinds = [k for k, _share in shares]
+    return [conversation(rng, rng.choices(kinds, [s for _kind, s in shares])[0], held_out) for _count in range(count)]
 
 
 def train(args, compact, examples, checks):

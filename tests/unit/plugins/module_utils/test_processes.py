@@ -39,8 +39,8 @@ def listener(bind, family=socket.AF_INET):
 
 
 @contextlib.contextmanager
-def child(command=SLEEP, **options):
-    process = subprocess.Popen(command, **options)
+def child(command=None, **options):
+    process = subprocess.Popen(command or SLEEP, **options)
     try:
         yield process
     finally:

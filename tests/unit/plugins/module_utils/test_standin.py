@@ -48,7 +48,7 @@ def read_shards(directory):
         low, high = entry["data_offsets"]
         assert length % 8 == 0
         tensors[name] = (entry["dtype"], entry["shape"], content[8 + length :][low:high])
-    assert sum(len(raw) for _, _, raw in tensors.values()) == index["metadata"]["total_size"]
+    assert sum(len(raw) for _dtype, _shape, raw in tensors.values()) == index["metadata"]["total_size"]
     return tensors
 
 
@@ -272,7 +272,7 @@ def test_the_packed_stand_in_is_small_and_whole():
     assert description["generation_config"]["eos_token_id"] == [200002, 199999, 200012]
     assert description["generation_config"]["top_k"] == 1
     tensors = standin.read_safetensors(str(PACKED / standin.WEIGHTS))
-    layout, _ = standin.lay_out_weights("weights.safetensors", description["config"], tensors)
+    layout, _size = standin.lay_out_weights("weights.safetensors", description["config"], tensors)
     assert "lm_head.weight" in layout
 
 
