@@ -280,10 +280,10 @@ def _failures(servers):
     failures = []
     for (name, cause), hits in sorted(found.items(), key=lambda item: -len(item[1]))[:CARDS]:
         first, shown = hits[0]
-        hosts = list(dict.fromkeys(server["host"] for server, _ in hits))
+        hosts = list(dict.fromkeys(hit[0]["host"] for hit in hits))
         number = "f%d" % len(failures)
-        for _, probe in hits:
-            probe["card"] = number
+        for hit in hits:
+            hit[1]["card"] = number
         failures.append(
             {
                 "id": number,
@@ -294,7 +294,7 @@ def _failures(servers):
                 "took": shown["took"],
                 **shown["whole"],
                 "total": len(hits),
-                "servers": [server for server, _ in hits[:PLACES]],
+                "servers": [hit[0] for hit in hits[:PLACES]],
                 "logs": "ansible-playbook playbooks/logs.yml -i INVENTORY --limit %s -e fleet_log_server=%s"
                 % (_quote(first["host"]), _quote(first["name"])),
                 "again": "ansible-playbook playbooks/verify.yml -i INVENTORY %s-e fleet_verify=full"

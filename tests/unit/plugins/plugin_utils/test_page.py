@@ -171,7 +171,7 @@ def test_what_failed_is_open_and_the_rest_is_closed_in_a_large_fleet():
 
 def test_a_probe_that_is_not_measurable_says_why():
     value = fleet(node_1=[verdict(probes=[probe("chat"), probe("effort", None, 0, cause="a stand-in has no effort")])])
-    assert "effort not measurable: a stand-in has no effort" in read(value).text
+    assert "effort not measurable (a stand-in has no effort)" in read(value).text
     assert page.view(value)["measured"] == 1
 
 
