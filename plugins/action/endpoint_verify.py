@@ -11,6 +11,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
 from ansible_collections.inference.fleet.plugins.plugin_utils import report
+from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plain
 
 
 class ActionModule(ActionBase):
@@ -35,11 +36,14 @@ class ActionModule(ActionBase):
         problems = [report.failure_message(host, result["verdicts"])] if result["ok"] is False else []
         if folder and not self._task.check_mode:
             try:
-                report.write_reports(folder, host, result["mode"], result["verdicts"], task_vars["groups"]["all"])
+                what = report.deployed(
+                    plain(arguments["servers"]), plain(arguments.get("deployment")), arguments.get("simulated")
+                )
+                report.write_reports(folder, host, result["mode"], result["verdicts"], task_vars["groups"]["all"], what)
             except OSError as error:
                 problems.append("No report could be written to reports_dir %s: %s." % (folder, error.strerror))
             else:
-                problems += ["The whole report: " + report.host_path(folder, host)] if problems else []
+                problems += _where(folder, host) if problems else []
         result["fleet_report"] = report.table(host, result["verdicts"])
         if problems:
             result.update(failed=True, msg="\n".join(problems))
@@ -56,3 +60,11 @@ class ActionModule(ActionBase):
         except TypeError:
             return "auto"
         return report.settle_auto(changed, servers, previous)
+
+
+def _where(folder, host):
+    """Lines that say where the report is, for a person who has just read that something failed."""
+    return [
+        "The whole report: " + report.host_path(folder, host),
+        "The same as a page: " + report.page_path(folder),
+    ]

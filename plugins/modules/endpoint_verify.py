@@ -110,6 +110,18 @@ options:
       - Writing a report is not a change. Nothing is written in check mode.
     type: path
     default: ""
+  deployment:
+    description:
+      - The recipe as resolved for this host, C(lookup('inference.fleet.plan', field='deployment')). The report takes
+        from it what was deployed. For the action plugin.
+    type: dict
+    default: {}
+  simulated:
+    description:
+      - What is simulated on this host, in words, such as V(neuron driver and engine). Reports and their page say so.
+        Empty where nothing is. For the action plugin.
+    type: str
+    default: ""
 attributes:
   check_mode:
     support: full
@@ -273,6 +285,8 @@ def main():
             "timeout": {"type": "float", "default": 120},
             "api_key": {"type": "str", "default": "", "no_log": True},
             "reports_dir": {"type": "path", "default": ""},
+            "deployment": {"type": "dict", "default": {}},
+            "simulated": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )

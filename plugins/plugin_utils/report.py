@@ -1,24 +1,33 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Verdicts as files and as text: one file per host, one for the fleet, a table and a message for people."""
+"""Verdicts as files and as text: one file per host, one for the fleet and its page, a table and a message."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import fcntl
+import hashlib
 import json
 import os
 import urllib.parse
 
+from ansible_collections.inference.fleet.plugins.module_utils.acceptance import causes
 from ansible_collections.inference.fleet.plugins.module_utils.acceptance.runner import all_ok
-from ansible_collections.inference.fleet.plugins.module_utils.files import read_json, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.files import read_json, read_text, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.http_client import cut
+from ansible_collections.inference.fleet.plugins.plugin_utils import page
+from ansible_collections.inference.fleet.plugins.plugin_utils.plan import ranges
 
 SCHEMA = 1
 TITLE = "Verdicts"
 COLUMNS = ("host", "server", "port", "verdict", "probes", "details")
 WORDS = {True: "ok", False: "FAILED", None: "not verified"}
+# Characters of what all passing probes of the fleet sent and got, in verdict.json. What a hundred servers say fits in
+# whole; more of them share it, a third for what was sent, so that file and page stay small enough to be opened.
+EVIDENCE = 800000
+SHORTEST = 60
 
 
 def now():
@@ -26,11 +35,58 @@ def now():
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def host_report(host, mode, verdicts, generated, previous=None):
-    """What hosts/<host>.json holds: {schema, host, ok, generated, mode, verdicts, last_full}.
+def deployed(entries, deployment=None, simulated=""):
+    """What was deployed on a host, as its report tells it; of secrets nothing, of commands nothing.
+
+    entries: the host's plan entries; deployment: the recipe as resolved for the host, or None where the caller has no
+    more than entries; simulated: what is simulated there, in words. Returns {recipe, description, guide, platform,
+    engine, software: [text], model: {id, repo, revision, format, source}, simulated: text or None,
+    servers: [{name, role, bind, port, devices, launcher, hash}]}; what is not known is None.
+    """
+    recipe = deployment if isinstance(deployment, dict) else {}
+    entries = [entry for entry in entries if isinstance(entry, dict)]
+    first = entries[0] if entries else {}
+    model = recipe.get("model") or {}
+    return {
+        "recipe": recipe.get("name"),
+        "description": recipe.get("description"),
+        "guide": recipe.get("guide"),
+        "platform": recipe.get("platform") or first.get("platform"),
+        "engine": recipe.get("engine") or causes.engine_of(first),
+        "software": _software(entries, recipe.get("venv") or {}),
+        "model": {
+            "id": model.get("id") or first.get("model_id"),
+            **{key: model.get(key) for key in ("repo", "revision", "format", "source")},
+        },
+        "simulated": simulated or None,
+        "servers": [
+            {
+                **{key: entry[key] for key in ("name", "role", "bind", "port", "launcher", "hash")},
+                "devices": ranges(entry["devices"]),
+            }
+            for entry in entries
+        ],
+    }
+
+
+def _software(entries, venv):
+    """Versions as the plan pins them: packages of the environment, images of containers; else where it lies."""
+    found = [*(venv.get("packages") or []), *([venv["torch"]] if venv.get("torch") else [])]
+    for entry in entries:
+        container = entry["container"] or {}
+        if container.get("image"):
+            digest = container.get("digest")
+            found.append(container["image"] + ("@" + digest if digest else ""))
+    if not found and venv.get("path"):
+        found.append("what is installed in " + venv["path"])
+    return list(dict.fromkeys(found))
+
+
+def host_report(host, mode, verdicts, generated, previous=None, what=None):
+    """What hosts/<host>.json holds: {schema, host, ok, generated, mode, deployed, verdicts, last_full}.
 
     previous: the report that it replaces, or None. A quick run keeps the last full verdicts in last_full
-    {ok, generated, verdicts}; a full run is that itself, and has null there.
+    {ok, generated, verdicts}; a full run is that itself, and has null there. what: deployed(), or None.
     """
     report = {
         "schema": SCHEMA,
@@ -38,6 +94,7 @@ def host_report(host, mode, verdicts, generated, previous=None):
         "ok": all_ok(verdict["ok"] for verdict in verdicts),
         "generated": generated,
         "mode": mode,
+        "deployed": what,
         "verdicts": verdicts,
         "last_full": None,
     }
@@ -77,36 +134,48 @@ def merge(fleet, report, inventory_hosts, generated):
     """What verdict.json holds after `report` of one host: {schema, ok, generated, hosts: {name: report in short}}.
 
     fleet: its content before, or None. Hosts that the inventory no longer has are dropped; the report's own stays.
-    In short: sent and got stand only where a probe failed; all of it is in the host's own file.
+    In short: what passing probes sent and got is cut to what the fleet leaves to each, see EVIDENCE; all of it is in
+    the host's own file.
     """
     known = fleet.get("hosts") if isinstance(fleet, dict) else None
     keep = {*inventory_hosts, report["host"]}
     hosts = {name: value for name, value in (known or {}).items() if name in keep}
-    hosts[report["host"]] = shorten(report)
+    hosts[report["host"]] = report
+    passed = sum(bool(probe["ok"]) for value in hosts.values() for probe in _probes(value))
+    limit = max(SHORTEST, EVIDENCE // (passed or 1))
     return {
         "schema": SCHEMA,
         # a host without a server of its own (a decode node behind another node's frontend) has nothing to say here
         "ok": all_ok(value["ok"] for value in hosts.values() if value["verdicts"]),
         "generated": generated,
-        "hosts": {name: hosts[name] for name in sorted(hosts)},
+        "hosts": {name: shorten(hosts[name], limit) for name in sorted(hosts)},
     }
 
 
-def shorten(report):
-    """A host's report without what was sent and what came back in probes that did not fail."""
-    short = dict(report, verdicts=[_short_verdict(verdict) for verdict in report["verdicts"]])
-    if report["last_full"]:
-        short["last_full"] = dict(
-            report["last_full"], verdicts=[_short_verdict(verdict) for verdict in report["last_full"]["verdicts"]]
-        )
+def _probes(report):
+    """All probes in a host's report, those of the last full run too."""
+    for part in (report, report["last_full"] or {"verdicts": []}):
+        for verdict in part["verdicts"]:
+            yield from verdict["probes"]
+
+
+def shorten(report, limit):
+    """A host's report with at most `limit` characters of what each probe sent and got that did not fail."""
+    short = dict(report, verdicts=[_short_verdict(verdict, limit) for verdict in report["verdicts"]])
+    full = report["last_full"]
+    if full:
+        short["last_full"] = dict(full, verdicts=[_short_verdict(verdict, limit) for verdict in full["verdicts"]])
     return short
 
 
-def _short_verdict(verdict):
+def _short_verdict(verdict, limit):
+    limits = (("sent", limit // 3), ("got", limit - limit // 3))
     return dict(
         verdict,
         probes=[
-            probe if probe["ok"] is False else {key: probe[key] for key in ("name", "ok", "ms", "cause")}
+            probe
+            if probe["ok"] is False
+            else dict(probe, **{key: cut(probe[key], length) for key, length in limits if probe.get(key)})
             for probe in verdict["probes"]
         ],
     )
@@ -117,24 +186,46 @@ def host_path(folder, host):
     return os.path.join(folder, "hosts", urllib.parse.quote(host, safe="@:[]+,~ ") + ".json")
 
 
-def write_reports(folder, host, mode, verdicts, inventory_hosts):
-    """Write hosts/<host>.json and merge it into verdict.json, below `folder`. Returns the host's report.
+def page_path(folder):
+    """Where the fleet's page is below `folder`."""
+    return os.path.join(folder, "verdict.html")
 
-    Several hosts are reported at once, by processes of their own: the fleet's file is changed under a lock. OSError.
+
+def write_reports(folder, host, mode, verdicts, inventory_hosts, what=None):
+    """Write hosts/<host>.json, merge it into verdict.json and make verdict.html of that, below `folder`.
+
+    what: deployed(), or None. Returns the host's report. Several hosts are reported at once, by processes of their
+    own: the fleet's file is changed under a lock. OSError.
     """
     generated = now()
     path = host_path(folder, host)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    report = host_report(host, mode, verdicts, generated, read_json(path))
+    report = host_report(host, mode, verdicts, generated, read_json(path), what)
     write_atomic(path, _text(report))
     with _locked(os.path.join(folder, ".verdict.lock")):
         fleet = os.path.join(folder, "verdict.json")
         write_atomic(fleet, _text(merge(read_json(fleet), report, inventory_hosts, generated)))
+    write_page(folder)
     return report
 
 
+def write_page(folder):
+    """Make verdict.html of the verdict.json that is there, unless it is made of that already. OSError.
+
+    Under a lock of its own: of a hundred hosts that report at once, most then find the page made of a verdict.json
+    that has theirs in it, instead of each rendering it while the others wait to merge.
+    """
+    with _locked(os.path.join(folder, ".page.lock")):
+        text = read_text(os.path.join(folder, "verdict.json"))
+        mark = "<!-- of verdict.json, sha256 %s -->\n" % hashlib.sha256(text.encode("utf-8")).hexdigest()
+        before = read_text(page_path(folder))
+        if before is None or not before.endswith(mark):
+            write_atomic(page_path(folder), page.render(json.loads(text)) + mark)
+
+
 def _text(value):
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    """A report as bytes. Half a character, which a server may send, is written as JSON's own escape for it."""
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 @contextlib.contextmanager

@@ -67,6 +67,7 @@ def test_site_ends_with_two_verified_servers(deployment):
     for probes in verdicts.values():
         assert set(probes) == PROBES
         assert all(probes.values()), probes
+    assert "2 of 2 servers verified" in (deployment.reports / "verdict.html").read_text()
 
 
 def test_second_run_changes_nothing_and_restarts_nothing(deployment):

@@ -29,7 +29,9 @@ class Play:
     def __call__(self, port, *options, hosts=("node-1",), **variables):
         variables = {
             "fleet_servers": [plan_entry(port)],
+            "verify_simulated": "the engine",
             "fleet_deployment": {
+                "name": "a-recipe",
                 "probes": [],
                 "verify": {"effort_parameter": "reasoning_effort", "responses_api": True, "timeout_s": 5},
             },
@@ -78,6 +80,12 @@ def test_full_then_quick_then_full_again_when_it_failed(play):
         host = play.report("hosts/node-1.json")
         assert (host["ok"], host["mode"], host["last_full"]) == (True, "full", None)
         assert '"title": "Verdicts"' in output
+        assert (host["deployed"]["recipe"], host["deployed"]["simulated"]) == ("a-recipe", "the engine")
+        with open(os.path.join(play.reports, "verdict.html"), encoding="utf-8") as stream:
+            text = stream.read()
+        assert "1 of 1 server verified" in text
+        assert "a-recipe" in text
+        assert "On node-1 the platform is simulated: the engine." in text
 
         engine.requests.clear()
         status, output = play(engine.port, serve_changed=False)
@@ -146,7 +154,9 @@ MESSAGE = (
 def test_the_message_names_the_file_with_all_of_it(tmp_path):
     result, _arguments = act({"servers": [], "reports_dir": str(tmp_path)}, dict(ANSWER))
     assert result["failed"] is True
-    assert result["msg"] == MESSAGE + "\nThe whole report: %s/hosts/node-1.json" % tmp_path
+    assert result["msg"] == MESSAGE + (
+        "\nThe whole report: %s/hosts/node-1.json\nThe same as a page: %s/verdict.html" % (tmp_path, tmp_path)
+    )
     assert result["fleet_report"]["rows"] == [["node-1", "server-0", 1, "FAILED", "0/1", "failed: chat"]]
 
 

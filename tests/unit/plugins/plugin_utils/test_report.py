@@ -3,12 +3,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
 
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils import report
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +51,7 @@ def test_a_full_run_is_the_full_evidence_itself():
         "ok": True,
         "generated": NOW,
         "mode": "full",
+        "deployed": None,
         "verdicts": [verdict()],
         "last_full": None,
     }
@@ -114,14 +117,76 @@ def host(name, ok=True, verdicts=None):
     return report.host_report(name, "full", [verdict(ok=ok)] if verdicts is None else verdicts, NOW)
 
 
-def test_the_fleets_file_keeps_evidence_only_where_something_failed():
-    failed = verdict(ok=False, probes=[probe("alive"), probe("chat", False, cause="why")])
-    fleet = report.merge(None, report.host_report("node-1", "full", [failed], NOW), ["node-1"], NOW)
-    assert fleet["hosts"]["node-1"]["verdicts"][0]["probes"] == [
-        {"name": "alive", "ok": True, "ms": 5, "cause": None},
-        probe("chat", False, cause="why"),
+def test_the_fleets_file_of_few_servers_keeps_all_evidence():
+    failed = verdict(ok=False, probes=[probe("alive", got="x" * 600), probe("chat", False, cause="why")])
+    one = report.host_report("node-1", "full", [failed], NOW)
+    assert report.merge(None, one, ["node-1"], NOW)["hosts"]["node-1"] == one
+
+
+def test_the_evidence_of_passing_probes_shares_what_the_file_has_for_it(monkeypatch):
+    monkeypatch.setattr(report, "EVIDENCE", 1800)
+    long = {"sent": "s" * 1000, "got": "g" * 1000}
+    probes = [probe("chat", **long), probe("effort", False, **long), probe("census", None, sent=None, got=None)]
+    first = report.host_report("node-1", "full", [verdict(probes=probes)], NOW)
+    quick = report.host_report("node-2", "quick", [verdict(probes=probes, mode="quick")], NOW, first)
+    alone = report.merge(None, first, ["node-1"], NOW)
+    both = report.merge(alone, quick, ["node-1", "node-2"], NOW)
+
+    def lengths(fleet, host, part=None):
+        value = fleet["hosts"][host]
+        return [
+            tuple(len(one[key] or "") for key in ("sent", "got"))
+            for one in (value[part] if part else value)["verdicts"][0]["probes"]
+        ]
+
+    assert lengths(alone, "node-1") == [(600, 1000), (1000, 1000), (0, 0)]
+    for where in (("node-1",), ("node-2",), ("node-2", "last_full")):
+        assert lengths(both, *where) == [(200, 400), (1000, 1000), (0, 0)]
+    assert quick["verdicts"][0]["probes"][0]["got"] == "g" * 1000
+    monkeypatch.setattr(report, "EVIDENCE", 1)
+    assert lengths(report.merge(both, quick, ["node-1", "node-2"], NOW), "node-1")[0] == (20, 40)
+
+
+def test_what_was_deployed():
+    entries = [
+        plan_entry(8000, devices=[0, 1, 2, 3], command=["/v/bin/vllm", "serve"]),
+        plan_entry(None, "decode-0", role="decode", container={"image": "engine:1.2", "digest": "sha256:ab"}),
     ]
-    assert failed["probes"][0]["got"] == "HTTP 200 {}"
+    assert report.deployed(entries) == {
+        "recipe": None,
+        "description": None,
+        "guide": None,
+        "platform": "cpu",
+        "engine": "vllm",
+        "software": ["engine:1.2@sha256:ab"],
+        "model": {"id": "gpt-oss-120b", "repo": None, "revision": None, "format": None, "source": None},
+        "simulated": None,
+        "servers": [
+            {
+                "name": entry["name"],
+                "role": entry["role"],
+                "bind": "127.0.0.1",
+                "port": entry["port"],
+                "launcher": "process",
+                "hash": entry["hash"],
+                "devices": devices,
+            }
+            for entry, devices in zip(entries, ("0-3", "0"))
+        ],
+    }
+    assert report.deployed([], "not a recipe", "all")["simulated"] == "all"
+
+
+@pytest.mark.parametrize(
+    ("venv", "software"),
+    [
+        (None, []),
+        ({"path": "/v", "packages": ["a==1", "b==2"], "torch": "torch==3"}, ["a==1", "b==2", "torch==3"]),
+        ({"path": "/ami/venv", "create": False}, ["what is installed in /ami/venv"]),
+    ],
+)
+def test_versions_are_what_the_plan_pins(venv, software):
+    assert report.deployed([plan_entry(8000)], {"venv": venv})["software"] == software
 
 
 def test_hosts_that_left_the_inventory_are_dropped_and_ok_follows():
@@ -181,7 +246,34 @@ def test_the_files_that_are_written(tmp_path):
     quick = report.write_reports(folder, "node-1", "quick", [verdict(mode="quick")], ["node-1"])
     assert quick["last_full"]["verdicts"] == [verdict()]
     assert read(os.path.join(folder, "verdict.json"))["hosts"]["node-1"]["last_full"]["ok"] is True
-    assert sorted(os.listdir(folder)) == [".verdict.lock", "hosts", "verdict.json"]
+    assert sorted(os.listdir(folder)) == [".page.lock", ".verdict.lock", "hosts", "verdict.html", "verdict.json"]
+
+
+def test_the_page_is_of_the_fleets_file_that_is_there(tmp_path, monkeypatch):
+    folder = str(tmp_path)
+    report.write_reports(folder, "node-1", "full", [verdict()], ["node-1"], report.deployed([plan_entry(8000)]))
+    text = (tmp_path / "verdict.html").read_text()
+    assert "1 of 1 server verified" in text
+    digest = hashlib.sha256((tmp_path / "verdict.json").read_bytes()).hexdigest()
+    assert text.endswith("</html>\n<!-- of verdict.json, sha256 %s -->\n" % digest)
+
+    rendered = []
+    monkeypatch.setattr(report.page, "render", lambda value: rendered.append(value) or "page\n")
+    report.write_page(folder)
+    assert rendered == []  # it is of that file already
+    report.write_reports(folder, "node-1", "full", [verdict(ok=False)], ["node-1"])
+    assert [value["ok"] for value in rendered] == [False]
+    (tmp_path / "verdict.html").unlink()
+    report.write_page(folder)
+    assert len(rendered) == 2
+
+
+def test_half_a_character_from_a_server_is_written_and_read(tmp_path):
+    half = "name \ud83d"
+    written = report.write_reports(str(tmp_path), "node-1", "full", [verdict(probes=[probe("chat", got=half)])], [])
+    assert read(tmp_path / "hosts" / "node-1.json") == written
+    assert read(tmp_path / "verdict.json")["hosts"]["node-1"] == written
+    assert "name ⟨U+D83D⟩" in (tmp_path / "verdict.html").read_text()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]"])
@@ -214,6 +306,7 @@ def test_hosts_that_report_at_once_lose_nothing(tmp_path):
         worker.join(30)
     assert [worker.exitcode for worker in workers] == [0] * 24
     assert sorted(read(tmp_path / "verdict.json")["hosts"]) == sorted(hosts)
+    assert "192 of 192 servers verified" in (tmp_path / "verdict.html").read_text()
 
 
 # -- for people --------------------------------------------------------------------------------------------------------
