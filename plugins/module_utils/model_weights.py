@@ -57,7 +57,7 @@ def ensure(request, verify="quick", draft=None, check_mode=False):
     Raises FleetError.
     """
     try:
-        _check_draft(draft)
+        check_draft(draft)
         if SOURCES[request.source].in_place(request):
             return _ensure_in_place(request, verify, check_mode)
         return _ensure_copy(request, verify, check_mode)
@@ -310,7 +310,8 @@ def _stat_differs(folder, name, record):
     return os.stat(os.path.join(folder, name)).st_mtime_ns != record["mtime_ns"]
 
 
-def _check_draft(draft):
+def check_draft(draft):
+    """Raise FleetError unless the draft model's folder holds a configuration. None and "": there is no draft."""
     if draft and not os.path.isfile(os.path.join(draft, checkpoints.CONFIG)):
         raise FleetError(
             "There is no draft model in %s: %s is missing. Put it there, or take the draft out of the recipe."

@@ -9,13 +9,14 @@ import os
 import platform as machine
 import sys
 
-from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
+from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, guard, processes
 from ansible_collections.inference.fleet.plugins.module_utils.accelerators import detector
 from ansible_collections.inference.fleet.plugins.module_utils.accelerators.cpu import describe_cpu
 from ansible_collections.inference.fleet.plugins.module_utils.accelerators.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.model_weights import check_draft
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import existing_parent
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.shared_libraries import install_hint, missing_libraries
@@ -25,13 +26,15 @@ COMMAND_SHOWN = 120  # characters of a port holder's command
 
 
 def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", only=(), installable=(), satisfied_by=(),
-              sysroot=""):  # fmt: skip
+              model=None, sysroot=""):  # fmt: skip
     """Check the node against its plan. Nothing is changed.
 
     root: fleet_root. servers: plan entries of this node; only: the names that this run is limited to, all where empty.
     hardware: fleet_hardware, needs: the recipe's needs; an absent key and None are the same. platform: a name of
     accelerators.DETECTORS. installable: libraries that the platform's role installs where it is root. satisfied_by:
-    paths that are there once a deployment is; no free disk is asked for then. sysroot: where /proc and /sys are read.
+    paths that are there once a deployment is; no free disk is asked for then. model: the recipe's, with its paths
+    resolved; one that is to be served from a directory of the node must be there already, and whole. sysroot: where
+    /proc and /sys are read.
 
     Returns {changed, accelerators (form.py), problems: []}. FleetError tells all problems; its details hold them as
     problems: [{check, message}].
@@ -54,6 +57,7 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         ("ports", _check_ports(paths, entries, only)),
         ("memory", _check_memory(system, paths, entries, needs, only)),
         ("disk", _check_disk(paths, needs, satisfied_by)),
+        ("model", _check_model(model or {})),
     )
     problems = [{"check": check, "message": message} for check, messages in checks for message in messages]
     if problems:
@@ -236,6 +240,21 @@ def _check_disk(paths, needs, satisfied_by):
             "A first deployment needs %g GiB of free disk (needs.disk_gib), %s has %.1f GiB. Free space there, or set "
             "fleet_root to a folder on a larger disk." % (least, where, free)
         )
+
+
+def _check_model(model):
+    """What a checkpoint from the node's own directory lacks; weights that are fetched are checked when they come."""
+    if model.get("source") != "path":
+        return
+    folder = model.get("source_path") or model["path"]
+    if not os.path.isdir(folder) and os.path.isdir(model["path"]):
+        # Copied earlier, from a mount that is gone now; the copy has its own manifest.
+        folder = model["path"]
+    try:
+        checkpoints.check_format(folder, checkpoints.inspect(folder)["format"], model.get("format"))
+        check_draft((model.get("draft") or {}).get("path"))
+    except FleetError as error:
+        yield error.message
 
 
 def free_bytes(path):

@@ -120,6 +120,11 @@ options:
     type: list
     elements: path
     default: []
+  model:
+    description:
+      - The recipe's model, with its paths resolved. One whose C(source) is C(path) must be in its directory already, a
+        whole gpt_oss checkpoint of the right format, with its draft model; others come later.
+    type: dict
 attributes:
   check_mode:
     description: Can run in check mode and return what it would return otherwise.
@@ -226,6 +231,7 @@ def main():
             },
             "installable": {"type": "list", "elements": "str", "default": []},
             "satisfied_by": {"type": "list", "elements": "path", "default": []},
+            "model": {"type": "dict"},
         },
         supports_check_mode=True,
     )

@@ -51,9 +51,10 @@ def test_a_port_of_somebody_else_is_an_error_before_anything_is_installed(deploy
     [
         ({"needs": {"host_memory_gib": 4000}}, "memory"),
         ({"needs": {"disk_gib": 4000000}, "venv": {"verify_imports": ["json"]}}, "disk"),
+        ({"model": {"source": "path", "path": "/nowhere/model"}}, "/nowhere/model"),
     ],
 )
-def test_too_little_memory_or_disk_is_an_error_before_anything_is_installed(deployment, override, text):
+def test_too_little_memory_or_disk_or_no_model_is_an_error_before_anything_is_installed(deployment, override, text):
     run = deployment.site(override=override)
     run.failed("Preflight found 1 problem", text)
     assert not deployment.root.exists()
