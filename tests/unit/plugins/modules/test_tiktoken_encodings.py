@@ -11,8 +11,8 @@ import http.server
 import json
 import os
 import shutil
-import sys
 import threading
+import venv
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import tiktoken_encodings as te
@@ -280,9 +280,12 @@ def test_from_the_package(place, tmp_path):
     assert applied["files"]["o200k_base"]["source"] == "package " + source["python"]
 
 
-def test_from_a_python_without_the_package(place):
-    failed = place.run(sources=[{"type": "package", "python": sys.executable}])
-    assert "package %s: oss-harmony is not installed in %s" % (sys.executable, sys.prefix) in failed["msg"]
+def test_from_a_python_without_the_package(place, tmp_path):
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False)
+    python = str(bare / "bin" / "python")
+    failed = place.run(sources=[{"type": "package", "python": python}])
+    assert "package %s: oss-harmony is not installed in %s" % (python, bare) in failed["msg"]
 
 
 def test_a_folder_that_cannot_be_made(place, tmp_path):
