@@ -96,7 +96,6 @@ def test_tensor_bytes_are_the_checkpoints(model, weights_format, total_size):
     assert capacity.weights_bytes(model, weights_format) == total_size
 
 
-@pytest.mark.skipif(not STANDIN.exists(), reason="the stand-in checkpoint is not part of this checkout")
 def test_dimensions_of_the_stand_in_are_its_config_s():
     config = json.loads(STANDIN.read_text())["config"]
     model = MODELS["inference-fleet/gpt-oss-tiny-standin"]
