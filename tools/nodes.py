@@ -318,6 +318,8 @@ def create(names, platform="cpu"):
             "--label", "%s=%s" % (LABEL, ROOT), "--label", "inference.fleet.platform=" + platform,
             # all that systemd needs of the host: to mount, and a cgroup tree of its own
             "--cap-add", "SYS_ADMIN", "--cgroupns", "private", "--stop-signal", "SIGRTMIN+3",
+            # as root of a machine may: look at other users' processes, who holds a port
+            "--cap-add", "SYS_PTRACE",
             "--tmpfs", "/run:exec,mode=755", "--tmpfs", "/run/lock", "--tmpfs", "/tmp:exec,mode=1777",
             tag,
         )  # fmt: skip
