@@ -70,7 +70,7 @@ class Node:
         return done.stdout
 
     def copy(self, path, destination):
-        """Copy a file or what is in a folder (path/.) of this machine to a folder of the node."""
+        """Copy a file of this machine, or what is in a folder (path/.), to a folder of the node that is no tmpfs."""
         docker("cp", str(path), "%s:%s" % (self.container, destination))
 
     def reboot(self):

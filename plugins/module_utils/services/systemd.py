@@ -33,7 +33,7 @@ SUFFIX = ".service"
 DESCRIPTION = "inference.fleet server "  # what tells our servers from other units of the same prefix
 HEADER = "# A server of inference.fleet, which overwrites this file.\n"
 STOP_WAIT_S = 15  # TERM to KILL
-CALL_S = 60  # a stop takes at most twice STOP_WAIT_S: the second for what SIGKILL does not end at once
+CALL_S = 60
 RESTART_S = 1  # the guard counts starts and delays them; this holds where not even the guard can be executed
 SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
          "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job")  # fmt: skip
@@ -177,8 +177,8 @@ class Systemd(ServiceManager):
 
     # ---- units
 
-    def _call(self, program, *arguments):
-        """What the program prints. FleetError where it fails, with its words."""
+    def _call(self, program, *arguments, more_s=0):
+        """What the program prints. FleetError where it fails, with its words, or takes longer than CALL_S + more_s."""
         path = shutil.which(program, path=guard.PATH)
         if path is None:
             raise FleetError("There is no %s on this node, which manager: systemd needs. Use manager: supervisord."
@@ -192,12 +192,12 @@ class Systemd(ServiceManager):
                 env={"PATH": guard.PATH, "LANG": "C.UTF-8"},
                 encoding="utf-8",
                 errors="replace",
-                timeout=CALL_S,
+                timeout=CALL_S + more_s,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise FleetError("'%s' did not end within %d s. See what systemd is at with: systemctl list-jobs."
-                             % (command, CALL_S)) from error  # fmt: skip
+                             % (command, CALL_S + more_s)) from error  # fmt: skip
         if done.returncode:
             raise FleetError("'%s' failed: %s" % (command, (done.stderr or done.stdout).strip() or "no words"))
         return done.stdout
@@ -226,7 +226,8 @@ class Systemd(ServiceManager):
         units = [unit_of(name) for name in names if name in held]
         if not units:
             return
-        self._call("systemctl", "stop", "--", *units)
+        # a leader ends after those that start after it; each gets the time twice, for TERM and for what KILL leaves
+        self._call("systemctl", "stop", "--", *units, more_s=2 * STOP_WAIT_S * len(units))
         # one that ended badly when it was told to stop would be held as failed for ever
         self._reset(name for name in names if name in held)
 

@@ -93,7 +93,7 @@ def manager(tmp_path, monkeypatch):
     made = systemd.Systemd(NodePaths(""), python="/usr/bin/python3", units=str(tmp_path))
     made.calls, made.answers = [], {}
 
-    def call(program, *arguments):
+    def call(program, *arguments, more_s=0):
         made.calls.append(" ".join([program, *arguments]))
         words = [program, *arguments]
         return made.answers.get(words[1], "") if program == "systemctl" else made.answers[program]
