@@ -57,4 +57,5 @@ soak: .venv
 	$(BIN)/python tools/run.py pytest tests/e2e -m soak -s
 
 clean:
+	test ! -d .cache/nodes || $(PYTHON) tools/nodes.py destroy
 	rm -rf .venv .ansible .cache build reports

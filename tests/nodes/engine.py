@@ -4,7 +4,7 @@
 """The engine of test nodes: the scripted engine of the unit tests as a program, with a child as vLLM's EngineCore.
 
 It takes any argument, so that a test can plan what it likes; it knows --port and --model, --slow SECONDS before it
-listens, --stubborn for a child that ignores TERM, and --die to end at once.
+listens, and --die to end at once. The child ignores TERM once it has got USR1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--model", required=True)
 parser.add_argument("--slow", type=float, default=0)
-parser.add_argument("--stubborn", action="store_true")
 parser.add_argument("--die", action="store_true")
 options, _rest = parser.parse_known_args()
 
@@ -29,7 +28,7 @@ if options.die:
     raise SystemExit("no device to run on")
 if os.fork() == 0:
     os.setsid()  # out of the process group: only the cgroup still holds it
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if options.stubborn else signal.SIG_DFL)
+    signal.signal(signal.SIGUSR1, lambda *unused: signal.signal(signal.SIGTERM, signal.SIG_IGN))
     while True:
         time.sleep(60)
 time.sleep(options.slow)
