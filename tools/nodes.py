@@ -34,6 +34,7 @@ KEY = CACHE / "id_ed25519"
 USER = "admin"  # logs in with the key and may sudo, as the accounts of machine images do
 LABEL = "inference.fleet.node"
 NETWORK = "inference-fleet-nodes"
+BRIDGE = "fleet-nodes0"
 SUBNET = "172.30.77.0/24"
 SUITE = "bookworm"
 # What machine images have anyway: systemd, ssh, sudo, Python.
@@ -135,7 +136,7 @@ def ensure_engine():
     with open(log, "wb") as stream:
         daemon = subprocess.Popen(
             ["dockerd", "--host", "unix://%s" % SOCKET, "--data-root", str(CACHE / "docker"),
-             "--exec-root", str(OWN / "exec"), "--pidfile", str(OWN / "docker.pid")],
+             "--exec-root", str(OWN / "exec"), "--pidfile", str(OWN / "docker.pid"), "--bridge", "none"],
             stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True, cwd="/",
         )  # fmt: skip
     end = time.monotonic() + 60
@@ -163,6 +164,8 @@ def end_engine():
         return
     if docker("ps", "--quiet", check=False):
         return
+    # its bridge would outlive the engine, and take the addresses from the next one's
+    docker("network", "rm", NETWORK, check=False)
     os.kill(daemon["pid"], signal.SIGTERM)
     end = time.monotonic() + 30
     while _ticks(daemon["pid"]) == daemon["ticks"]:
@@ -229,7 +232,7 @@ def build():
         context.mkdir(exist_ok=True)
         (context / "authorized_keys").write_text(key)
         docker("build", "--quiet", "--tag", tag, "--build-arg", "BASE=" + base, "--label", LABEL + "=image",
-               "--file", str(DOCKERFILE), str(context), DOCKER_BUILDKIT="0")  # fmt: skip
+               "--network", "none", "--file", str(DOCKERFILE), str(context), DOCKER_BUILDKIT="0")  # fmt: skip
         say("made %s in %d s" % (tag, time.monotonic() - began))
     return tag
 
@@ -290,7 +293,8 @@ def nodes():
 
 def ensure_network():
     if not docker("network", "ls", "--quiet", "--filter", "name=^%s$" % NETWORK):
-        docker("network", "create", "--subnet", SUBNET, NETWORK)
+        # a bridge with a name is taken over where an engine that was killed left it
+        docker("network", "create", "--subnet", SUBNET, "--opt", "com.docker.network.bridge.name=" + BRIDGE, NETWORK)
 
 
 def free_address():

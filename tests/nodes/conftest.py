@@ -140,12 +140,12 @@ def site(nodes, tmp_path_factory):
     """One node for all tests of a file, removed at the end whatever happens."""
     began = time.monotonic()
     name = "test-%d" % os.getpid()
-    (node,) = nodes.create([name])
-    print("node: %.1f s" % (time.monotonic() - began))
     try:
+        (node,) = nodes.create([name])
+        print("node: %.1f s" % (time.monotonic() - began))
         node.ssh("mkdir -p /opt/engine /opt/model")
         node.copy(HERE / "engine.py", "/opt/engine/")
         node.copy(CLONE / "tests" / "unit" / "engines" / "scripted_engine.py", "/opt/engine/")
         yield Site(node, tmp_path_factory.mktemp("site"))
     finally:
-        nodes.docker("rm", "--force", "--volumes", node.container)
+        nodes.docker("rm", "--force", "--volumes", nodes.container_name(name), check=False)
