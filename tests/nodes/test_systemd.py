@@ -63,8 +63,11 @@ def test_a_server_is_a_unit_of_its_user(site):
 
 def test_a_changed_argument_restarts_one_of_two(site):
     before = site.pids()
+    reloads = "journalctl --boot _PID=1 --grep '^Reloading' --output cat --no-pager | wc -l"
+    reloaded = site.node.ssh(reloads)
     run = site.site(override={"instances": {"server-1": {"arguments": {"other": 1}}}}).ok()
     assert run.count("changed") == 1
+    assert site.node.ssh(reloads) == reloaded  # the unit is the same, so systemd did not read it again
     after = site.pids()
     assert after["server-0"] == before["server-0"]
     assert after["server-1"] != before["server-1"]
