@@ -43,7 +43,7 @@ e2e: .venv
 # Servers under a real systemd, on a node in a container: needs root and Docker, which is started where none runs.
 # Without them it says so and is left out; with CI set it fails.
 nodes nodes-test: .venv
-	$(BIN)/python tools/run.py pytest tests/nodes
+	$(BIN)/python tools/run.py pytest -x tests/nodes
 
 # A node to try things on: make node PLATFORM=cpu prints how to reach it, make node-stop removes all of this clone.
 node: .venv

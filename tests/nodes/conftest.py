@@ -143,7 +143,7 @@ def site(nodes, tmp_path_factory):
     try:
         (node,) = nodes.create([name])
         print("node: %.1f s" % (time.monotonic() - began))
-        node.ssh("mkdir -p /opt/engine /opt/model")
+        node.ssh("mkdir -p /opt/engine")
         node.copy(HERE / "engine.py", "/opt/engine/")
         node.copy(CLONE / "tests" / "unit" / "engines" / "scripted_engine.py", "/opt/engine/")
         yield Site(node, tmp_path_factory.mktemp("site"))
