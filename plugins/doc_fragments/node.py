@@ -31,7 +31,7 @@ options:
     description:
       - The service manager that starts the servers and keeps them up.
       - V(auto) is V(systemd) where the node was booted with it and O(root) is empty, V(supervisord) otherwise.
-      - V(systemd) is not built yet in this version.
+      - V(systemd) is for the system's own servers and needs an empty O(root) and root's rights.
     type: str
     default: auto
     choices: [auto, systemd, supervisord]

@@ -692,7 +692,9 @@ class _Staging:
 def _stage(node, staging, action, one, owner):
     entry = one.entry
     name = entry["name"]
-    staging.add(node.manager.definition_path(name), one.definition)
+    path = node.manager.definition_path(name)
+    if read_text(path) != one.definition:  # a new file of the same text would make systemd read all units again
+        staging.add(path, one.definition)
     if action.kind == "redefine":
         return
     staging.add(node.paths.entry(name), json.dumps(entry, indent=1, sort_keys=True, ensure_ascii=False) + "\n")

@@ -11,8 +11,9 @@ version_added: 0.1.0
 description:
   - Compares the plan's entries with what is deployed and what runs, and changes only what differs. Missing servers are
     started, changed ones restarted, and servers of an earlier plan that are no longer in it are stopped and removed.
-  - It starts and returns; M(inference.fleet.engine_ready) waits. A stop takes up to 20 seconds, is sent to the whole
-    process group, TERM and then KILL, and is proven by the absence of processes and the free port.
+  - It starts and returns; M(inference.fleet.engine_ready) waits. A stop takes up to 20 seconds (systemd stops a leader
+    after those that start after it), is sent to the whole process group or cgroup, TERM and then KILL, and is proven by
+    the absence of processes and the free port.
   - All new files are checked and written beside the old ones, and ports are looked up, before anything is stopped.
   - A server restarts by itself when it ends, up to five times within ten start budgets; then it is C(failed), and the
     next run with O(state=started) starts it again.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import abc
 import os
+import pwd
+import subprocess
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 
@@ -94,6 +96,28 @@ class ServiceManager(abc.ABC):
         """Paths of files that hold the server's output and that are deleted with it, existing ones only."""
 
 
+def can_execute(user, python):
+    """Whether the user can start this interpreter; only root can try, and others run servers as themselves."""
+    if os.getuid() != 0:
+        return True
+    found = pwd.getpwnam(user)
+    try:
+        subprocess.run(
+            [python, "-I", "-S", "-c", ""],
+            user=found.pw_uid,
+            group=found.pw_gid,
+            extra_groups=[],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
+
+
 def get_manager(name, paths, toolkit=None):
     """The service manager `name`: systemd, supervisord, or auto.
 
@@ -105,12 +129,16 @@ def get_manager(name, paths, toolkit=None):
     chosen = name
     if name == "auto":
         chosen = "systemd" if os.path.isdir(SYSTEMD_RUNS) and not paths.root else "supervisord"
+    # here, since they import this package
     if chosen == "systemd":
-        raise FleetError(
-            "The service manager systemd%s is not built yet in this version of inference.fleet. Use manager: "
-            "supervisord." % (" (chosen by manager: auto)" if name == "auto" else "")
-        )
-    # here, since it imports this package
+        if paths.root:
+            raise FleetError(
+                "manager: systemd runs the system's own servers only, but the root is %s. Use manager: supervisord, or "
+                "an empty root." % paths.root
+            )
+        from ansible_collections.inference.fleet.plugins.module_utils.services import systemd
+
+        return systemd.Systemd(paths)
     from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord
 
     return supervisord.Supervisord(paths, toolkit or paths.toolkit)

@@ -28,7 +28,7 @@ import xmlrpc.client
 
 from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.services import ServiceManager, Status
+from ansible_collections.inference.fleet.plugins.module_utils.services import ServiceManager, Status, can_execute
 
 REAPER = guard.PREFIX + "reaper"
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
@@ -127,7 +127,7 @@ class Supervisord(ServiceManager):
                 "toolkit." % self.program
             )
         for user in users:
-            if not _can_execute(user, self.python):
+            if not can_execute(user, self.python):
                 return (
                     "the user '%s' may not execute %s, which runs the guard of each server. Choose another with "
                     "ansible_python_interpreter." % (user, self.python)
@@ -432,28 +432,6 @@ def _status(row):
     if state == "STOPPED":
         return Status("down")
     return Status("failed", None, row["spawnerr"] or "supervisord says %s" % state)
-
-
-def _can_execute(user, python):
-    """Whether the user can start this interpreter; only root can try, and others run servers as themselves."""
-    if os.getuid() != 0:
-        return True
-    found = pwd.getpwnam(user)
-    try:
-        subprocess.run(
-            [python, "-I", "-S", "-c", ""],
-            user=found.pw_uid,
-            group=found.pw_gid,
-            extra_groups=[],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return False
-    return True
 
 
 def _private_folder(path):

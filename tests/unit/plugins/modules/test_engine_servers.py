@@ -471,8 +471,8 @@ def test_what_cannot_be_done_is_said(node):
     cases = [
         ({"only": ["server-7"]}, [zero, one], "only names server-7, which is not a server here; known: server-0, "
                                               "server-1."),
-        ({"manager": "systemd"}, [zero], "The service manager systemd is not built yet in this version of "
-                                         "inference.fleet. Use manager: supervisord."),
+        ({"manager": "systemd"}, [zero], "manager: systemd runs the system's own servers only, but the root is %s. Use "
+                                         "manager: supervisord, or an empty root." % node.root),
         ({"root": "relative"}, [zero], "fleet_root must be an absolute path or empty, got 'relative'."),
         ({}, [rehash(zero, start={"after": ["leader"]})],
          "Server 'server-0' starts after 'leader', which is not among the servers: server-0."),
@@ -505,7 +505,7 @@ def test_a_server_of_another_user(monkeypatch):
     node = SmallNode(folder)
     shutil.copy(small_node.ENGINE, folder)  # where every user may read it
     python = shutil.which("python3", path="/usr/bin")
-    if python is None or not supervisord._can_execute("nobody", python):
+    if python is None or not supervisord.can_execute("nobody", python):
         pytest.skip("there is no /usr/bin/python3 that every user may execute")
     try:
         with small_node.watched(folder):
@@ -633,9 +633,4 @@ def test_auto_is_supervisord_on_a_root_of_its_own(node, monkeypatch):
     assert services.get_manager("auto", node.paths).name == "supervisord"
     monkeypatch.setattr(services, "SYSTEMD_RUNS", "/")
     assert services.get_manager("auto", node.paths).name == "supervisord"
-    with pytest.raises(services.FleetError) as caught:
-        services.get_manager("auto", NodePaths(""))
-    assert caught.value.message == (
-        "The service manager systemd (chosen by manager: auto) is not built yet in this version of inference.fleet. "
-        "Use manager: supervisord."
-    )
+    assert services.get_manager("auto", NodePaths("")).name == "systemd"

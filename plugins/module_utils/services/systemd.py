@@ -1,0 +1,308 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""systemd (240 or newer) as the service manager of the system's own servers: one unit for each.
+
+A unit says nothing about the engine but limits and order: the guard reads command and environment from the entry, so
+that no word of them meets systemd's expansion of %, $ and quotes, and no secret is in a unit.
+
+`systemctl daemon-reload` takes the devices away from containers that were started with --gpus, since systemd writes its
+own idea of their device cgroups. So it is called only where systemd says that it holds an older version of a unit that
+is about to be started, and before the start; enabling and disabling go without it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+from ansible_collections.inference.fleet.plugins.module_utils import guard
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.services import (
+    SYSTEMD_RUNS,
+    ServiceManager,
+    Status,
+    can_execute,
+)
+
+UNITS = "/etc/systemd/system"
+SUFFIX = ".service"
+DESCRIPTION = "inference.fleet server "  # what tells our servers from other units of the same prefix
+HEADER = "# A server of inference.fleet, which overwrites this file.\n"
+STOP_WAIT_S = 15  # TERM to KILL
+CALL_S = 60
+RESTART_S = 1  # the guard counts starts and delays them; this holds where not even the guard can be executed
+SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
+         "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job")  # fmt: skip
+CLD_EXITED = 1  # siginfo's si_code, wait(2): it exited; anything else is a signal
+
+
+def unit_word(text, variables=True):
+    """`text` as one word of a command line in a unit, in double quotes: systemd.syntax(7), systemd.service(5).
+
+    variables: whether systemd expands $NAME in it; it does so in arguments and not in other settings. FleetError for a
+    text with a NUL, which no argument can hold.
+    """
+    if "\0" in text:
+        raise FleetError("%r cannot stand in a unit of systemd: it has a NUL character." % text)
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    if variables:
+        escaped = escaped.replace("$", "$$")
+    # no raw control character: the unit's format is one of lines; bytes that are no UTF-8 would void the whole line
+    escaped = re.sub(r"[\x01-\x1f\x7f]", lambda match: "\\x%02x" % ord(match.group()), escaped)
+    escaped = re.sub("[\udc80-\udcff]", lambda match: "\\x%02x" % (ord(match.group()) - 0xDC00), escaped)
+    return '"%s"' % escaped
+
+
+def unit_command(argv):
+    """argv as the value of ExecStart. The first word is a path, in which systemd expands no variable."""
+    if not os.path.isabs(argv[0]) or "$" in argv[0]:
+        raise FleetError("%r cannot be a unit's program: it must be an absolute path without '$'." % argv[0])
+    return " ".join([unit_word(argv[0], variables=False), *(unit_word(item) for item in argv[1:])])
+
+
+def parse_show(text):
+    """[{property: value}] of what `systemctl show` prints: a block of lines for each unit, an empty line between."""
+    blocks = []
+    for block in text.split("\n\n"):
+        properties = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
+        if properties:
+            blocks.append(properties)
+    return blocks
+
+
+class Systemd(ServiceManager):
+    """See ServiceManager. A unit file on disk is enabled as well, so that a reboot starts the server."""
+
+    name = "systemd"
+
+    def __init__(self, paths, python=None, units=UNITS):
+        self.paths = paths
+        self.python = python or sys.executable
+        self.units = units
+        self.guard = paths.lib + "/lib/guard.py"
+
+    # ---- files
+
+    def problem(self, users=()):
+        if not os.path.isdir(SYSTEMD_RUNS):
+            return "this node was not booted with systemd. Use manager: supervisord."
+        if os.getuid() != 0:
+            return "only root may change the system's units. Use become."
+        for user in users:
+            if not can_execute(user, self.python):
+                return (
+                    "the user '%s' may not execute %s, which runs the guard of each server. Choose another with "
+                    "ansible_python_interpreter." % (user, self.python)
+                )
+        return None
+
+    def shared_files(self):
+        return {}
+
+    def definition(self, entry, user):
+        name = entry["name"]
+        argv = [self.python, "-I", self.guard, "run", self.paths.entry(name), "--state", self.paths.server_state(name)]
+        argv += ["--secrets", self.paths.secret(name), "--root", self.paths.root]
+        # The order of starting alone; that a leader is healthy is what the guard waits for.
+        leaders = [unit_of(leader) for leader in entry["start"]["after"]]
+        lines = [
+            HEADER.rstrip("\n"),
+            "[Unit]",
+            "Description=" + DESCRIPTION + name,
+            "Wants=" + " ".join(["network-online.target", *leaders]),
+            "After=" + " ".join(["network-online.target", *leaders]),
+            "# the guard keeps the start limit, since its interval follows from the start budget",
+            "StartLimitIntervalSec=0",
+            "",
+            "[Service]",
+            "Type=simple",
+            "ExecStart=" + unit_command(argv),
+            "Restart=always",
+            "RestartSec=%d" % RESTART_S,
+            "RestartPreventExitStatus=%d" % guard.START_LIMIT_EXIT,
+            "KillMode=control-group",
+            "TimeoutStopSec=%d" % STOP_WAIT_S,
+        ]
+        if user is not None:
+            lines.append("User=" + user.replace("%", "%%"))
+        if entry["cpus"]:
+            lines.append("CPUAffinity=" + entry["cpus"])
+        lines += [
+            "LimitNOFILE=1048576",
+            "LimitMEMLOCK=infinity",
+            "TasksMax=infinity",
+            "# where guards leave their records; it is made anew after a reboot and stays when a server stops",
+            "RuntimeDirectory=inference-fleet/servers",
+            "RuntimeDirectoryPreserve=yes",
+            "SyslogIdentifier=" + guard.PREFIX + name,
+            "LogRateLimitIntervalSec=0",
+            *hardening(entry["platform"]),
+            "",
+            "[Install]",
+            "WantedBy=multi-user.target",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def definition_path(self, name):
+        return "%s/%s" % (self.units, unit_of(name))
+
+    def defined(self):
+        try:
+            files = os.listdir(self.units)
+        except FileNotFoundError:
+            return []
+        names = (name_of(file) for file in files)
+        return sorted(name for name in names if name is not None and self._is_ours(name))
+
+    def _is_ours(self, name):
+        try:
+            with open(self.definition_path(name), encoding="utf-8", errors="replace") as stream:
+                return stream.readline() == HEADER
+        except OSError:
+            return False
+
+    def log_tail(self, name, lines):
+        if lines < 1:
+            return []
+        text = self._call("journalctl", "--identifier", guard.PREFIX + name, "--lines", str(lines), "--output", "cat",
+                          "--quiet", "--no-pager", "--all")  # fmt: skip
+        return text.splitlines()[-lines:]
+
+    def log_files(self, name):
+        return []  # the journal's own are not divided by server; journald rotates them
+
+    # ---- units
+
+    def _call(self, program, *arguments, more_s=0):
+        """What the program prints. FleetError where it fails, with its words, or takes longer than CALL_S + more_s."""
+        path = shutil.which(program, path=guard.PATH)
+        if path is None:
+            raise FleetError("There is no %s on this node, which manager: systemd needs. Use manager: supervisord."
+                             % program)  # fmt: skip
+        command = "%s %s" % (program, " ".join(arguments))
+        try:
+            done = subprocess.run(
+                [path, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env={"PATH": guard.PATH, "LANG": "C.UTF-8"},
+                encoding="utf-8",
+                errors="replace",
+                timeout=CALL_S + more_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise FleetError("'%s' did not end within %d s. See what systemd is at with: systemctl list-jobs."
+                             % (command, CALL_S + more_s)) from error  # fmt: skip
+        if done.returncode:
+            raise FleetError("'%s' failed: %s" % (command, (done.stderr or done.stdout).strip() or "no words"))
+        return done.stdout
+
+    def _show(self, units):
+        """{name: {property: value}} of these units (patterns allowed: those are matched against loaded units only)."""
+        text = self._call("systemctl", "show", "--no-pager", "--property=" + ",".join(SHOWN), "--", *units)
+        return {name_of(block["Id"]): block for block in parse_show(text) if name_of(block.get("Id", "")) is not None}
+
+    def statuses(self):
+        if not os.path.isdir(SYSTEMD_RUNS):
+            return {}
+        defined = self.defined()
+        # the pattern finds what runs on though its unit file is gone
+        shown = self._show([guard.PREFIX + "*" + SUFFIX, *map(unit_of, defined)])
+        found = {}
+        for name, block in shown.items():
+            if name in defined or block["Description"] == DESCRIPTION + name:
+                status = unit_status(block)
+                if name in defined or status.state != "down":
+                    found[name] = status
+        return found
+
+    def stop(self, names):
+        held = self.statuses()
+        units = [unit_of(name) for name in names if name in held]
+        if not units:
+            return
+        # a leader ends after those that start after it; each gets the time twice, for TERM and for what KILL leaves
+        self._call("systemctl", "stop", "--", *units, more_s=2 * STOP_WAIT_S * len(units))
+        # one that ended badly when it was told to stop would be held as failed for ever
+        self._reset(name for name in names if name in held)
+
+    def _reset(self, names):
+        shown = self._show([unit_of(name) for name in names])
+        failed = [unit_of(name) for name, block in shown.items() if block["ActiveState"] == "failed"]
+        if failed:
+            self._call("systemctl", "reset-failed", "--", *failed)
+
+    def start(self, names):
+        units = [unit_of(name) for name in names]
+        self._call("systemctl", "enable", "--quiet", "--no-reload", "--", *units)
+        shown = self._show(units)
+        if any(block["NeedDaemonReload"] == "yes" or block["LoadState"] != "loaded" for block in shown.values()):
+            self._call("systemctl", "daemon-reload")
+        self._call("systemctl", "start", "--no-block", "--", *units)
+
+    def drop(self, names):
+        names = [name for name in names if os.path.lexists(self.definition_path(name))]
+        if not names:
+            return
+        self._call("systemctl", "disable", "--quiet", "--no-reload", "--", *map(unit_of, names))
+        self._reset(names)
+        for name in names:
+            os.unlink(self.definition_path(name))
+
+    def finish(self):
+        pass  # systemd is not ours to end
+
+
+def unit_of(name):
+    """The unit of the server `name`."""
+    return guard.PREFIX + name + SUFFIX
+
+
+def name_of(unit):
+    """The server's name of a unit, None where it cannot be one of ours."""
+    fits = unit.startswith(guard.PREFIX) and unit.endswith(SUFFIX)
+    return unit[len(guard.PREFIX) : -len(SUFFIX)] if fits else None
+
+
+def unit_status(block):
+    """The Status of one unit from its properties."""
+    state = block["ActiveState"]
+    pid = int(block.get("MainPID") or 0) or None
+    if block["LoadState"] not in ("loaded", "not-found") and pid is None:
+        return Status("failed", None, "systemd cannot load its unit: " + (block.get("LoadError") or block["LoadState"]))
+    if state == "failed":
+        limit = block.get("ExecMainStatus") == str(guard.START_LIMIT_EXIT)
+        return Status("failed", None, "start limit" if limit else ending(block))
+    if block["SubState"] == "auto-restart":
+        return Status("restarting", None, ending(block))
+    if state == "inactive":
+        return Status("up") if block.get("Job") not in (None, "", "0") else Status("down")
+    return Status("up", pid)
+
+
+def ending(block):
+    """How the unit's process ended, for a person."""
+    if block.get("Result") in ("exit-code", "success", "signal", "core-dump", "oom-kill"):
+        how = "exit status" if block.get("ExecMainCode") == str(CLD_EXITED) else "signal"
+        text = "it ended with %s %s" % (how, block.get("ExecMainStatus"))
+        return text + (", out of memory" if block["Result"] == "oom-kill" else "")
+    return "systemd says %s" % block.get("Result")
+
+
+def hardening(platform):
+    """Settings that an engine with device files, shared memory and children can live with.
+
+    Not here: PrivateDevices, ProtectClock and any Device… setting, which close the device cgroup to accelerators;
+    PrivateTmp and PrivateIPC, since the servers of a node meet in /tmp and /dev/shm (NCCL, CUDA IPC, ZeroMQ);
+    ProtectHome, since an AMI's environment lies below a home; MemoryDenyWriteExecute, since engines compile kernels.
+    """
+    lines = ["ProtectSystem=full", "ProtectControlGroups=yes"]
+    if platform != "nvidia":
+        # CUDA starts the setuid program nvidia-modprobe where a device file is missing; these would keep it from that
+        lines += ["NoNewPrivileges=yes", "RestrictSUIDSGID=yes", "ProtectKernelTunables=yes"]
+    return lines

@@ -1,0 +1,39 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The engine of test nodes: the scripted engine of the unit tests as a program, with a child as vLLM's EngineCore.
+
+It takes any argument, so that a test can plan what it likes; it knows --port and --model, --slow SECONDS before it
+listens, and --die to end at once. The child ignores TERM once it has got USR1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+
+import scripted_engine
+
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--port", type=int, required=True)
+parser.add_argument("--model", required=True)
+parser.add_argument("--slow", type=float, default=0)
+parser.add_argument("--die", action="store_true")
+options, _rest = parser.parse_known_args()
+
+print("engine %d starts" % os.getpid(), flush=True)
+if options.die:
+    raise SystemExit("no device to run on")
+if os.fork() == 0:
+    os.setsid()  # out of the process group: only the cgroup still holds it
+    signal.signal(signal.SIGUSR1, lambda *unused: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    while True:
+        time.sleep(60)
+time.sleep(options.slow)
+scripted_engine.PORTS = [options.port]
+with scripted_engine.ScriptedEngine(model=options.model):
+    print("listening", flush=True)
+    while True:
+        time.sleep(60)

@@ -1,0 +1,357 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The units as systemd reads them, and systemd's words as we read them. tests/nodes does the same with a real one."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import services
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.services import systemd
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+# every byte that an argument can hold, as Python decodes it: text, control characters and what is no UTF-8
+TEXT = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]))
+ARGUMENT = TEXT | st.binary().map(lambda data: os.fsdecode(data.replace(b"\0", b"\1")))
+NASTY = '%n %% $HOME ${HOME} $$ " \' \\ \\x41 \t\n; # {"a": [1]} é 漢 \udcff \\'
+
+
+def read_words(line):
+    """The arguments that systemd makes of a command line: words, then specifiers, then variables; bytes."""
+    words, at = [], 0
+    while at < len(line):
+        assert line[at] == '"', line
+        word = bytearray()
+        at += 1
+        while line[at] != '"':
+            if line[at] == "\\":
+                if line[at + 1] == "x":
+                    word += bytes([int(line[at + 2 : at + 4], 16)])
+                    at += 4
+                    continue
+                assert line[at + 1] in '\\"', line
+                at += 1
+            word += line[at].encode()
+            at += 1
+        assert line[at : at + 2] in ('" ', '"')
+        at += 2
+        words.append(bytes(word))
+    expanded = []
+    for number, word in enumerate(words):
+        assert re.fullmatch(rb"(?s)(%%|[^%])*", word), word
+        word = word.replace(b"%%", b"%")
+        if number:
+            assert re.fullmatch(rb"(?s)(\$\$|[^$])*", word), word
+            word = word.replace(b"$$", b"$")
+        expanded.append(word)
+    return expanded
+
+
+@given(st.lists(ARGUMENT))
+@example([NASTY, "", " ", ";", "-", "$", "%"])
+def test_a_command_arrives_as_it_is(arguments):
+    argv = ['/opt/a 100% "venv"/bin/python', *arguments]
+    line = systemd.unit_command(argv)
+    assert "\n" not in line
+    assert "\0" not in line
+    line.encode("utf-8")  # one undecodable byte would void the line
+    assert not line.endswith("\\")  # a continued line
+    assert read_words(line) == [os.fsencode(item) for item in argv]
+
+
+@pytest.mark.parametrize("program", ["python", "./python", "/opt/$x/python", ""])
+def test_a_program_that_no_unit_can_name_is_refused(program):
+    with pytest.raises(FleetError) as caught:
+        systemd.unit_command([program])
+    assert caught.value.message == (
+        "%r cannot be a unit's program: it must be an absolute path without '$'." % program
+    )  # fmt: skip
+
+
+def test_a_nul_is_refused():
+    with pytest.raises(FleetError) as caught:
+        systemd.unit_word("a\0b")
+    assert caught.value.message == "'a\\x00b' cannot stand in a unit of systemd: it has a NUL character."
+
+
+def entry(name="server-0", **changes):
+    one = {"name": name, "platform": "cpu", "cpus": None, "start": {"after": []}, "environment": {"A": "%h $HOME"},
+           "command": ["/engine", NASTY]}  # fmt: skip
+    return dict(one, **changes)
+
+
+@pytest.fixture
+def manager(tmp_path, monkeypatch):
+    """A Systemd of a folder of units, with `calls` and `answers` in place of the programs."""
+    monkeypatch.setattr(systemd, "SYSTEMD_RUNS", str(tmp_path))
+    made = systemd.Systemd(NodePaths(""), python="/usr/bin/python3", units=str(tmp_path))
+    made.calls, made.answers = [], {}
+
+    def call(program, *arguments, more_s=0):
+        made.calls.append(" ".join([program, *arguments]))
+        words = [program, *arguments]
+        return made.answers.get(words[1], "") if program == "systemctl" else made.answers[program]
+
+    monkeypatch.setattr(made, "_call", call)
+    return made
+
+
+def define(manager, *names):
+    for name in names:
+        with open(manager.definition_path(name), "w", encoding="utf-8") as stream:
+            stream.write(manager.definition(entry(name), "inference-fleet"))
+
+
+def shown(name="server-0", **changes):
+    block = {
+        "Id": "inference-fleet-%s.service" % name, "Description": "inference.fleet server " + name,
+        "LoadState": "loaded", "LoadError": "", "ActiveState": "active", "SubState": "running", "Result": "success",
+        "MainPID": "42", "ExecMainCode": "0", "ExecMainStatus": "0", "NeedDaemonReload": "no", "Job": "0",
+    }  # fmt: skip
+    block.update(changes)
+    return "".join("%s=%s\n" % item for item in block.items())
+
+
+def test_the_whole_unit(manager):
+    after = {"after": ["leader", "etcd"]}
+    text = manager.definition(entry(cpus="0-3,8", start=after), "inference-fleet")
+    assert text == (
+        "# A server of inference.fleet, which overwrites this file.\n"
+        "[Unit]\n"
+        "Description=inference.fleet server server-0\n"
+        "Wants=network-online.target inference-fleet-leader.service inference-fleet-etcd.service\n"
+        "After=network-online.target inference-fleet-leader.service inference-fleet-etcd.service\n"
+        "# the guard keeps the start limit, since its interval follows from the start budget\n"
+        "StartLimitIntervalSec=0\n"
+        "\n"
+        "[Service]\n"
+        "Type=simple\n"
+        'ExecStart="/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "run" '
+        '"/etc/inference-fleet/servers/server-0.json" "--state" "/run/inference-fleet/servers/server-0.json" '
+        '"--secrets" "/etc/inference-fleet/secrets/server-0.json" "--root" ""\n'
+        "Restart=always\n"
+        "RestartSec=1\n"
+        "RestartPreventExitStatus=194\n"
+        "KillMode=control-group\n"
+        "TimeoutStopSec=15\n"
+        "User=inference-fleet\n"
+        "CPUAffinity=0-3,8\n"
+        "LimitNOFILE=1048576\n"
+        "LimitMEMLOCK=infinity\n"
+        "TasksMax=infinity\n"
+        "# where guards leave their records; it is made anew after a reboot and stays when a server stops\n"
+        "RuntimeDirectory=inference-fleet/servers\n"
+        "RuntimeDirectoryPreserve=yes\n"
+        "SyslogIdentifier=inference-fleet-server-0\n"
+        "LogRateLimitIntervalSec=0\n"
+        "ProtectSystem=full\n"
+        "ProtectControlGroups=yes\n"
+        "NoNewPrivileges=yes\n"
+        "RestrictSUIDSGID=yes\n"
+        "ProtectKernelTunables=yes\n"
+        "\n"
+        "[Install]\n"
+        "WantedBy=multi-user.target\n"
+    )
+    plain = manager.definition(entry(platform="nvidia"), None)
+    assert "User=" not in plain
+    assert "CPUAffinity=" not in plain
+    assert "NoNewPrivileges=" not in plain  # nvidia-modprobe is setuid
+
+
+def test_what_an_engine_gets_is_not_in_its_unit(manager):
+    """Neither environment nor command: the guard reads them, so systemd cannot expand them."""
+    assert manager.definition(entry(), None) == manager.definition(entry(environment={}, command=["/other"]), None)
+
+
+PROPERTIES = st.dictionaries(
+    st.from_regex(r"[A-Z][A-Za-z]{0,12}", fullmatch=True),
+    st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"])),
+    min_size=1,
+)
+
+
+@given(st.lists(PROPERTIES, max_size=5))
+def test_show_is_read_as_it_is_printed(blocks):
+    text = "\n".join("".join("%s=%s\n" % item for item in block.items()) for block in blocks)
+    assert systemd.parse_show(text) == blocks
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "pid", "reason"),
+    [
+        ({}, "up", 42, None),
+        ({"ActiveState": "deactivating", "SubState": "stop-sigterm"}, "up", 42, None),
+        ({"ActiveState": "activating", "SubState": "start-pre", "MainPID": "0"}, "up", None, None),
+        ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": "711"}, "up", None, None),
+        ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": ""}, "down", None, None),
+        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "1",
+          "ExecMainStatus": "3", "Result": "exit-code"}, "restarting", None, "it ended with exit status 3"),
+        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "2",
+          "ExecMainStatus": "9", "Result": "signal"}, "restarting", None, "it ended with signal 9"),
+        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "2",
+          "ExecMainStatus": "9", "Result": "oom-kill"}, "restarting", None, "it ended with signal 9, out of memory"),
+        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "194",
+          "Result": "exit-code"}, "failed", None, "start limit"),
+        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "Result": "resources"}, "failed", None,
+         "systemd says resources"),
+        ({"ActiveState": "inactive", "MainPID": "0", "LoadState": "bad-setting", "LoadError": "Unit has a bad setting"},
+         "failed", None, "systemd cannot load its unit: Unit has a bad setting"),
+    ],
+)  # fmt: skip
+def test_a_unit_is_what_systemd_says_of_it(manager, changes, state, pid, reason):
+    define(manager, "server-0")
+    manager.answers["show"] = shown(**changes)
+    status = manager.statuses()["server-0"]
+    assert (status.state, status.pid, status.reason) == (state, pid, reason)
+
+
+def test_one_call_looks_at_all_units(manager):
+    define(manager, "server-0", "server-1")
+    manager.answers["show"] = "\n".join(
+        [
+            shown("server-0"),
+            shown("server-1", ActiveState="inactive", MainPID="0"),
+            shown("stray"),  # runs on, its unit file is gone
+            shown("gone", ActiveState="inactive", MainPID="0"),  # systemd has not forgotten it yet
+            shown("etcd", Description="etcd of the fleet"),  # another part's unit
+        ]
+    )
+    statuses = manager.statuses()
+    assert {name: status.state for name, status in statuses.items()} == {
+        "server-0": "up",
+        "server-1": "down",
+        "stray": "up",
+    }
+    assert manager.calls == [
+        "systemctl show --no-pager --property=%s -- inference-fleet-*.service inference-fleet-server-0.service "
+        "inference-fleet-server-1.service" % ",".join(systemd.SHOWN)
+    ]
+
+
+def test_only_our_units_are_ours(manager, tmp_path):
+    define(manager, "server-1", "server-0")
+    (tmp_path / "inference-fleet-etcd.service").write_text("[Unit]\nDescription=etcd of the fleet\n")
+    (tmp_path / "other.service").write_text(systemd.HEADER)
+    (tmp_path / "inference-fleet-x.timer").write_text(systemd.HEADER)
+    assert manager.defined() == ["server-0", "server-1"]
+    assert systemd.Systemd(NodePaths(""), units=str(tmp_path / "none")).defined() == []
+
+
+UNITS = "inference-fleet-server-0.service inference-fleet-server-1.service"
+
+
+@pytest.mark.parametrize("reload", [False, True])
+def test_units_are_read_again_only_where_they_changed(manager, reload):
+    """A daemon-reload takes the devices away from containers that run."""
+    manager.answers["show"] = shown("server-0") + "\n" + shown("server-1", NeedDaemonReload="yes" if reload else "no")
+    manager.start(["server-0", "server-1"])
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl enable --quiet --no-reload -- " + UNITS,
+        *(["systemctl daemon-reload"] if reload else []),
+        "systemctl start --no-block -- " + UNITS,
+    ]
+
+
+def test_stop_waits_for_all_at_once_and_forgets_how_they_ended(manager):
+    define(manager, "server-0", "server-1")
+    manager.answers["show"] = shown("server-0") + "\n" + shown("server-1", ActiveState="failed", MainPID="0")
+    manager.stop(["server-0", "server-1", "unknown"])
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl stop -- " + UNITS,
+        "systemctl reset-failed -- inference-fleet-server-1.service",
+    ]
+    manager.calls.clear()
+    manager.answers["show"] = ""
+    define(manager, "server-0")
+    manager.stop(["unknown"])
+    assert all(" show " in call for call in manager.calls)
+
+
+def test_a_dropped_server_is_disabled_and_its_unit_is_gone(manager):
+    define(manager, "server-0", "server-1")
+    manager.answers["show"] = shown("server-0", ActiveState="inactive", MainPID="0")
+    manager.drop(["server-0", "unknown"])
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl disable --quiet --no-reload -- inference-fleet-server-0.service"
+    ]
+    assert manager.defined() == ["server-1"]
+    manager.calls.clear()
+    manager.drop(["server-0"])
+    assert manager.calls == []
+
+
+def test_logs_come_from_the_journal(manager):
+    manager.answers["journalctl"] = "one\ntwo\nthree\n"
+    assert manager.log_tail("server-0", 2) == ["two", "three"]
+    assert manager.log_tail("server-0", 0) == []
+    assert manager.calls == [
+        "journalctl --identifier inference-fleet-server-0 --lines 2 --output cat --quiet --no-pager --all"
+    ]
+    assert manager.log_files("server-0") == []
+
+
+def test_problems(manager, monkeypatch):
+    monkeypatch.setattr(systemd.os, "getuid", lambda: 1000)
+    assert manager.problem() == "only root may change the system's units. Use become."
+    monkeypatch.setattr(systemd.os, "getuid", lambda: 0)
+    assert manager.problem() is None
+    monkeypatch.setattr(systemd, "can_execute", lambda user, python: user != "blind")
+    assert manager.problem(["seeing"]) is None
+    assert manager.problem(["seeing", "blind"]) == (
+        "the user 'blind' may not execute /usr/bin/python3, which runs the guard of each server. Choose another with "
+        "ansible_python_interpreter."
+    )
+    monkeypatch.setattr(systemd, "SYSTEMD_RUNS", "/no/such/folder")
+    assert manager.problem() == "this node was not booted with systemd. Use manager: supervisord."
+    assert manager.statuses() == {}
+
+
+def script(folder, name, text):
+    path = folder / name
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+
+
+def test_a_program_that_fails_is_told_with_its_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(systemd.guard, "PATH", "%s:/usr/bin:/bin" % tmp_path)
+    made = systemd.Systemd(NodePaths(""), units=str(tmp_path))
+    monkeypatch.setattr(systemd.guard, "PATH", str(tmp_path))
+    with pytest.raises(FleetError) as caught:
+        made.log_tail("server-0", 5)
+    assert caught.value.message == (
+        "There is no journalctl on this node, which manager: systemd needs. Use manager: supervisord."
+    )
+    script(tmp_path, "systemctl", "echo 'Failed to enable unit: no space' >&2; exit 4")
+    with pytest.raises(FleetError) as caught:
+        made.start(["server-0"])
+    assert caught.value.message == (
+        "'systemctl enable --quiet --no-reload -- inference-fleet-server-0.service' failed: Failed to enable unit: no "
+        "space"
+    )
+    script(tmp_path, "systemctl", "exec /bin/sleep 5")
+    monkeypatch.setattr(systemd, "CALL_S", 0.2)
+    with pytest.raises(FleetError) as caught:
+        made.start(["server-0"])
+    assert caught.value.message == (
+        "'systemctl enable --quiet --no-reload -- inference-fleet-server-0.service' did not end within 0 s. See what "
+        "systemd is at with: systemctl list-jobs."
+    )
+
+
+def test_a_root_of_its_own_has_no_systemd():
+    with pytest.raises(FleetError) as caught:
+        services.get_manager("systemd", NodePaths("/srv/fleet"))
+    assert caught.value.message == (
+        "manager: systemd runs the system's own servers only, but the root is /srv/fleet. Use manager: supervisord, or "
+        "an empty root."
+    )
+    assert services.get_manager("systemd", NodePaths("")).definition_path("a") == (
+        "/etc/systemd/system/inference-fleet-a.service"
+    )
