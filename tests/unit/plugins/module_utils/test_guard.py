@@ -132,8 +132,10 @@ def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
     assert shown["nofile"][0] == shown["nofile"][1] == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert shown["input"] == os.devnull
     assert shown["fds"] == ["0", "1", "2"]
-    # Python itself ignores SIGPIPE and SIGXFSZ, the engine that it is here too
-    assert int(shown["ignored"], 16) == (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
+    # Python itself ignores SIGPIPE and SIGXFSZ, the engine that it is here too. Signals 32 and 33 are libc's own: who
+    # started the tests may have left them ignored, and no program can change that.
+    libc = 1 << 31 | 1 << 32
+    assert int(shown["ignored"], 16) & ~libc == (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
     state = place.state(entry)
     assert (state["name"], state["hash"], state["pid"], state["phase"], state["count"]) == (
         "server-0",
