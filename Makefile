@@ -1,6 +1,5 @@
 # The commands of a newcomer and of CI. Everything is below the clone: .venv, .ansible, .cache, build, reports.
 PYTHON ?= python3
-INVENTORY ?= inventories/local
 ARGS ?=
 PLATFORM ?= cpu
 BIN := .venv/bin

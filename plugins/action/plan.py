@@ -16,7 +16,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.files import write
 from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import (
     capacity_table,
     capacity_warnings,
-    plan_fleet,
+    plan_inventory,
     plan_table,
 )
 
@@ -31,18 +31,12 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         """Returns {changed, plan, fleet_report, warnings}; see modules/plan.py."""
         result = super().run(tmp, task_vars)
-        hostvars = task_vars["hostvars"]
         hosts = self._task.args.get("hosts") or task_vars["groups"]["all"]
         unknown = sorted(set(hosts) - set(task_vars["groups"]["all"]))
         if unknown:
             raise AnsibleActionFail("plan: hosts names '%s', which the inventory does not have." % unknown[0])
         try:
-            planned = plan_fleet(
-                hosts,
-                lambda host: hostvars[host],
-                lambda host: hostvars[host]["group_names"],
-                [str(source) for source in task_vars.get("ansible_inventory_sources") or []],
-            )
+            planned = plan_inventory(hosts, task_vars)
         except FleetError as error:
             raise AnsibleActionFail(error.message) from error
         result.update(changed=False, plan=planned)

@@ -47,7 +47,7 @@ _raw:
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plan_fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plan_inventory
 
 
 class LookupModule(LookupBase):
@@ -56,18 +56,12 @@ class LookupModule(LookupBase):
     def run(self, terms, variables=None, **kwargs):
         """The field of each host in ``terms``."""
         self.set_options(var_options=variables, direct=kwargs)
-        hostvars = variables["hostvars"]
         hosts = list(terms) or [variables["inventory_hostname"]]
-        unknown = sorted(host for host in hosts if host not in hostvars)
+        unknown = sorted(host for host in hosts if host not in variables["hostvars"])
         if unknown:
             raise AnsibleLookupError("'%s' is no host of the inventory." % unknown[0])
         try:
-            planned = plan_fleet(
-                hosts,
-                lambda host: hostvars[host],
-                lambda host: hostvars[host]["group_names"],
-                [str(source) for source in variables.get("ansible_inventory_sources") or []],
-            )
+            planned = plan_inventory(hosts, variables)
         except FleetError as error:
             raise AnsibleLookupError(error.message) from error
         field = self.get_option("field")

@@ -128,14 +128,13 @@ def plan_one(host, variables, groups=(), inventory_sources=()):
     root = variables.get("fleet_root", "")
     if root and not str(root).startswith("/"):
         raise FleetError("fleet_root is %s; allowed: an absolute path, or empty for the system's own." % show(root))
-    secrets = sorted({value for value in recipe.get("secrets", {}).values() if value})
     site = plan.Site(
         root=str(root or "").rstrip("/"),
         bind=str(variables.get("fleet_bind_address", "127.0.0.1")),
         secret_versions=tuple(
             (key, str(variables.get(secret + "_version", "1")))
             for key, secret in sorted(recipe.get("secrets", {}).items())
-            if secret in secrets
+            if secret
         ),
     )
     try:
@@ -170,6 +169,17 @@ def plan_fleet(hosts, variables_of, groups_of, inventory_sources=()):
 
 def _hosts_text(hosts):
     return ", ".join(hosts[:3]) + (" and %d more" % (len(hosts) - 3) if len(hosts) > 3 else "")
+
+
+def plan_inventory(hosts, variables):
+    """plan_fleet of inventory hosts, read from the variables that ansible gives a task (hostvars and the sources)."""
+    hostvars = variables["hostvars"]
+    return plan_fleet(
+        hosts,
+        lambda host: hostvars[host],
+        lambda host: hostvars[host]["group_names"],
+        [str(source) for source in variables.get("ansible_inventory_sources") or []],
+    )
 
 
 def plan_table(planned):
