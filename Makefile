@@ -2,9 +2,11 @@
 PYTHON ?= python3
 ARGS ?=
 PLATFORM ?= cpu
+SCENARIO ?=
+NODES ?= 10
 BIN := .venv/bin
 
-.PHONY: demo demo-stop test lint sanity unit e2e nodes nodes-test node node-stop soak clean
+.PHONY: demo demo-stop test lint speed sanity unit e2e nodes nodes-test molecule fleet node node-stop soak bench-weights clean
 
 # Two verified gpt-oss servers on this machine. ARGS='-e …' goes to ansible-playbook.
 demo: .venv
@@ -19,8 +21,9 @@ demo-stop: .venv
 .venv/.ready: pyproject.toml tools/make_venv.py
 	$(PYTHON) tools/make_venv.py
 
-# Everything that CI runs, the quick parts first.
-test: lint sanity unit nodes e2e
+# Everything that CI runs: what is quick or measured first and alone, then what needs test nodes beside what does not.
+test: lint speed
+	$(BIN)/python tools/checks.py nodes=nodes,molecule here=sanity,unit,e2e
 
 lint: .venv
 	$(BIN)/ruff check
@@ -32,17 +35,29 @@ lint: .venv
 sanity: .venv
 	$(BIN)/python tools/sanity.py
 
+# Seconds that are promised, measured while nothing else runs.
+speed: .venv
+	$(BIN)/python tools/run.py pytest tests/unit/playbooks -m alone
+
 unit: .venv
 	$(BIN)/python tools/run.py pytest tests/unit
 
 # The local deployment end to end, with real vLLM.
 e2e: .venv
-	$(BIN)/python tools/run.py pytest tests/e2e -m "not soak"
+	$(BIN)/python tools/run.py pytest tests/e2e
 
 # Servers under a real systemd, on a node in a container: needs root and Docker, which is started where none runs.
 # Without them it says so and is left out; with CI set it fails.
 nodes nodes-test: .venv
 	$(BIN)/python tools/run.py pytest -x tests/nodes
+
+# Molecule's scenarios, each on nodes of its own: make molecule SCENARIO=default, all of them without.
+molecule: .venv
+	$(BIN)/python tools/scenarios.py $(SCENARIO)
+
+# Many nodes at once, and what the playbooks cost there: make fleet NODES=10.
+fleet: .venv
+	$(BIN)/python tools/fleet.py $(NODES)
 
 # A node to try things on: make node PLATFORM=cpu prints how to reach it, make node-stop removes all of this clone.
 node: .venv
@@ -51,9 +66,14 @@ node: .venv
 node-stop: .venv
 	$(BIN)/python tools/nodes.py destroy
 
-# Random kills for longer: SOAK_ROUNDS=10, SOAK_SEED=… to repeat a run.
+# Random kills for longer: SOAK_ROUNDS=10, SOAK_SEED=… to repeat a run. And other, more examples for the property tests.
 soak: .venv
-	$(BIN)/python tools/run.py pytest tests/e2e -m soak -s
+	$(BIN)/python tools/run.py pytest tests/unit -m 'hypothesis and not soak' --hypothesis-profile=soak
+	$(BIN)/python tools/run.py pytest tests/e2e tests/unit -m soak -s
+
+# model_weights against hf download on this machine: times, ratios, promises.
+bench-weights: .venv
+	$(BIN)/python tools/run.py python tools/bench_weights.py $(ARGS)
 
 clean:
 	test ! -d .cache/nodes || $(PYTHON) tools/nodes.py destroy

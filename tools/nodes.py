@@ -3,15 +3,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Test nodes: containers in which systemd is PID 1, reached over ssh as machines are. Standard library only.
 
-    python tools/nodes.py build | create NAME… [--platform cpu] | destroy [NAME…] | ssh-config
+    python tools/nodes.py check | build | create NAME… | reboot NAME… | destroy [NAME…] | inventory | ssh-config
 
-The image is made by debootstrap and kept below .cache/nodes by the hash of what goes into it. Where no Docker engine
-runs and this is root, one is started: its files are below .cache/nodes too, and `destroy` ends it with the last node.
+What a node has beside a bare machine is data: tests/nodes/platforms. Images are made from one debootstrap and kept by
+the hash of what goes into them. Where no Docker engine runs and this is root, one is started: its files are below
+.cache/nodes, and `destroy` ends it with the last node.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -33,6 +35,7 @@ DAEMON = OWN / "dockerd.json"
 KEY = CACHE / "id_ed25519"
 USER = "admin"  # logs in with the key and may sudo, as the accounts of machine images do
 LABEL = "inference.fleet.node"
+LABEL_PLATFORM = "inference.fleet.platform"
 NETWORK = "inference-fleet-nodes"
 BRIDGE = "fleet-nodes0"
 SUBNET = "172.30.77.0/24"
@@ -40,9 +43,12 @@ SUITE = "bookworm"
 # What machine images have anyway: systemd, ssh, sudo, Python.
 PACKAGES = ["ca-certificates", "dbus", "iproute2", "libnuma1", "openssh-server", "procps", "python3", "python3-venv",
             "sudo", "systemd", "systemd-sysv"]  # fmt: skip
-PLATFORMS = ("cpu",)
+PLATFORMS = ROOT / "tests" / "nodes" / "platforms"
 DOCKERFILE = ROOT / "tests" / "nodes" / "Dockerfile"
+SHARED = "/opt/shared"  # where nodes see what this machine lends them, read-only
+KEEP = "FLEET_NODES_KEEP_ENGINE"  # set: a Docker engine that was started here is left for the next scenario
 BOOT_S = 60
+SHARES_OF_CPU = 8192  # of the nodes together, where a process outside has 1024
 
 
 class Unavailable(Exception):
@@ -60,6 +66,7 @@ class Node:
     name: str
     container: str
     address: str
+    platform: str = "cpu"
 
     def ssh(self, command, check=True, timeout=60):
         """Run a shell command on the node as root; its output, stderr included."""
@@ -154,6 +161,8 @@ def ensure_engine():
 
 def end_engine():
     """End the dockerd that a clone's tool started, once it runs nothing any more; any other is left alone."""
+    if os.environ.get(KEEP):
+        return
     try:
         daemon = json.loads(DAEMON.read_text())
     except (OSError, ValueError):
@@ -216,12 +225,97 @@ def ensure_key():
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test nodes", "-f", str(KEY)], check=True)
 
 
-def build():
-    """The image's tag: it is made where the engine does not have it, from what debootstrap made and the Dockerfile."""
+@dataclasses.dataclass(frozen=True)
+class Platform:
+    """What tests/nodes/platforms/NAME says: platform.json, and rootfs/ that is laid over the image."""
+
+    name: str
+    description: str
+    packages: tuple = ()  # Debian's, beyond what every node has
+    options: tuple = ()  # further arguments of docker run
+    shares: tuple = ()  # what this machine lends each node of the platform; see SHARES
+    groups: tuple = ()  # of the inventory
+    layers: tuple = ()  # other platforms whose rootfs and links come below this one's
+    links: tuple = ()  # ((path, target), …), laid over the image too: no link need survive a copy of this clone
+
+    @property
+    def rootfs(self):
+        return PLATFORMS / self.name / "rootfs"
+
+    @property
+    def trees(self):
+        """The folders that are laid over the image, one over the other."""
+        return [PLATFORMS / layer / "rootfs" for layer in self.layers] + [self.rootfs]
+
+    @property
+    def all_links(self):
+        """{path: target} of the layers and its own."""
+        return dict([link for layer in self.layers for link in read_platform(layer).links] + list(self.links))
+
+    def content(self):
+        """[(path, mode, text or target)] of what is laid over the image, for its hash."""
+        found = [(path, "link", target) for path, target in sorted(self.all_links.items())]
+        for tree in self.trees:
+            for path in sorted(tree.rglob("*")):
+                mode = path.lstat().st_mode
+                if path.is_symlink():
+                    found.append((str(path.relative_to(tree)), mode, os.readlink(path)))
+                elif path.is_file():
+                    content = hashlib.sha256(path.read_bytes()).hexdigest()
+                    found.append((str(path.relative_to(tree)), mode, content))
+        return found
+
+
+def platform_names():
+    return sorted(path.parent.name for path in PLATFORMS.glob("*/platform.json"))
+
+
+def read_platform(name):
+    """The Platform; RuntimeError says what is wrong with the name or its platform.json."""
+    path = PLATFORMS / name / "platform.json"
+    if name not in platform_names():
+        raise RuntimeError("there is no platform %r of nodes; there are: %s." % (name, ", ".join(platform_names())))
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise RuntimeError("%s is no JSON: %s." % (path, error)) from None
+    if not isinstance(content, dict) or not isinstance(content.get("description"), str):
+        raise RuntimeError("%s: a mapping with a description is wanted." % path)
+    lists = {field.name for field in dataclasses.fields(Platform)} - {"name", "description", "links"}
+    links = content.pop("links", {})
+    if not isinstance(links, dict) or not all(isinstance(target, str) for target in links.values()):
+        raise RuntimeError("%s: links must be a mapping of paths to the texts that they point to." % path)
+    for place in links:
+        if not place or place.startswith("/") or ".." in place.split("/"):
+            raise RuntimeError("%s: links: %r must be a path below the image's /, without one before it." % (path, place))
+    for key, value in content.items():
+        if key == "description":
+            continue
+        if key not in lists:
+            raise RuntimeError(
+                "%s: unknown key %r; allowed: description, %s." % (path, key, ", ".join(sorted({*lists, "links"})))
+            )  # fmt: skip
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise RuntimeError("%s: %s must be a list of texts." % (path, key))
+    values = {key: tuple(v) if key in lists else v for key, v in content.items()}
+    platform = Platform(name, links=tuple(sorted(links.items())), **values)
+    for layer in platform.layers:
+        if layer not in platform_names():
+            raise RuntimeError("%s: layers: there is no platform %r." % (path, layer))
+    for folder in ("bin", "sbin", "lib", "lib64"):
+        if (platform.rootfs / folder).exists():
+            raise RuntimeError("%s: /%s is a link to /usr/%s; put it there." % (platform.rootfs, folder, folder))
+    return platform
+
+
+def build(name="cpu"):
+    """The tag of a platform's image: made where the engine does not have it, on what debootstrap made."""
+    platform = read_platform(name)
     ensure_engine()
     ensure_key()
     key = KEY.with_suffix(".pub").read_text()
-    tag = "inference-fleet-node:" + digest(SUITE, PACKAGES, DOCKERFILE.read_text(), key)
+    inputs = (SUITE, PACKAGES, DOCKERFILE.read_text(), key, platform.packages, platform.content())
+    tag = "inference-fleet-node:%s-%s" % (name, digest(*inputs))
     with open(CACHE / "build.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if docker("images", "--quiet", tag):
@@ -229,10 +323,20 @@ def build():
         base = build_base()
         began = time.monotonic()
         context = CACHE / "context"
-        context.mkdir(exist_ok=True)
+        shutil.rmtree(context, ignore_errors=True)
+        (context / "rootfs").mkdir(parents=True)
+        for tree in platform.trees:
+            if tree.exists():
+                shutil.copytree(tree, context / "rootfs", symlinks=True, dirs_exist_ok=True)
+        for place, target in platform.all_links.items():
+            link = context / "rootfs" / place
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(target)
         (context / "authorized_keys").write_text(key)
         docker("build", "--quiet", "--tag", tag, "--build-arg", "BASE=" + base, "--label", LABEL + "=image",
-               "--network", "none", "--file", str(DOCKERFILE), str(context), DOCKER_BUILDKIT="0")  # fmt: skip
+               "--build-arg", "PACKAGES=" + " ".join(platform.packages),
+               "--network", "host" if platform.packages else "none",
+               "--file", str(DOCKERFILE), str(context), DOCKER_BUILDKIT="0")  # fmt: skip
         say("made %s in %d s" % (tag, time.monotonic() - began))
     return tag
 
@@ -285,8 +389,10 @@ def nodes():
             one["Config"]["Hostname"],
             one["Name"].lstrip("/"),
             one["NetworkSettings"]["Networks"][NETWORK]["IPAddress"],
+            one["Config"]["Labels"][LABEL_PLATFORM],
         )
         for one in found
+        if one["NetworkSettings"]["Networks"].get(NETWORK)
     ]
     return sorted(result, key=lambda node: node.name)
 
@@ -308,29 +414,158 @@ def free_address():
     return next(str(address) for address in hosts if str(address) not in taken)
 
 
-def create(names, platform="cpu"):
+def share_venv():
+    """The environment with vLLM that the tests of this clone share, and the Python that it was made with."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    import engine_venv
+
+    venv = engine_venv.ensure()
+    places = [(venv, SHARED + "/venv")]
+    prefix = engine_venv.base_prefix(venv)
+    if prefix != Path("/usr"):  # Debian's own Python is on the node as well
+        places.append((prefix, str(prefix)))
+    return places
+
+
+def toolkit_packages():
+    import yaml  # the controller's environment has it
+
+    return yaml.safe_load((ROOT / "roles" / "toolkit" / "defaults" / "main.yml").read_text())["toolkit_packages"]
+
+
+def share_wheels():
+    """The packages of the role toolkit: nodes that reach no index install from them."""
+    return [(downloaded(toolkit_packages()), SHARED + "/wheels")]
+
+
+def share_hub_wheels():
+    """The same, and the clients of the model hubs."""
+    sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
+    from ansible_collections.inference.fleet.plugins.module_utils import hub
+
+    clients = [package for packages in hub.PACKAGES.values() for package in packages]
+    return [(downloaded([*toolkit_packages(), *clients]), SHARED + "/wheels")]
+
+
+def downloaded(packages):
+    """A folder with the wheels of these packages and of all that they need."""
+    folder = CACHE / ("wheels-" + digest(packages))
+    if not folder.exists():
+        beside = folder.with_name(folder.name + ".part-%d" % os.getpid())
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", str(beside),
+             *packages, "setuptools"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise RuntimeError("pip download failed: " + done.stderr.strip()[-500:])
+        beside.rename(folder)
+    return folder
+
+
+def share_encodings():
+    """The vocabulary that gpt-oss servers read, for nodes that reach nothing it could come from."""
+    folder = CACHE / "encodings"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "o200k_base.tiktoken").exists():
+        worker = ROOT / "plugins" / "module_utils" / "encodings_worker.py"
+        argv = [sys.executable, str(worker), "o200k_base", str(folder / "o200k_base.tiktoken")]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError("the encodings cannot be made: " + done.stderr.strip()[-500:])
+    return [(folder, SHARED + "/encodings")]
+
+
+def share_neuron_packages():
+    """Stand-ins for the vendor's packages, in repositories for apt and in indexes for pip."""
+    ensure_packages({"gpg": "gnupg", "dpkg-deb": "dpkg"})
+    sys.path.insert(0, str(ROOT / "tests" / "nodes"))
+    import package_indexes
+
+    folder = CACHE / ("neuron-packages-" + digest(Path(package_indexes.__file__).read_text()))
+    if not folder.exists():
+        beside = folder.with_name(folder.name + ".part-%d" % os.getpid())
+        package_indexes.make(beside, SUITE)
+        beside.rename(folder)
+    return [(folder, SHARED + "/neuron")]
+
+
+SHARES = {"encodings": share_encodings, "venv": share_venv, "wheels": share_wheels, "hub-wheels": share_hub_wheels,
+          "neuron-packages": share_neuron_packages}  # fmt: skip
+
+
+def shared(names):
+    """[(folder here, place on the node)] of shares: names of SHARES, or FOLDER:PLACE, FOLDER relative to the clone."""
+    result = []
+    for name in dict.fromkeys(names):
+        folder, colon, place = name.rpartition(":")
+        if colon:
+            if not (ROOT / folder).exists() or not place.startswith("/"):
+                raise RuntimeError("--share %s: FOLDER must exist here, and PLACE be absolute." % name)
+            result.append(((ROOT / folder).resolve(), place))
+        elif name in SHARES:
+            result += SHARES[name]()
+        else:
+            raise RuntimeError(
+                "there is no share %r; there are: %s. Any folder: FOLDER:PLACE." % (name, ", ".join(sorted(SHARES)))
+            )
+    return result
+
+
+def create(names, platform="cpu", shares=()):
     """[Node]: running, reachable over ssh and booted. One of the same name is replaced."""
-    if platform not in PLATFORMS:
-        raise Unavailable("there is no node of the platform %r; there are: %s." % (platform, ", ".join(PLATFORMS)))
-    tag = build()
+    tag = build(platform)
+    chosen = read_platform(platform)
+    places = shared((*chosen.shares, *shares))
     ensure_network()
+    mounts = [word for here, there in places for word in ("--volume", "%s:%s:ro" % (here, there))]
     for name in names:
         docker("rm", "--force", "--volumes", container_name(name), check=False)
-        docker(
-            "run", "--detach", "--name", container_name(name), "--hostname", name,
-            "--network", NETWORK, "--ip", free_address(), "--network-alias", name,
-            "--label", "%s=%s" % (LABEL, ROOT), "--label", "inference.fleet.platform=" + platform,
+        arguments = [
+            "--name", container_name(name), "--hostname", name, "--network", NETWORK, "--network-alias", name,
+            "--label", "%s=%s" % (LABEL, ROOT), "--label", "%s=%s" % (LABEL_PLATFORM, platform),
             # all that systemd needs of the host: to mount, and a cgroup tree of its own
             "--cap-add", "SYS_ADMIN", "--cgroupns", "private", "--stop-signal", "SIGRTMIN+3",
             # as root of a machine may: look at other users' processes, who holds a port
             "--cap-add", "SYS_PTRACE",
             "--tmpfs", "/run:exec,mode=755", "--tmpfs", "/run/lock", "--tmpfs", "/tmp:exec,mode=1777",
-            tag,
-        )  # fmt: skip
+            *chosen.options, *mounts,
+        ]  # fmt: skip
+        run_at_free_address(name, [*arguments, tag])
+        # a share below a home is to be reached by the accounts of services as well
+        parents = {str(parent) for _here, there in places for parent in Path(there).parents}
+        weigh()
+        if parents:
+            docker("exec", container_name(name), "chmod", "a+x", *sorted(parents))
     created = [node for node in nodes() if node.name in names]
     for node in created:
         wait_for_boot(node)
     return created
+
+
+def run_at_free_address(name, arguments):
+    """docker run --detach; another clone may take the address in between."""
+    for attempt in range(5):
+        try:
+            docker("run", "--detach", "--ip", free_address(), *arguments)
+            return
+        except RuntimeError as error:
+            if "Address already in use" not in str(error) or attempt == 4:
+                raise
+            docker("rm", "--force", "--volumes", container_name(name), check=False)
+
+
+def weigh():
+    """With cgroups v1 all nodes together get as much of the processors as one process outside; more from here on.
+
+    Only the engine that was started here is told so.
+    """
+    if DAEMON.exists():
+        for controller in ("cpu", "cpu,cpuacct"):
+            path = Path("/sys/fs/cgroup", controller, "docker", "cpu.shares")
+            with contextlib.suppress(OSError):
+                path.write_text(str(SHARES_OF_CPU))
 
 
 def wait_for_boot(node):
@@ -355,10 +590,43 @@ def destroy(names=()):
         return
     listed = docker("ps", "--all", "--quiet", "--filter", "label=%s=%s" % (LABEL, ROOT)).split()
     if names:
-        listed = [container_name(name) for name in names]
+        wanted = {container_name(name) for name in names}
+        there = docker("ps", "--all", "--format", "{{.Names}}").split()
+        listed = sorted(wanted & set(there))
     if listed:
         docker("rm", "--force", "--volumes", *listed)
     end_engine()
+
+
+def reboot(names):
+    """Restart these nodes one after the other. RuntimeError where one of them does not run."""
+    running = {node.name: node for node in nodes()}
+    for name in names:
+        if name not in running:
+            raise RuntimeError("no node %r runs; there are: %s." % (name, ", ".join(running) or "none"))
+    for name in names:
+        print("%s: %.1f s" % (name, running[name].reboot()))
+
+
+def inventory():
+    """An inventory of the running nodes of this clone, each in its platform's groups; JSON is YAML too."""
+    running = nodes()
+    groups = {}
+    for node in running:
+        for group in read_platform(node.platform).groups:
+            groups.setdefault(group, {"hosts": {}})["hosts"][node.name] = {}
+    hosts = {
+        node.name: {**node.variables(), "ansible_python_interpreter": "/usr/bin/python3"} for node in running
+    }  # fmt: skip
+    return {"all": {"hosts": hosts, "children": groups}}
+
+
+def molecule_config():
+    """The same for Molecule's default driver: [{instance, address, port, user, identity_file}]."""
+    return [
+        {"instance": node.name, "address": node.address, "port": 22, "user": USER, "identity_file": str(KEY)}
+        for node in nodes()
+    ]
 
 
 def ssh_config():
@@ -372,26 +640,44 @@ def ssh_config():
     return "\n".join(texts)
 
 
-def main(arguments):
+def parse(arguments):
     parser = argparse.ArgumentParser(prog="nodes.py", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="action", required=True)
-    commands.add_parser("build", help="make the image")
+    commands.add_parser("check", help="say whether nodes can be started here, and start the Docker engine if need be")
+    builder = commands.add_parser("build", help="make the image of a platform")
+    builder.add_argument("--platform", default="cpu")
     creator = commands.add_parser("create", help="start nodes")
     creator.add_argument("names", nargs="+")
-    creator.add_argument("--platform", default="cpu")
+    creator.add_argument("--platform", default="cpu", help="one of tests/nodes/platforms")
+    creator.add_argument("--share", action="append", default=[], metavar="NAME|FOLDER:PLACE",
+                         help="lend the nodes something of this machine, read-only: venv, or any folder")  # fmt: skip
     destroyer = commands.add_parser("destroy", help="remove nodes, all without names")
     destroyer.add_argument("names", nargs="*")
+    rebooter = commands.add_parser("reboot", help="restart nodes, as a machine is; returns when they have booted")
+    rebooter.add_argument("names", nargs="+")
+    lister = commands.add_parser("inventory", help="print an inventory of the running nodes, as JSON")
+    lister.add_argument("--molecule", action="store_true", help="what Molecule's instance configuration is instead")
     commands.add_parser("ssh-config", help="print what ssh -F wants")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments):
+    options = parse(arguments)
     try:
-        if options.action == "build":
-            print(build())
+        if options.action == "check":
+            ensure_engine()
+        elif options.action == "build":
+            print(build(options.platform))
         elif options.action == "create":
-            for node in create(options.names, options.platform):
+            for node in create(options.names, options.platform, options.share):
                 print("%s is at %s: ssh -F %s %s" % (node.name, node.address, CACHE / "ssh_config", node.name))
             (CACHE / "ssh_config").write_text(ssh_config())
         elif options.action == "destroy":
             destroy(options.names)
+        elif options.action == "inventory":
+            print(json.dumps(molecule_config() if options.molecule else inventory(), indent=2))
+        elif options.action == "reboot":
+            reboot(options.names)
         else:
             print(ssh_config(), end="")
     except Unavailable as error:

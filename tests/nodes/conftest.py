@@ -5,86 +5,49 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.util
 import json
 import os
-import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.inference.fleet.tests.runs import CLONE, play, wait_for
+from ansible_collections.inference.fleet.tools import nodes as tool
 
-CLONE = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-BIN = Path(sys.executable).parent
 RUN = "/run/inference-fleet/servers"
 
 
-def _load_tool():
-    spec = importlib.util.spec_from_file_location("nodes_tool", CLONE / "tools" / "nodes.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-tool = _load_tool()
-
-
-@dataclasses.dataclass
-class Run:
-    """What a playbook did: exit status, screen, seconds, and the recap's counts summed over the hosts."""
-
-    status: int
-    output: str
-    seconds: float
-
-    def count(self, word):
-        return sum(int(number) for number in re.findall(r"\b%s=(\d+)" % word, self.output))
-
-    def ok(self):
-        assert self.status == 0, self.output
-        assert self.count("failed") == self.count("unreachable") == 0, self.output
-        return self
-
-
 class Site:
-    """A node with small servers, and the playbooks run against it."""
+    """Nodes with small servers, and the playbooks run against them; `node` is the first."""
 
-    def __init__(self, node, folder):
-        self.node = node
+    wait_for = staticmethod(wait_for)
+
+    def __init__(self, nodes, folder):
+        self.nodes = nodes
+        self.node = nodes[0]
         self.reports = folder / "reports"
         self.inventory = folder / "hosts.yml"
         variables = {
-            **node.variables(),
             "ansible_python_interpreter": "/usr/bin/python3",
             "fleet_recipe": "node-small",
             "fleet_recipe_paths": [str(HERE / "recipes")],
             "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
             "fleet_reports_dir": str(self.reports),
         }
-        hosts = {node.name: variables}
+        hosts = {node.name: {**variables, **node.variables()} for node in nodes}
         self.inventory.write_text(yaml.safe_dump({"cpu": {"hosts": hosts}, "vllm": {"children": {"cpu": {}}}}))
+        for node in nodes:
+            node.ssh("mkdir -p /opt/engine")
+            node.copy(HERE / "engine.py", "/opt/engine/")
+            node.copy(CLONE / "tests" / "unit" / "engines" / "scripted_engine.py", "/opt/engine/")
 
     def play(self, playbook, *arguments, override=None, **variables):
         """Run a playbook of the clone, `override` laid over the recipe."""
         if override:
             variables["fleet_override_test"] = override
-        started = time.monotonic()
-        done = subprocess.run(
-            [str(BIN / "ansible-playbook"), playbook, "-i", str(self.inventory), "-e", json.dumps(variables),
-             *arguments],
-            cwd=CLONE, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
-            check=False,
-        )  # fmt: skip
-        run = Run(done.returncode, done.stdout, time.monotonic() - started)
-        print(run.output)
-        print("%s: %.1f s" % (playbook, run.seconds))
-        return run
+        return play(playbook, self.inventory, *arguments, variables=variables, timeout=300)
 
     def site(self, *arguments, **others):
         return self.play("tests/nodes/site.yml", *arguments, **others)
@@ -105,21 +68,20 @@ class Site:
         lines = (line.split() for line in self.node.ssh(script).splitlines())
         return sorted((int(pid), server) for pid, server in lines)
 
-    def healthy(self, name):
+    def ignores(self, pid, sign):
+        """Whether a process of the node ignores the signal."""
+        ignored = self.node.ssh("sed -n 's/^SigIgn:[[:space:]]*//p' /proc/%d/status" % pid)
+        return bool(int(ignored, 16) & 1 << sign - 1)
+
+    def verified(self):
+        """Names of the hosts all of whose servers passed, of the last report."""
+        report = json.loads((self.reports / "verdict.json").read_text())
+        return [name for name, host in report["hosts"].items() if host["ok"]]
+
+    def healthy(self, name, node=None):
         port = 8000 + int(name[-1])
         code = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:%d/health', timeout=5).status)" % port
-        return self.node.ssh('/usr/bin/python3 -c "%s"' % code, check=False).strip() == "200"
-
-    @staticmethod
-    def wait_for(condition, seconds, what):
-        """The condition's value as soon as it is true; an error naming ``what`` after ``seconds``."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            value = condition()
-            if value:
-                return value
-            time.sleep(0.3)
-        raise AssertionError("%s: not within %d s" % (what, seconds))
+        return (node or self.node).ssh('/usr/bin/python3 -c "%s"' % code, check=False).strip() == "200"
 
 
 @pytest.fixture(scope="session")
@@ -136,16 +98,19 @@ def nodes():
 
 
 @pytest.fixture(scope="module")
-def site(nodes, tmp_path_factory):
+def make_site(tmp_path_factory):
+    """Makes a Site of nodes that run."""
+    return lambda made: Site(made, tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def site(nodes, make_site):
     """One node for all tests of a file, removed at the end whatever happens."""
     began = time.monotonic()
     name = "test-%d" % os.getpid()
     try:
-        (node,) = nodes.create([name])
+        made = nodes.create([name])
         print("node: %.1f s" % (time.monotonic() - began))
-        node.ssh("mkdir -p /opt/engine")
-        node.copy(HERE / "engine.py", "/opt/engine/")
-        node.copy(CLONE / "tests" / "unit" / "engines" / "scripted_engine.py", "/opt/engine/")
-        yield Site(node, tmp_path_factory.mktemp("site"))
+        yield make_site(made)
     finally:
         nodes.docker("rm", "--force", "--volumes", nodes.container_name(name), check=False)

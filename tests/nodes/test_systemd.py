@@ -8,8 +8,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 
 from ansible_collections.inference.fleet.plugins.module_utils.services.systemd import unit_command
+from ansible_collections.inference.fleet.tests.nodes.words import NASTY as NASTY_WORDS
+from ansible_collections.inference.fleet.tests.nodes.words import SLEEP, TEXT
+from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
 
 TOKEN = "hf_test_0123456789abcdef"
 NASTY = '%n %% $HOME $ \'single\' "double" \\ \\x41 \t; # {"a": [1, null]} é 漢 & | > * ~ `id` $(id) \nline'
@@ -94,6 +100,44 @@ def test_nasty_words_arrive_and_secrets_stay_in_their_file(site):
     assert site_run(site).ok().count("changed") == 0
 
 
+def of_process(site, pid):
+    """(argv, {variable: value}) of a process of the node."""
+    code = "import sys; print(*(open(path, 'rb').read().hex() for path in sys.argv[1:]), sep=',')"
+    shown = site.node.ssh('python3 -c "%s" /proc/%d/cmdline /proc/%d/environ' % (code, pid, pid)).strip().split(",")
+    argv, environment = ([word.decode() for word in bytes.fromhex(one).split(b"\0")[:-1]] for one in shown)
+    return argv, dict(item.split("=", 1) for item in environment)
+
+
+def test_every_word_arrives_as_planned(site):
+    """What is in the entry is what the kernel shows: few plays, many words in each. None is shrunk, each is a play."""
+    file, name = site.reports.parent / "servers.json", "words"
+    plain = small_node.SmallNode("").entry(name, port=1, role="decode", user="inference-fleet")
+
+    def play(entry, state):
+        file.write_text(json.dumps([entry]))
+        site.play("tests/nodes/servers.yml", servers_file=str(file), servers_state=state).ok()
+
+    words_of = st.lists(TEXT, min_size=50, max_size=50)
+
+    @settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+              phases=[Phase.explicit, Phase.generate])  # fmt: skip
+    @example(words=NASTY_WORDS, values=NASTY_WORDS)
+    @given(words=words_of, values=words_of)
+    def arrives(words, values):
+        environment = {"V%d" % number: value for number, value in enumerate(values)}
+        entry = small_node.rehash(plain, port=None, command=[*SLEEP, *words], environment=environment)
+        play(entry, "started")
+        # the guard records its pid and becomes the engine then
+        site.wait_for(lambda: of_process(site, site.state(name)["pid"])[0] == entry["command"], 60, "the words")
+        found = of_process(site, site.state(name)["pid"])[1]
+        assert {key: found[key] for key in environment} == environment
+
+    try:
+        arrives()
+    finally:
+        play(plain, "absent")
+
+
 def test_what_systemd_makes_of_a_command(site):
     """The writer's own property, judged by systemd: 400 arguments of random bytes in one command."""
     chance = random.Random(7)
@@ -114,8 +158,10 @@ def test_a_killed_server_comes_back_and_leaves_nothing_behind(site):
     before = site.processes()
     pid = site.pids()["server-1"]
     (child,) = (one for one, server in before if server == "server-1" and one != pid)
-    site.node.ssh("kill -USR1 %d; sleep 0.2; kill -9 %d" % (child, pid))
-    site.wait_for(lambda: site.state("server-1")["pid"] != pid and site.healthy("server-1"), 60, "server-1 comes back")
+    site.node.ssh("kill -USR1 %d" % child)
+    site.wait_for(lambda: site.ignores(child, signal.SIGTERM), 60, "the child ignores TERM")
+    site.node.ssh("kill -9 %d" % pid)
+    site.wait_for(lambda: site.state("server-1")["pid"] != pid and site.healthy("server-1"), 300, "server-1 comes back")
     after = site.processes()
     # the child has left the process group and ignores TERM: only KILL to the whole cgroup ends it
     assert not {pid, child} & {one for one, _server in after}
@@ -128,7 +174,7 @@ def test_a_reboot_ends_in_the_same_state_without_a_play(site):
     boot = site.node.ssh("systemctl show -p UserspaceTimestampMonotonic --value; uptime -s")
     seconds = site.node.reboot()
     assert site.node.ssh("systemctl show -p UserspaceTimestampMonotonic --value; uptime -s") != boot
-    site.wait_for(lambda: site.healthy("server-0") and site.healthy("server-1"), 60, "both servers after the reboot")
+    site.wait_for(lambda: site.healthy("server-0") and site.healthy("server-1"), 300, "both servers after the reboot")
     print("reboot: %.1f s" % seconds)
     leader, follower = site.state("server-0"), site.state("server-1")
     assert leader["count"] == follower["count"] == 1
@@ -136,7 +182,7 @@ def test_a_reboot_ends_in_the_same_state_without_a_play(site):
     run = site_run(site).ok()
     assert run.count("changed") == 0
     verdict = json.loads((site.reports / "verdict.json").read_text())
-    assert all(one["ok"] for host in verdict["hosts"].values() for one in host["verdicts"])
+    assert verdict["ok"] is True
 
 
 def test_a_server_that_keeps_dying_is_given_up_and_started_by_the_next_play(site):
@@ -153,6 +199,14 @@ def test_a_server_that_keeps_dying_is_given_up_and_started_by_the_next_play(site
     assert site.healthy("server-1")
 
 
+def not_started_by_others(site, name):
+    """A unit without a file is still in systemd's memory, until its next reload; who wants it does not get it."""
+    site.node.ssh("systemctl start " + unit(name))
+    shown = site.node.ssh("systemctl show -p LoadState,ActiveState,ConditionResult " + unit(name))
+    assert set(shown.split()) == {"LoadState=loaded", "ActiveState=inactive", "ConditionResult=no"}
+    assert name not in {server for _pid, server in site.processes()}
+
+
 def test_fewer_servers(site):
     before = site.pids()["server-0"]
     fewer = {**CHANGED, "servers": {"server": {"count": 1}}, "instances": None}
@@ -161,6 +215,7 @@ def test_fewer_servers(site):
     assert {server for _pid, server in site.processes()} == {"server-0"}
     assert site.state("server-0")["pid"] == before
     assert site.node.ssh("ls /etc/systemd/system /etc/systemd/system/multi-user.target.wants").count("server-1") == 0
+    not_started_by_others(site, "server-1")
     assert site_run(site, override=fewer).ok().count("changed") == 0
     site_run(site).ok()
     assert {server for _pid, server in site.processes()} == {"server-0", "server-1"}
@@ -173,8 +228,9 @@ def test_stop_leaves_no_process(site):
     # systemd forgets the units themselves with its next reload, which is not worth a container's devices
     active = "systemctl list-units --state=active,activating,failed --no-legend --plain 'inference-fleet-*'"
     assert site.node.ssh(active).strip() == ""
+    not_started_by_others(site, "server-0")
     site.node.reboot()
     assert site.processes() == []  # stopped stays stopped
     site.play("playbooks/stop.yml", override=CHANGED, test_token=TOKEN, fleet_purge=True).ok()
-    left = "ls -d /etc/inference-fleet /var/lib/inference-fleet /etc/systemd/system/inference-fleet* 2>/dev/null"
-    assert site.node.ssh(left, check=False) == ""
+    left = "find / -xdev -name '*inference-fleet*'; ls -d /run/inference-fleet 2>/dev/null"
+    assert site.node.ssh(left + "; getent passwd inference-fleet", check=False) == ""

@@ -10,6 +10,7 @@ import pathlib
 import sys
 
 import pytest
+from ansible_collections.inference.fleet.tools import engine_venv
 
 TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools" / "nodes.py"
 
@@ -41,10 +42,153 @@ def test_what_is_left_out_is_said_and_fails_in_ci(tool, monkeypatch, capsys, ci,
 
 def test_a_platform_without_nodes_is_told(tool, monkeypatch, capsys):
     monkeypatch.delenv("CI", raising=False)
-    assert tool.main(["create", "one", "--platform", "abacus"]) == 3
-    assert capsys.readouterr().err == (
-        "nodes: left out: there is no node of the platform 'abacus'; there are: cpu.\n"
-    )  # fmt: skip
+    monkeypatch.setattr(tool, "platform_names", lambda: ["cpu", "slow"])
+    assert tool.main(["create", "one", "--platform", "abacus"]) == 1
+    assert capsys.readouterr().err == "nodes: there is no platform 'abacus' of nodes; there are: cpu, slow.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."),
+        ("[]", ": a mapping with a description is wanted."),
+        ('{"description": "x", "package": []}',
+         ": unknown key 'package'; allowed: description, groups, layers, links, options, packages, shares."),
+        ('{"description": "x", "packages": "docker.io"}', ": packages must be a list of texts."),
+        ('{"description": "x", "layers": ["even"]}', ": layers: there is no platform 'even'."),
+        ('{"description": "x", "links": ["a"]}',
+         ": links must be a mapping of paths to the texts that they point to."),
+        ('{"description": "x", "links": {"../a": "b"}}',
+         ": links: '../a' must be a path below the image's /, without one before it."),
+        ('{"description": "x", "links": {"/etc/a": "b"}}',
+         ": links: '/etc/a' must be a path below the image's /, without one before it."),
+        ('{"description": "x", "links": {"a": 1}}',
+         ": links must be a mapping of paths to the texts that they point to."),
+    ],
+)  # fmt: skip
+def test_a_platform_that_is_wrong_is_told(tool, monkeypatch, tmp_path, text, words):
+    monkeypatch.setattr(tool, "PLATFORMS", tmp_path)
+    (tmp_path / "odd").mkdir()
+    path = tmp_path / "odd" / "platform.json"
+    path.write_text(text)
+    with pytest.raises(RuntimeError) as caught:
+        tool.read_platform("odd")
+    assert str(caught.value) == str(path) + (words if words[0] == ":" else " " + words)
+
+
+def test_a_rootfs_must_not_replace_a_link_of_the_image(tool, monkeypatch, tmp_path):
+    monkeypatch.setattr(tool, "PLATFORMS", tmp_path)
+    rootfs = tmp_path / "odd" / "rootfs"
+    (rootfs / "lib").mkdir(parents=True)
+    (tmp_path / "odd" / "platform.json").write_text('{"description": "x"}')
+    with pytest.raises(RuntimeError) as caught:
+        tool.read_platform("odd")
+    assert str(caught.value) == "%s: /lib is a link to /usr/lib; put it there." % rootfs
+
+
+def test_an_image_is_made_again_when_anything_of_its_rootfs_changes(tool, monkeypatch, tmp_path):
+    monkeypatch.setattr(tool, "PLATFORMS", tmp_path)
+    rootfs = tmp_path / "one" / "rootfs"
+    rootfs.mkdir(parents=True)
+    (tmp_path / "one" / "platform.json").write_text('{"description": "x"}')
+    seen = [tool.read_platform("one").content()]
+    (rootfs / "file").write_text("a")
+    seen.append(tool.read_platform("one").content())
+    (rootfs / "file").write_text("b")
+    seen.append(tool.read_platform("one").content())
+    (rootfs / "file").chmod(0o755)
+    seen.append(tool.read_platform("one").content())
+    (rootfs / "link").symlink_to("file")
+    seen.append(tool.read_platform("one").content())
+    (rootfs / "link").unlink()
+    (rootfs / "link").symlink_to("nowhere")
+    seen.append(tool.read_platform("one").content())
+    assert all(one != other for index, one in enumerate(seen) for other in seen[:index])
+    # also of one that comes below it
+    (tmp_path / "upper" / "rootfs").mkdir(parents=True)
+    (tmp_path / "upper" / "platform.json").write_text('{"description": "x", "layers": ["one"]}')
+    before = tool.read_platform("upper").content()
+    assert before == seen[-1]
+    (rootfs / "file").write_text("c")
+    assert tool.read_platform("upper").content() != before
+    # and its links, of which the upper one can have its own
+    before = tool.read_platform("upper").content()
+    (tmp_path / "one" / "platform.json").write_text('{"description": "x", "links": {"a": "file", "b": "file"}}')
+    assert tool.read_platform("upper").all_links == {"a": "file", "b": "file"}
+    assert tool.read_platform("upper").content() != before
+    before = tool.read_platform("upper").content()
+    upper = '{"description": "x", "layers": ["one"], "links": {"b": "nowhere"}}'
+    (tmp_path / "upper" / "platform.json").write_text(upper)
+    assert tool.read_platform("upper").all_links == {"a": "file", "b": "nowhere"}
+    assert tool.read_platform("upper").content() != before
+
+
+def test_the_platforms_of_this_clone_are_right(tool):
+    assert "cpu" in tool.platform_names()
+    for name in tool.platform_names():
+        assert tool.read_platform(name).groups, name
+
+
+def test_a_share_that_is_wrong_is_told(tool, tmp_path):
+    for name, words in (
+        ("vemv", "there is no share 'vemv'; there are: encodings, hub-wheels, neuron-packages, venv, wheels. "
+                 "Any folder: FOLDER:PLACE."),
+        ("/nowhere/at/all:/opt", "--share /nowhere/at/all:/opt: FOLDER must exist here, and PLACE be absolute."),
+        ("%s:opt" % tmp_path, "--share %s:opt: FOLDER must exist here, and PLACE be absolute." % tmp_path),
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError) as caught:
+            tool.shared([name])
+        assert str(caught.value) == words
+    assert tool.shared(["%s:/opt/x" % tmp_path]) == [(tmp_path, "/opt/x")]
+
+
+@pytest.fixture
+def scenarios(tool, monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOL.parent))
+    monkeypatch.setitem(sys.modules, "nodes", tool)
+    monkeypatch.delitem(sys.modules, "scenarios", raising=False)
+    yield importlib.import_module("scenarios")
+    sys.modules.pop("scenarios")
+
+
+def test_scenarios_are_left_out_aloud_and_fail_in_ci(scenarios, monkeypatch, capsys):
+    monkeypatch.setattr(scenarios, "scenario_names", lambda: ["default", "other"])
+    for ci, status in (("", 0), ("true", 1)):
+        monkeypatch.setenv("CI", ci)
+        assert scenarios.main([]) == status
+        assert capsys.readouterr().err == (
+            "scenarios: left out: default, other: no Docker engine runs, and only root can start one. "
+            "Start Docker, or run this as root.\n"
+        )
+    assert scenarios.main(["defualt"]) == 2
+    assert capsys.readouterr().err == "scenarios: there is no defualt; there are: default, other.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "passed"),
+    [("fine", 0, True), ("fine", 1, False), ("WARNING default > verify: Executed: Missing playbook", 0, False)],
+)
+def test_a_scenario_with_a_missing_step_has_not_passed(
+    scenarios, monkeypatch, tmp_path, capsys, words, status, passed
+):  # fmt: skip
+    monkeypatch.setattr(scenarios, "ROOT", tmp_path)
+    program = tmp_path / ".venv" / "bin" / "molecule"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\necho "%s"; echo "$@" >&2; exit %d\n' % (words, status))
+    program.chmod(0o755)
+    assert scenarios.molecule("default", {}) is passed
+    assert capsys.readouterr().out == words + "\ntest --no-command-borders -s default\n"
+
+
+def test_the_environment_that_another_clone_lends_is_told_where_it_is_not(monkeypatch, tmp_path):
+    monkeypatch.setenv("FLEET_TEST_VENV", str(tmp_path))
+    with pytest.raises(RuntimeError) as caught:
+        engine_venv.ensure()
+    assert str(caught.value) == "FLEET_TEST_VENV: %s has no bin/python." % tmp_path
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    assert engine_venv.ensure() == tmp_path
+    assert engine_venv.base_prefix(tmp_path) == pathlib.Path(sys.base_prefix)
 
 
 def test_missing_programs_are_told_where_they_cannot_be_installed(tool):

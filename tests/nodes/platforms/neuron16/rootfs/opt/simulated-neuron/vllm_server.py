@@ -1,0 +1,357 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A simulated vLLM on Neuron: strict about what it is given, slow to compile, and answering as gpt-oss does.
+
+Two flavours: vLLM 0.11.1 with NxD Inference ("nxdi": NEURON_RT_VISIBLE_CORES, override_neuron_config, artifacts in
+NEURON_COMPILED_ARTIFACTS) and vLLM 0.24.0 with the vLLM Neuron plugin ("plugin": NEURON_VISIBLE_DEVICES,
+neuron_config, a cache below VLLM_CACHE_ROOT). GET /simulated tells which configuration really runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "engines"))
+import scripted_engine  # noqa: E402 - found by the path above
+import simulated_neuron  # noqa: E402 - found by the path above
+
+VERSIONS = {"nxdi": "0.11.1", "plugin": "0.24.0"}
+VALUES = (
+    "additional-config", "api-key", "block-size", "chat-template", "data-parallel-size", "download-dir", "dtype",
+    "generation-config", "gpu-memory-utilization", "host", "hf-overrides", "kv-cache-dtype", "kv-transfer-config",
+    "load-format", "max-logprobs", "max-model-len", "max-num-batched-tokens", "max-num-seqs", "model",
+    "num-gpu-blocks-override", "optimization-level", "pipeline-parallel-size", "port", "quantization",
+    "reasoning-parser", "revision", "root-path", "seed", "served-model-name", "speculative-config",
+    "tensor-parallel-size", "tokenizer", "tool-call-parser", "uvicorn-log-level",
+)  # fmt: skip
+SWITCHES = (
+    "async-scheduling", "disable-hybrid-kv-cache-manager", "disable-log-requests", "disable-log-stats",
+    "enable-auto-tool-choice", "enable-chunked-prefill", "enable-expert-parallel", "enable-log-requests",
+    "enable-prefix-caching", "enforce-eager", "trust-remote-code",
+)  # fmt: skip
+NUMBERS = (
+    "block-size", "data-parallel-size", "max-model-len", "max-num-batched-tokens", "max-num-seqs",
+    "num-gpu-blocks-override", "port", "tensor-parallel-size",
+)  # fmt: skip
+# What the configurations of both engines read; an unknown key is refused, louder than the engines are. Not the plan's
+# own list: a node has only this file, and a key that is put into one of them alone shows.
+OVERRIDES_TEXT = """
+    activation_quantization_type allow_input_truncation apply_seq_ids_mask async_mode attention_dp_degree
+    attention_dtype attn_block_cte_nki_kernel_enabled attn_block_tkg_nki_kernel_cache_update
+    attn_block_tkg_nki_kernel_cascaded_attention attn_block_tkg_nki_kernel_disable_gpsimd_sb2sb
+    attn_block_tkg_nki_kernel_enabled attn_block_tkg_nki_kernel_use_online_softmax attn_cls attn_kernel_enabled
+    attn_tkg_builtin_kernel_enabled attn_tkg_nki_kernel_enabled batch_size blockwise_matmul_config
+    bucket_n_active_tokens buckets capacity_factor cast_type cc_pipeline_tiling_factor chunked_prefill_config
+    context_encoding_buckets cp_degree ctx_batch_size disable_argmax_kernel disable_kv_cache_tiling
+    disable_normalize_top_k_affinities disable_numeric_cc_token dma_order_config draft_model_modules_to_not_convert
+    eagle_rolling_buffer_kernel_enabled early_expert_affinity_modulation enable_bucketing enable_cte_modular_flow
+    enable_eagle_draft_input_norm enable_eagle_speculation enable_fused_speculation
+    enable_output_completion_notifications enable_spill_reload_dge enable_ve_data_parallel ep_degree
+    ep_dispatch_cc_option expert_mlp_nki_kernel_enabled flash_decoding_enabled fused_qkv fused_rmsnorm_skip_gamma
+    fused_shared_experts gate_clamp_lower_limit gate_clamp_upper_limit glu_mlp glu_type hidden_act_bias
+    hidden_act_scaling_factor hybrid_sharding_config is_block_kv_layout is_continuous_batching is_eagle3
+    is_eagle_draft is_full_model_shuffled is_medusa is_mxfp4_compute is_prefix_caching k_cache_transposed
+    kv_cache_batch_size kv_cache_padding_size kv_cache_quant kv_quant_config layer_boundary_markers lm_head_pad
+    lm_head_pad_alignment_size local_ranks_size logical_nc_config logical_neuron_cores lora_config max_batch_size
+    max_context_length max_length max_new_tokens medusa_speculation_length medusa_tree mlp_cp_degree
+    mlp_kernel_enabled mlp_kernel_fuse_residual_add mlp_tkg_nki_kernel_enabled modules_to_not_convert moe_ep_degree
+    moe_fused_nki_kernel_enabled moe_mask_padded_tokens moe_tp_degree n_active_tokens n_positions num_medusa_heads
+    on_cpu on_device_sampling_config out_proj_kernel_enabled output_logits overrides_torch_dtype pa_block_size
+    pa_num_blocks padded_hidden_size padded_intermediate_size padding_side pp_degree pre_rope_rmsnorm prefix_buckets
+    qk_layernorm qkv_cte_nki_kernel_fuse_rope qkv_kernel_enabled qkv_kernel_fuse_residual_add qkv_kernel_nbsd_layout
+    qkv_nki_kernel_enabled quantization_block_axis quantization_block_size quantization_dtype
+    quantization_scale_dtype quantization_type quantize_clamp_bound quantized quantized_checkpoints_path
+    quantized_mlp_kernel_enabled return_expert_index return_router_logits rmsnorm_quantize_kernel_enabled
+    router_config router_topk_nki_kernel_enabled rpl_reduce_dtype save_sharded_checkpoint scratchpad_page_size
+    seq_len seq_len_threshold_for_cc_tiling sequence_parallel_enabled shared_experts_sequence_parallel_enabled
+    shared_mlp_nki_kernel_enabled skip_sharding skip_warmup sliding_window_attention_dp_degree spec_batch_size
+    speculation_length start_rank_id strided_context_parallel_kernel_enabled switch_cc target tensor_capture_config
+    tensor_replacement_config tkg_batch_size token_generation_batches token_generation_buckets token_tree_config
+    torch_dtype tp_degree transpose_shared_experts_weights up_clamp_lower_limit up_clamp_upper_limit
+    use_index_calc_kernel vocab_parallel weight_gather_seq_len_threshold weights_to_skip_layout_optimization
+    windowed_context_encoding_size world_size
+"""
+OVERRIDES = frozenset(OVERRIDES_TEXT.split())
+NEURON_KEYS_TEXT = """
+    apply_prefill_dcp attention_dp_size debug_logits_dir decode_batch_buckets decode_context_length_buckets
+    embedding_dp_size enable_structured_outputs ep_degree fp8_packed_kv kv_segment_size_buckets lm_head_dp_size
+    max_logprobs mlp_dp_size num_batched_tokens_buckets num_seqs_buckets on_device_sampling_config
+    prefill_sequence_buckets quantization tensor_capture tensor_replacement
+"""
+NEURON_KEYS = frozenset(NEURON_KEYS_TEXT.split())
+TRAILER = b"--whole--"
+
+
+def say(text):
+    """A line as the engine logs it."""
+    print("INFO %s [simulated] %s" % (time.strftime("%m-%d %H:%M:%S"), text), flush=True)
+
+
+def die(text, status=1):
+    print("ERROR %s [simulated] %s" % (time.strftime("%m-%d %H:%M:%S"), text), flush=True)
+    raise SystemExit(status)
+
+
+def mapping(text):
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
+
+
+def parse(argv, version):
+    """The options of `vllm serve`; an unknown flag ends the process as vLLM's parser does."""
+    top = argparse.ArgumentParser(prog="vllm", allow_abbrev=False)
+    top.add_argument("-v", "--version", action="version", version=version)
+    parser = top.add_subparsers(dest="command", required=True).add_parser("serve", allow_abbrev=False)
+    parser.add_argument("model_tag", nargs="?")
+    kinds = dict.fromkeys(("additional-config", "hf-overrides", "kv-transfer-config", "speculative-config"), mapping)
+    kinds.update(dict.fromkeys(NUMBERS, int))
+    for name in VALUES:
+        parser.add_argument("--" + name, type=kinds.get(name, str), nargs="+" if name == "served-model-name" else None)
+    for name in SWITCHES:
+        parser.add_argument("--" + name, action=argparse.BooleanOptionalAction)
+    return top.parse_args(argv)
+
+
+def model_config(path):
+    try:
+        with open(os.path.join(path, "config.json"), encoding="utf-8") as stream:
+            return json.load(stream)
+    except OSError as error:
+        die("OSError: Can't load the configuration of '%s': %s" % (path, error))
+
+
+def visible_cores(flavour):
+    """The logical cores of this process, from the variable that its flavour reads."""
+    name = {"nxdi": "NEURON_RT_VISIBLE_CORES", "plugin": "NEURON_VISIBLE_DEVICES"}[flavour]
+    count = simulated_neuron.logical_cores(simulated_neuron.hardware())
+    text = os.environ.get(name)
+    try:
+        cores = list(range(count)) if text is None else simulated_neuron.parse_cores(text)
+    except ValueError:
+        die("NRT:nrt_init_cores  Invalid %s: %r" % (name, text))
+    if not cores or max(cores) >= count:
+        die("NRT:nrt_init_cores  Invalid %s: %s, this server has cores 0-%d" % (name, text, count - 1))
+    return cores
+
+
+def neuron_config(options, flavour):
+    """The configuration that decides what is compiled, beside model and sizes. Unknown keys end the process."""
+    given = options.additional_config or {}
+    key, allowed = {"nxdi": ("override_neuron_config", OVERRIDES), "plugin": ("neuron_config", NEURON_KEYS)}[flavour]
+    found = given.get(key, {})  # under any other name it is not seen at all
+    unknown = sorted(set(found) - allowed)
+    if unknown:
+        die("TypeError: NeuronConfig.__init__() got an unexpected keyword argument '%s'" % unknown[0])
+    return found
+
+
+def asked_config(options, flavour, cores, model):
+    target = model_config(model)
+    draft = None
+    if options.speculative_config:
+        draft = model_config(options.speculative_config.get("model") or "")
+        if draft.get("hidden_size") != target.get("hidden_size"):
+            die("RuntimeError: size mismatch for fc.weight: the draft's hidden size is not the target's")
+    return {
+        "flavour": flavour,
+        "model": {key: target.get(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers")},
+        "draft": draft and {key: draft.get(key) for key in ("hidden_size", "vocab_size")},
+        "speculative": (options.speculative_config or {}).get("num_speculative_tokens"),
+        "tensor_parallel": options.tensor_parallel_size or 1,
+        "data_parallel": options.data_parallel_size or 1,
+        "cores": len(cores),
+        "max_num_seqs": options.max_num_seqs,
+        "max_model_len": options.max_model_len,
+        "prefix_caching": options.enable_prefix_caching,
+        "neuron": neuron_config(options, flavour),
+    }
+
+
+def digest(config):
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+
+
+# ---- compiled artifacts
+
+
+def load(folder):
+    """The configuration of the artifact in `folder`; None where there is none. A cut one ends the process."""
+    try:
+        with open(os.path.join(folder, "neuron_config.json"), encoding="utf-8") as stream:
+            config = json.load(stream)["simulated"]
+        with open(os.path.join(folder, "model.pt"), "rb") as stream:
+            whole = stream.read().endswith(TRAILER)
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+    if not whole:
+        die("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory")
+    for rank in range(config["tensor_parallel"]):
+        if not os.path.exists(os.path.join(folder, "weights", "tp%d_sharded_checkpoint.safetensors" % rank)):
+            return None
+    return config
+
+
+def compile_model(config, folder, work, settings):
+    """Compile into `folder`; the last file is written in two halves, so that a kill leaves what looks like one."""
+    os.makedirs(work, exist_ok=True)
+    lock = os.open(work, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        die("RuntimeError: neuronx-cc: the work directory %s is in use by another compilation" % work)
+    with open(simulated_neuron.COMPILES, "a", encoding="utf-8") as stream:
+        line = {"at": time.time(), "pid": os.getpid(), "server": os.environ.get("INFERENCE_FLEET_SERVER"),
+                "config": digest(config), "artifact": folder, "work": work}  # fmt: skip
+        stream.write(json.dumps(line) + "\n")
+    say("Compiling the model for Neuron, this takes a while (%g s)" % settings["compile_s"])
+    os.makedirs(os.path.join(folder, "weights"), exist_ok=True)
+    with open(os.path.join(folder, "neuron_config.json"), "w", encoding="utf-8") as stream:
+        sizes = {"tp_degree": config["tensor_parallel"], "max_batch_size": config["max_num_seqs"],
+                 "seq_len": config["max_model_len"]}  # fmt: skip
+        json.dump({"neuron_config": {**sizes, **config["neuron"]}, "simulated": config}, stream)
+    for rank in range(config["tensor_parallel"]):
+        with open(os.path.join(folder, "weights", "tp%d_sharded_checkpoint.safetensors" % rank), "wb") as stream:
+            stream.write(b"%d" % rank * 1024)
+    with open(os.path.join(folder, "model.pt"), "wb") as stream:
+        stream.write(digest(config).encode() * 64)
+        stream.flush()
+        time.sleep(settings["compile_s"])
+        while settings["compile_until"] and not os.path.exists(settings["compile_until"]):
+            time.sleep(0.1)
+        stream.write(TRAILER)
+    with open(os.path.join(work, "compiled"), "w", encoding="utf-8") as stream:
+        stream.write(digest(config))
+    os.close(lock)
+
+
+def bring_model(config, flavour, model, settings):
+    """(the configuration that runs, whether it was compiled now)."""
+    work = os.environ.get("BASE_COMPILE_WORK_DIR", "/tmp/nxd_model/")
+    if flavour == "plugin":
+        root = os.environ.get("VLLM_CACHE_ROOT", os.path.join(os.environ["HOME"], ".cache", "vllm"))
+        folder = os.path.join(root, "neuron", "compile_cache", digest(config))
+        work = folder + ".work"
+    elif "NEURON_COMPILED_ARTIFACTS" in os.environ:
+        folder = os.environ["NEURON_COMPILED_ARTIFACTS"]
+    else:
+        folder = os.path.join(model, "neuron-compiled-artifacts", digest(config))
+        shutil.rmtree(folder, ignore_errors=True)  # as the plugin does
+    found = load(folder)
+    if found is not None:
+        time.sleep(settings["load_s"])
+        if found != config:
+            say("Successfully loaded pre-compiled model artifacts from %s" % folder)  # and not a word of the difference
+        return found, False
+    say("Unable to find pre-compiled artifacts in %s, recompiling" % folder)
+    compile_model(config, folder, work, settings)
+    return config, True
+
+
+# ---- processes
+
+
+def worker(cores, lnc, ready, stubborn):
+    """The process that holds the cores, as the engine's core does: in a session of its own, TERM ends it or not."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if stubborn else signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        simulated_neuron.open_devices(cores)
+    except OSError as error:
+        print("%s %d:%d ERROR  NRT:nrt_init  %s: %s" % (time.strftime("%Y-%b-%d %H:%M:%S"), os.getpid(), os.getpid(),
+                                                        error.filename, error.strerror), flush=True)  # fmt: skip
+        os._exit(1)
+    taken = simulated_neuron.hold(cores)
+    if taken:
+        print(
+            "%s %d:%d ERROR  NRT:nrt_allocate_neuron_cores  Logical Neuron Core(s) not available - Requested:lnc%s "
+            "Available:%d Logical Core size:%d"
+            % (time.strftime("%Y-%b-%d %H:%M:%S"), os.getpid(), os.getpid(), ",lnc".join(map(str, cores)),
+               len(cores) - len(taken), lnc), flush=True
+        )  # fmt: skip
+        os._exit(1)
+    os.write(ready, b"1")
+    while True:
+        time.sleep(60)
+
+
+def main(flavour, argv):
+    options = parse(argv, VERSIONS[flavour])
+    model = options.model or options.model_tag
+    if not model:
+        die("ValueError: no model was given", 2)
+    shape, settings = simulated_neuron.hardware(), simulated_neuron.settings()
+    cores = visible_cores(flavour)
+    config = asked_config(options, flavour, cores, model)
+    if config["tensor_parallel"] * config["data_parallel"] != len(cores):
+        die("AssertionError: tensor parallel size %d and data parallel size %d need as many NeuronCores as their "
+            "product, %d are visible" % (config["tensor_parallel"], config["data_parallel"], len(cores)))  # fmt: skip
+    lnc = os.environ.get("NEURON_LOGICAL_NC_CONFIG") or os.environ.get("NEURON_RT_VIRTUAL_CORE_SIZE") or shape["lnc"]
+    for wanted in (lnc, config["neuron"].get("logical_nc_config", lnc)):
+        if int(wanted) != shape["lnc"]:
+            die("NRT:nrt_init  logical core size %s is not that of this server (%d)" % (wanted, shape["lnc"]))
+    if flavour == "nxdi" and os.environ.get("VLLM_NEURON_FRAMEWORK") != "neuronx-distributed-inference":
+        die("AssertionError: VLLM_NEURON_FRAMEWORK must be neuronx-distributed-inference")
+
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(ready)
+        try:
+            worker(cores, shape["lnc"], told, settings["stubborn"])
+        finally:
+            os._exit(1)
+    os.close(told)
+    if os.read(ready, 1) != b"1":
+        os.waitpid(pid, 0)
+        die("RuntimeError: Engine core initialization failed. See root cause above.")
+
+    def end(_sign, _frame):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    running, compiled = bring_model(config, flavour, model, settings)
+    serve(options, flavour, model, running, config, compiled, pid)
+
+
+def serve(options, flavour, model, running, asked, compiled, child):
+    """Listen, now that there is something to answer with; end when the worker does."""
+    encodings = os.environ.get("TIKTOKEN_ENCODINGS_BASE")
+    faults = ()
+    if encodings and not os.path.exists(os.path.join(encodings, "o200k_base.tiktoken")):
+        faults = ("vocab-missing",)
+    names = options.served_model_name or [model]
+    scripted_engine.PORTS = [options.port or 8000]
+    facts = {"running": digest(running), "asked": digest(asked), "compiled": compiled, "config": running,
+             "pid": os.getpid(), "worker": child}  # fmt: skip
+    engine = scripted_engine.ScriptedEngine(
+        faults, model=names[0], listed=list(names), context=options.max_model_len,
+        reasoning_field={"nxdi": "reasoning_content"}.get(flavour, "reasoning"),
+        pages={"/simulated": json.dumps(facts), "/version": json.dumps({"version": VERSIONS[flavour]})},
+    )  # fmt: skip
+    with engine:
+        say("Application startup complete.")
+        say("Uvicorn running on http://%s:%d" % (options.host, engine.port))
+        os.waitpid(child, 0)
+    die("EngineDeadError: EngineCore encountered an issue.")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,330 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Servers in containers of real engines, below a root of this machine: what arrives inside, and what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import container_engine, guard, processes
+from ansible_collections.inference.fleet.plugins.plugin_utils import container_launch
+from ansible_collections.inference.fleet.tests.nodes.words import NASTY, SLEEP, TEXT
+from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+
+class ContainerNode(small_node.SmallNode):
+    """A node below a root whose servers run in containers of the engine at `address`."""
+
+    def __init__(self, root, engine, image, options):
+        super().__init__(root)
+        self.image = image
+        self.engine = engine
+        self.options = options
+
+    def contained(self, entry, command=None, **container):
+        """The entry as the plan would have it with launcher: container."""
+        options = {"image": self.image, "engine": self.engine.kind, "entrypoint": "", **self.options, **container}
+        options.setdefault("mounts", [{"source": small_node.ENGINE, "read_only": True}])
+        entry = dict(entry, launcher="container", start=dict(entry["start"], restart_with_leader=False))
+        entry["command"] = command or ["/usr/bin/python3", *entry["command"][1:]]
+        folders = list(entry["directories"].values())
+        entry["container"] = container_launch.resolve(options, "test", None, [0], [], folders, entry["command"])
+        entry["launch"] = container_launch.launch_argv(entry, self.root)
+        return small_node.rehash(entry)
+
+    @property
+    def flags(self):
+        return ["--ulimit=%s=%s" % item for item in self.options.get("ulimits", {}).items()]
+
+    def containers(self, name=None):
+        return self.engine.containers(self.root, name)
+
+    def inside(self, name, word):
+        """Pids of the server's processes, the engine's client apart, whose argv has the word."""
+        return [pid for pid in self.running(name) if word in processes.argv(pid) and "--rm" not in processes.argv(pid)]
+
+    def record(self, name):
+        return guard.read_json(self.paths.server_state(name)) or {}
+
+    def end(self):
+        with contextlib.suppress(container_engine.EngineError):
+            self.engine.remove(self.containers())
+        super().end()
+
+
+def _docker(nodes):
+    """The engine that the nodes' tool found or started, and its base image."""
+    address = "unix://%s" % nodes.SOCKET if nodes.SOCKET.exists() else None
+    return container_engine.Engine("docker", address), nodes.build_base(), {"address": address}
+
+
+def _podman(nodes):
+    """This machine's podman, where it can run a container; the image comes from docker."""
+    engine, options = container_engine.Engine("podman"), {"ulimits": {"nofile": "1024:1024", "nproc": "1000:1000"}}
+    flags = ["--ulimit=%s=%s" % item for item in options["ulimits"].items()]
+    image = nodes.build_base()
+    try:
+        if engine.image(image) is None:
+            docker, archive = _docker(nodes)[0], nodes.CACHE / "podman.tar"
+            docker.call("save", "--output", str(archive), image, timeout=300)
+            try:
+                engine.call("load", "--input", str(archive), timeout=300)
+            finally:
+                archive.unlink()
+        engine.call("run", "--rm", "--init", "--pull=never", "--network=host", *flags, image, "/bin/true")
+    except container_engine.EngineError as error:
+        pytest.skip("podman runs no containers here: %s" % error.words)
+    return engine, image, options
+
+
+@pytest.fixture(scope="module", params=[_docker, _podman], ids=["docker", "podman"])
+def each_engine(request, nodes):
+    """(Engine, image, what a recipe's container says because of it)."""
+    return request.param(nodes)
+
+
+@contextlib.contextmanager
+def running_node(folder, *engine):
+    made = ContainerNode(folder / "root", *engine)
+    with small_node.watched(folder):
+        try:
+            yield made
+        finally:
+            made.end()
+            assert made.containers() == []
+
+
+@pytest.fixture
+def node(nodes, tmp_path):
+    with running_node(tmp_path, *_docker(nodes)) as made:
+        yield made
+
+
+@pytest.fixture
+def each_node(each_engine, tmp_path):
+    """As `node`, with docker and with podman; for what differs between the two."""
+    with running_node(tmp_path, *each_engine) as made:
+        yield made
+
+
+def rows(result):
+    return {row["name"]: row for row in result["servers"]}
+
+
+def environment_of(pid):
+    return {os.fsdecode(key): os.fsdecode(value) for key, value in guard.environment_of(pid).items()}
+
+
+def test_every_word_arrives_as_planned(each_node):
+    """What is in the entry is what the kernel shows of the process inside: argv and environment, byte for byte."""
+    numbers = itertools.count()
+
+    @settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @example(words=NASTY, values=NASTY)
+    @given(words=st.lists(TEXT, max_size=30), values=st.lists(TEXT, max_size=30))
+    def arrives(words, values):
+        name = "word-%d" % next(numbers)
+        environment = {"V%d" % number: value for number, value in enumerate(values)}
+        command = [*SLEEP, name, *words]
+        entry = each_node.contained(each_node.entry(name, environment=environment), command, mounts=[], workdir="/")
+        each_node.servers([entry])
+        try:
+            pid = small_node.wait_until(lambda: [one for one in each_node.inside(name, name)
+                                                 if processes.argv(one)[0] == SLEEP[0]])[0]  # fmt: skip
+            assert processes.argv(pid) == command
+            found = environment_of(pid)
+            assert {key: found[key] for key in environment} == environment
+        finally:
+            each_node.servers([entry], state="absent", purge=True)
+
+    arrives()
+
+
+def test_from_the_start_to_nothing(each_node):
+    entries = [each_node.contained(each_node.entry(name)) for name in ("server-0", "server-1")]
+    assert each_node.module("engine_servers", entries, check=True)["changed"]
+    assert each_node.containers() == []
+    each_node.servers(entries)
+    each_node.ready(entries)
+    assert not each_node.servers(entries)["changed"]
+    info = rows(each_node.module("engine_servers_info", entries, log_lines=5, probe=True))
+    for entry in entries:
+        row = info[entry["name"]]
+        assert (row["state"], row["ready"], row["drift"], row["hash"]) == ("running", True, None, entry["hash"])
+        assert row["memory_mib"] > 5
+        assert any(line.startswith("small engine ") for line in row["log_tail"])
+        (container,) = each_node.containers(entry["name"])
+        assert (container.hash, container.name) == (
+            entry["hash"], container_engine.container_name(entry["name"], each_node.root),
+        )  # fmt: skip
+        holder = processes.port_holder("127.0.0.1", entry["port"])
+        assert (holder["server"], holder["root"]) == (entry["name"], each_node.root)
+
+    before = {one.server: one.id for one in each_node.containers()}
+    changed = [
+        each_node.contained(each_node.entry("server-0", port=entries[0]["port"], environment={"B": "1"})),
+        entries[1],
+    ]
+    assert "server-0" in each_node.servers(changed)["diff"]["after"]
+    each_node.ready(changed)
+    after = {one.server: one.id for one in each_node.containers()}
+    assert (after["server-0"] == before["server-0"], after["server-1"] == before["server-1"]) == (False, True)
+
+    assert each_node.servers(changed[:1])["removed"] == ["server-1"]
+    assert [one.server for one in each_node.containers()] == ["server-0"]
+    each_node.servers(changed, only=["server-0"], state="stopped")
+    assert each_node.containers() == []
+    each_node.servers([])
+    assert each_node.running("server-0") == []
+
+
+def restarted(node, entry, container, seconds=300):
+    """The one container of the server, another one than this."""
+
+    def look():
+        found = node.containers(entry["name"])
+        return found[0] if len(found) == 1 and found[0].running and found[0].id != container.id else None
+
+    return small_node.wait_until(look, seconds, "another container")
+
+
+@pytest.mark.parametrize("victim", ["client", "init", "engine"])
+def test_whatever_is_killed_there_is_one_container_afterwards(each_node, victim):
+    entry = each_node.contained(each_node.entry("server-0", "--child", "--away"))
+    each_node.servers([entry])
+    each_node.ready([entry])
+    (container,) = each_node.containers("server-0")
+    pids = each_node.running("server-0")
+    client = each_node.record("server-0")["pid"]
+    init = int(each_node.engine.call("container", "inspect", "--format", "{{.State.Pid}}", container.id))
+    assert client in pids and init in pids
+    assert processes.argv(client)[0] == each_node.engine.kind
+    engine = next(
+        pid for pid in pids if processes.argv(pid)[0] == "/usr/bin/python3" and guard.process(pid).parent == init
+    )
+    os.kill({"client": client, "init": init, "engine": engine}[victim], signal.SIGKILL)
+    restarted(each_node, entry, container)
+    assert not [pid for pid in pids if small_node.alive(pid)]
+    each_node.ready([entry])
+    assert each_node.module("engine_servers_info", [entry])["servers"][0]["restarts"] == 1
+
+
+def test_a_container_without_its_service_manager_is_found_and_ended(node):
+    entry = node.contained(node.entry("server-0"))
+    node.servers([entry])
+    node.ready([entry])
+    for pid in [*node.daemons(), node.record("server-0")["pid"]]:
+        os.kill(pid, signal.SIGKILL)
+    small_node.wait_until(lambda: not node.daemons())
+    row = node.module("engine_servers_info", [entry])["servers"][0]
+    assert (row["state"], row["reason"], row["hash"]) == (
+        "running", "it runs without its service manager", entry["hash"],
+    )  # fmt: skip
+    (container,) = node.containers()
+    assert node.servers([entry])["changed"]
+    restarted(node, entry, container)
+    os.unlink(node.paths.entry("server-0"))
+    for pid in [*node.daemons(), node.record("server-0")["pid"]]:
+        os.kill(pid, signal.SIGKILL)
+    other = node.contained(node.entry("other"))
+    assert node.servers([other])["removed"] == ["server-0"]
+    assert [one.server for one in node.containers()] in ([], ["other"])
+
+
+def test_process_and_container_make_way_for_each_other(node):
+    process = node.entry("server-0")
+    container = node.contained(process)
+    for entry, inside in ((process, 0), (container, 1), (process, 0)):
+        node.servers([entry])
+        node.ready([entry])
+        assert len(node.containers()) == inside
+        assert not node.servers([entry])["changed"]
+
+
+def test_a_foreign_container_of_the_same_name_is_left_alone(node):
+    entry = node.contained(node.entry("server-0"))
+    name = container_engine.container_name("server-0", node.root)
+    node.engine.call(
+        "run", "--detach", "--pull=never", "--name", name, "--network=host", *node.flags, node.image, *SLEEP
+    )
+    try:
+        message = node.module("engine_servers", [entry])["msg"]
+        assert message.startswith(
+            "Server 'server-0': the name %s belongs to another container of %s (" % (name, node.engine.label)
+        )
+        assert not os.path.exists(node.paths.entry("server-0"))
+        # and where it comes later, the guard says so and does not start
+        holder = node.engine.holder_of_name(name)[0]
+        node.engine.call("rename", holder, name + "-x")
+        node.servers([entry])
+        node.ready([entry])
+        (ours,) = node.containers()
+        node.engine.call("rename", ours.id, name + "-y")
+        node.engine.call("rename", holder, name)
+        node.engine.remove([ours])
+        reason = small_node.wait_until(lambda: node.record("server-0").get("reason"))
+        while "belongs to a container" not in (reason or ""):
+            reason = node.record("server-0").get("reason")
+        assert reason == "the name %s belongs to a container that is not of this server (%s)" % (name, holder[:12])
+        node.servers([entry], state="absent")
+        assert node.engine.holder_of_name(name)[0] == holder
+    finally:
+        node.engine.call("rm", "--force", name, check=False)
+        node.engine.call("rm", "--force", name + "-x", check=False)
+
+
+def test_a_secret_is_in_no_argv(node):
+    entry = node.entry("server-0", secrets={"HF_TOKEN": "fleet_hf_token"}, secret_versions={"HF_TOKEN": "1"})
+    entry = node.contained(entry)
+    secret = "s3cr3t $(id) \"'\n%"
+    node.servers([entry], secrets={"fleet_hf_token": secret})
+    node.ready([entry])
+    engine = node.inside("server-0", "--port")
+    assert [environment_of(pid)["HF_TOKEN"] for pid in engine] and not [
+        pid for pid in engine if environment_of(pid)["HF_TOKEN"] != secret
+    ]
+    client = node.record("server-0")["pid"]
+    assert "--env=HF_TOKEN" in processes.argv(client)
+    assert "s3cr3t" not in " ".join(word for pid in guard.process_table() for word in processes.argv(pid))
+    with open(node.paths.entry("server-0"), encoding="utf-8") as stream:
+        assert "s3cr3t" not in stream.read()
+
+
+def test_an_image_that_is_gone_is_said_and_the_start_limit_holds(node):
+    entry = node.contained(node.entry("server-0"), ["/no/such/program"])
+    node.servers([entry])
+    small_node.wait_until(lambda: node.record("server-0").get("count", 0) >= 2, 300, "the second start")
+    small_node.wait_until(lambda: not node.containers(), 300, "the end of a container that could not start")
+    row = node.module("engine_servers_info", [entry], log_lines=20)["servers"][0]
+    assert any("/no/such/program" in line for line in row["log_tail"]), row
+    missing = node.contained(node.entry("server-1"), image="inference-fleet-nothing:1")
+    assert "the image inference-fleet-nothing:1 is not on this node." in node.module("engine_servers", [missing])["msg"]
+
+
+def test_a_network_of_its_own(node):
+    """The port that the engine's proxy listens on is the server's, so that it can be restarted."""
+    name = "inference-fleet-test-%d" % os.getpid()
+    try:
+        node.engine.call("network", "create", name)
+    except container_engine.EngineError as error:
+        pytest.skip("no user networks here: %s" % error.words)
+    try:
+        plain = node.entry("server-0", "--bind", "0.0.0.0")
+        for environment in ({}, {"B": "1"}):
+            entry = node.contained(dict(plain, environment=environment), network=name)
+            entry["container"]["flags"].append("--publish=127.0.0.1:%d:%d" % (plain["port"], plain["port"]))
+            entry["launch"] = container_launch.launch_argv(entry, node.root)
+            entry = small_node.rehash(entry)
+            assert node.servers([entry])["changed"]
+            node.ready([entry])
+            assert not node.servers([entry])["changed"]
+        node.servers([entry], state="absent")
+    finally:
+        node.engine.call("network", "rm", name, check=False)

@@ -1,0 +1,66 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Playbooks of this clone, run as a user runs them; what the tests of tests/e2e and tests/nodes have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CLONE = Path(__file__).resolve().parents[1]
+BIN = Path(sys.executable).parent
+
+
+@dataclasses.dataclass
+class Run:
+    """What a playbook did: exit status, screen, seconds, and the recap's counts summed over the hosts."""
+
+    status: int
+    output: str
+    seconds: float
+
+    def count(self, word):
+        return sum(int(number) for number in re.findall(r"\b%s=(\d+)" % word, self.output))
+
+    def ok(self):
+        assert self.status == 0, self.output
+        assert self.count("failed") == self.count("unreachable") == 0, self.output
+        return self
+
+    def failed(self, *texts):
+        assert self.status != 0, self.output
+        for text in texts:
+            assert text in self.output, self.output
+        return self
+
+
+def play(playbook, inventory, *arguments, variables=None, environment=None, timeout=900):
+    """Run a playbook of the clone and print what it printed. variables are extra ones (-e)."""
+    started = time.monotonic()
+    done = subprocess.run(
+        [str(BIN / "ansible-playbook"), playbook, "-i", str(inventory), "-e", json.dumps(variables or {}), *arguments],
+        cwd=CLONE, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+    run = Run(done.returncode, done.stdout, time.monotonic() - started)
+    print(run.output)
+    print("%s: %.1f s" % (playbook, run.seconds))
+    return run
+
+
+def wait_for(condition, seconds, what):
+    """The condition's value as soon as it is true; an error naming ``what`` after ``seconds``."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.3)
+    raise AssertionError("%s: not within %d s" % (what, seconds))

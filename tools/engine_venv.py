@@ -1,0 +1,69 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The environment with vLLM that all tests of this clone share: .cache/e2e-venv. Standard library only.
+
+    python tools/engine_venv.py      # makes it where it is missing or outdated, and prints its path
+
+It is made by the collection itself (playbooks/prepare.yml), as everywhere. FLEET_TEST_VENV names another one instead,
+which is used as it is: a second clone need not install 2.4 GB again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+
+
+def borrowed():
+    """Whether FLEET_TEST_VENV names an environment that is not this clone's, and so not to be changed."""
+    return bool(os.environ.get("FLEET_TEST_VENV"))
+
+
+def path():
+    """Where the environment is, or is going to be."""
+    return Path(os.environ.get("FLEET_TEST_VENV") or CACHE / "e2e-venv")
+
+
+def ensure():
+    """The path of the environment, made or brought up to date. RuntimeError with what went wrong."""
+    venv = path()
+    if borrowed():
+        if not (venv / "bin" / "python").exists():
+            raise RuntimeError("FLEET_TEST_VENV: %s has no bin/python." % venv)
+        return venv
+    sys.path.insert(0, str(ROOT / "tools"))
+    import run
+
+    CACHE.mkdir(exist_ok=True)
+    variables = {"fleet_override_venv": {"venv": {"path": str(venv)}}}
+    environment = {**run.environment(), "FLEET_ROOT": str(CACHE / "engine")}
+    with open(CACHE / "e2e-venv.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [str(ROOT / ".venv" / "bin" / "ansible-playbook"), "playbooks/prepare.yml", "-i", "inventories/local",
+             "-e", json.dumps(variables)],
+            cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError("the environment with vLLM was not made:\n" + done.stdout + done.stderr)
+    return venv
+
+
+def base_prefix(venv):
+    """The folder of the Python that an environment was made with."""
+    code = "import sys; print(sys.base_prefix)"
+    python = Path(venv) / "bin" / "python"
+    done = subprocess.run([str(python), "-I", "-c", code], capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip())
+
+
+if __name__ == "__main__":
+    print(ensure())
