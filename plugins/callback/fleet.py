@@ -16,23 +16,45 @@ description:
   - Prints what ansible-core's default callback prints, and more. Polling tasks show which server is doing what and
     since when instead of retries that look like failures. Results that carry a table (plan, status, verdicts) are
     gathered from all hosts and printed once, at the end. A failure shows its message once, as text.
+  - A polling task whose result has C(progress), as M(inference.fleet.model_weights) has it, shows how far each host is
+    and how long it will take. On a terminal that is a line for each host that is written again and again; elsewhere,
+    and with C(-v), a line now and then, and one whenever a host begins something else.
   - Use it with C(stdout_callback = inference.fleet.fleet) in ansible.cfg. Every playbook works without it as well.
+options:
+  progress_interval:
+    description: Where no line can be written again, seconds between two lines on the progress of one host.
+    type: float
+    default: 10
+    version_added: 0.1.0
+    env:
+      - name: INFERENCE_FLEET_PROGRESS_INTERVAL
+    ini:
+      - section: callback_fleet
+        key: progress_interval
 extends_documentation_fragment:
   - default_callback
   - result_format_callback
 """
 
+import os
 import re
+import sys
 import textwrap
 import time
 
 from ansible import constants as C
 from ansible.plugins.callback.default import CallbackModule as Default
-from ansible_collections.inference.fleet.plugins.plugin_utils.tables import gather, progress_line, render, status_report
+from ansible_collections.inference.fleet.plugins.plugin_utils.live_lines import LiveLines
+from ansible_collections.inference.fleet.plugins.plugin_utils.tables import (
+    gather,
+    progress_line,
+    render,
+    status_report,
+    transfer_line,
+)
 
 # Of use to machines, of no use on a screen; -v shows them.
-BULKY = ("accelerators", "diff", "fleet_report", "plan", "servers", "verdicts")
-PROGRESS_S = 10.0
+BULKY = ("accelerators", "diff", "fleet_report", "plan", "progress", "servers", "verdicts")
 
 
 class CallbackModule(Default):
@@ -46,6 +68,14 @@ class CallbackModule(Default):
         super().__init__()
         self._reports = {}
         self._last_progress = {}
+        self._live = None
+
+    def set_options(self, task_keys=None, var_options=None, direct=None):
+        """Options are known from here on; whether there is a terminal too."""
+        super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
+        if self._live is None and self._display.verbosity == 0 and is_terminal(sys.stdout, os.environ):
+            self._live = LiveLines(sys.stdout)
+            clear_before(self._display, self._live)
 
     def v2_playbook_on_no_hosts_matched(self):
         """A platform that an inventory doesn't have is nothing to report."""
@@ -53,21 +83,44 @@ class CallbackModule(Default):
             super().v2_playbook_on_no_hosts_matched()
 
     def v2_runner_retry(self, result):
-        """What the servers are doing, where the result says so; the default's line elsewhere."""
+        """How far it is, where the result says so; the default's line elsewhere."""
+        host = result.host.get_name()
+        progress = result.result.get("progress")
+        if isinstance(progress, dict):
+            self._tell_progress(host, progress.get("phase"), transfer_line(progress), self._live)
+            return
         line = progress_line(result.result)
         if line is None:
             super().v2_runner_retry(result)
             return
-        host = result.host.get_name()
+        # Seconds alone are no news.
+        self._tell_progress(host, re.sub(r"\d+ s\b", "", line), line)
+
+    def _tell_progress(self, host, gist, line, live=None):
+        """Show a line when its gist is news, and every now and then, so that silence is not taken for a hang."""
         said, when = self._last_progress.get(host, (None, 0.0))
-        # Seconds alone are no news; they are told every ten seconds so that silence is not taken for a hang.
-        gist = re.sub(r"\d+ s\b", "", line)
-        if gist != said or time.monotonic() - when >= PROGRESS_S:
-            self._last_progress[host] = (gist, time.monotonic())
-            self._display.display("%s: %s" % (host, line), color=C.COLOR_DEBUG)
+        line = "%s: %s" % (host, line)
+        if live:
+            live.update(host, line)
+        if gist == said and time.monotonic() - when < self.get_option("progress_interval"):
+            return
+        self._last_progress[host] = (gist, time.monotonic())
+        self._display.display(line, color=C.COLOR_DEBUG, log_only=live is not None)
+        sys.stdout.flush()  # a pipe would keep it until there is more
+
+    def _progress_ends(self, result, well=False):
+        """No more progress from this host; where it went well, the last word on it."""
+        host = result.host.get_name()
+        shown = self._last_progress.pop(host, None)
+        if self._live:
+            self._live.drop(host)
+        progress = result.result.get("progress")
+        if well and shown and isinstance(progress, dict):
+            self._display.display("%s: %s" % (host, transfer_line(progress)), color=C.COLOR_DEBUG)
 
     def v2_runner_on_ok(self, result):
         """Keep the result's table for the end."""
+        self._progress_ends(result, well=True)
         gather(self._reports, result.result.get("fleet_report"))
         if result.task.resolved_action == "inference.fleet.engine_servers_info" and not result.task.register:
             gather(self._reports, status_report(result.host.get_name(), result.result["servers"]))
@@ -75,6 +128,7 @@ class CallbackModule(Default):
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         """The message once, as text, instead of twice and escaped."""
+        self._progress_ends(result)
         gather(self._reports, result.result.get("fleet_report"))
         message = result.result.get("msg")
         if self._display.verbosity or not isinstance(message, str) or "results" in result.result:
@@ -90,6 +144,11 @@ class CallbackModule(Default):
         if ignore_errors:
             self._display.display("...ignoring", color=C.COLOR_SKIP)
 
+    def v2_runner_on_unreachable(self, result):
+        """No more progress from this host."""
+        self._progress_ends(result)
+        super().v2_runner_on_unreachable(result)
+
     def v2_playbook_on_stats(self, stats):
         """The gathered tables, then the recap."""
         for report in self._reports.values():
@@ -102,3 +161,21 @@ class CallbackModule(Default):
         if self._display.verbosity < 2:
             result = {key: value for key, value in result.items() if key not in BULKY}
         return super()._dump_results(result, *args, **kwargs)
+
+
+def is_terminal(stream, environment):
+    """Whether lines of `stream` can be written again."""
+    return stream.isatty() and environment.get("TERM", "dumb") not in ("", "dumb")
+
+
+def clear_before(display, live):
+    """Take the live lines away before anything else appears, warnings from anywhere included."""
+    show, pid = display.display, os.getpid()
+
+    def clear_and_show(*arguments, **named):
+        # A worker process hands its messages to the main one, which comes through here again.
+        if os.getpid() == pid and not named.get("log_only"):
+            live.clear()
+        return show(*arguments, **named)
+
+    display.display = clear_and_show

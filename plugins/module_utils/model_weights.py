@@ -1,371 +1,353 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A gpt-oss checkpoint on a node: complete, of the format that is wanted, and still what it was when it came.
-
-A manifest beside the weights, written last, says which files they are. New weights grow in a folder beside the
-destination and are renamed into place when all of them are there.
-"""
+"""A gpt-oss checkpoint on a node, wherever it comes from: what is quick is done here, what takes long by a job."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from concurrent.futures import ThreadPoolExecutor
+import re
+import time
+from dataclasses import asdict, replace
 
-from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, files
+from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, hub, local_weights
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node_layout import existing_parent, make_directory
-from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import NotOnNode, Request
-from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import path as path_source
-from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import standin as standin_source
+from ansible_collections.inference.fleet.plugins.module_utils.hub import download, jobs, known
+from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import (
+    compare_status,
+    listing_text,
+    own_manifest,
+    read_manifest,
+)
 
-MANIFEST = ".inference-fleet-manifest.json"
-SCHEMA = 1
-SOURCES = {"standin": standin_source, "path": path_source}
-
-
-def from_parameters(parameters):
-    """A Request from a module's parameters. Raises FleetError where they contradict each other."""
-    given = {name: value for name, value in parameters.items() if name in Request.__dataclass_fields__}
-    request = Request(**given)
-    if request.source == "path":
-        if not request.path:
-            raise FleetError("source is path, but path is not set; name the directory that holds the checkpoint.")
-        if not request.copy and os.path.normpath(request.path) != os.path.normpath(request.destination):
-            raise FleetError(
-                "Without copy the weights are served from path %s, but servers load destination %s. "
-                "Set copy to true, or both to the same directory." % (request.path, request.destination)
-            )
-        if request.copy and os.path.realpath(request.path) == os.path.realpath(request.destination):
-            raise FleetError("copy is true, but path and destination are the same directory %s." % request.path)
-    if not os.path.isabs(request.destination) or os.path.normpath(request.destination) == "/":
-        raise FleetError("destination is %r; it must be the absolute path of a directory." % request.destination)
-    return request
+REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
+LOOK_S = 10
+# What takes longer than a breath: it is worth a job of its own, which outlives a broken connection.
+JOB_FROM = 1 << 30  # bytes
+# Names of variables whose values are secrets; `token` is for those.
+TOKEN_LIKE = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY|COOKIE", re.IGNORECASE)
+ENDPOINT = re.compile(r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
 
 
-def ensure(request, verify="quick", draft=None, check_mode=False):
-    """Bring the wanted weights to `request.destination`, and see that they are whole.
-
-    verify: "quick" compares sizes and times with the manifest and hashes only files whose time changed; "full" hashes
-    all of them, on all cores. draft: directory of a draft model that must be there, or None.
-
-    Returns {changed, message, path, source, repo, revision, verified: quick|full|structure|null, repaired: [names],
-    warnings: [text], diff: {before, after}} and what checkpoints.inspect says (in check mode where there are weights).
-    Returns {changed: False, packed_needed: True} where the source's files must be brought to the node first.
-    Raises FleetError.
-    """
+def bring(parameters, check_mode=False):
+    """What the module model_weights does with its parameters. Returns its result; raises FleetError."""
     try:
-        check_draft(draft)
-        if SOURCES[request.source].in_place(request):
-            return _ensure_in_place(request, verify, check_mode)
-        return _ensure_copy(request, verify, check_mode)
-    except NotOnNode:
-        return {"changed": False, "packed_needed": True}
+        paths = NodePaths(parameters["root"])
+    except ValueError as error:
+        raise FleetError(
+            "root is %r; it must be an absolute path, or empty for the system's own folders." % parameters["root"]
+        ) from error
+    if parameters["source"] not in hub.SOURCES:
+        return _bring_local(parameters, paths, check_mode)
+    wanted = wanted_from(parameters, check_mode)
+    token, extra, ca_bundle = parameters["token"], parameters["environment"], parameters["ca_bundle"]
+    caller = parameters.get("caller") or ""
+
+    def job_of(part):
+        return jobs.Job(paths.lib + "/jobs", parameters["toolkit"] or paths.toolkit, part.destination)
+
+    def advance(part, tell=True):
+        return ensure_from_hub(
+            part,
+            job_of(part),
+            jobs.how(part, token, extra, ca_bundle),
+            lambda home: jobs.child_environment(home, part, token, extra, ca_bundle),
+            parameters["wait_s"],
+            caller,
+            tell,
+        )
+
+    if not parameters["draft_repo"]:
+        local_weights.check_draft(parameters["draft"], parameters["draft_eagle3"])
+        result = advance(_with_draft(wanted, parameters["draft"]))
+        if not parameters["draft"] or not result["finished"]:
+            return result
+        draft = local_weights.look_at_draft(parameters["draft"], wanted.verify, check_mode)
+        return local_weights.joined(draft, result)
+    draft = draft_from(parameters, wanted)
+    own_manifest(wanted.destination, wanted.repo, wanted.source)  # another model there is told before the draft comes
+    first = advance(draft, tell=False)
+    if not first["finished"]:
+        return first
+    result = advance(_with_draft(wanted, parameters["draft"]))
+    if not result["finished"]:
+        return result
+    if not check_mode:
+        differs = _differs_from_hub(draft, strict=False)
+        if differs:
+            raise FleetError(
+                "The draft model %s came to %s, and then %s. Something else changes that directory; find out what, and "
+                "run again." % (draft.name, draft.destination, differs)
+            )
+        job_of(draft).told(caller)
+    return local_weights.joined(first, result)
+
+
+def _bring_local(parameters, paths, check_mode):
+    """Weights that need no hub; where gigabytes are to be copied or read, by a job."""
+    request = local_weights.from_parameters(parameters)
+    given = {key: parameters[key] for key in ("verify", "draft", "draft_eagle3")}
+    if check_mode or request.source != "path":
+        return local_weights.ensure(request, check_mode=check_mode, **given)
+    try:
+        destination = os.path.realpath(request.destination)
+        job = jobs.Job(paths.lib + "/jobs", None, destination)
+        caller = parameters.get("caller") or ""
+
+        def at_once():
+            if job.pending(caller) or local_weights.effort(request, given["verify"], given["draft"]) >= JOB_FROM:
+                return None
+            return local_weights.ensure(request, **given)
+
+        def differs(strict):
+            manifest = read_manifest(destination)
+            if manifest is None and not request.copy and not os.access(destination, os.W_OK):
+                return ""  # none can be kept there; what the job said is all there is
+            return _differs(destination, manifest, strict)
+
+        task = jobs.Task(
+            name="%s from %s" % (request.repo, request.path),
+            destination=destination,
+            identity={key: value for key, value in asdict(request).items() if key not in ("packed", "expected")},
+            request={"local": {"request": asdict(request), **given}},
+            differs=differs,
+            verify=parameters["verify"],
+        )
+
+        def advance(wait_s):
+            local_weights.check_draft(given["draft"], given["draft_eagle3"])
+            return job.advance(task, None, lambda home: jobs.own_environment(), wait_s, caller)
+
+        return _until_told(at_once, advance, parameters["wait_s"], _names(request), task.name)
     except OSError as error:
         raise FleetError("Cannot bring %s to %s: %s." % (request.repo, request.destination, error)) from error
 
 
-def read_manifest(folder):
-    """The manifest in `folder`, None where there is none or it cannot be read."""
-    manifest = files.read_json(os.path.join(folder, MANIFEST))
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        return None
-    return manifest if isinstance(manifest.get("files"), dict) else None
+def _until_told(at_once, advance, wait_s, names, what):
+    """The result of at_once(), or of the job of advance(wait_s); again where another call was told its end."""
+    end = time.monotonic() + wait_s
+    while True:
+        result = at_once()
+        if result is not None:
+            return result
+        state = advance(max(0.0, end - time.monotonic()))
+        if state["state"] != "told":
+            return _told(names, what, state)
 
 
-def compare(folder, recorded, full):
-    """({name: what is wrong}, {name: sha256 of what is there}) for the files that a manifest records.
-
-    full: hash every file; otherwise only those of the recorded size whose time differs.
-    """
-    wrong, hashed = {}, {}
-    for name, record in recorded.items():
-        try:
-            status = os.stat(os.path.join(folder, name))
-        except OSError:
-            wrong[name] = "is missing"
-            continue
-        if status.st_size != record["size"]:
-            wrong[name] = "is %d bytes long, was %d" % (status.st_size, record["size"])
-        elif full or status.st_mtime_ns != record["mtime_ns"]:
-            hashed[name] = None
-    hashed = hash_files(folder, hashed)
-    for name, found in hashed.items():
-        if found != recorded[name]["sha256"]:
-            wrong[name] = "has sha256 %s, had %s" % (found, recorded[name]["sha256"])
-    return wrong, hashed
-
-
-def hash_files(folder, names):
-    """{name: sha256} of files in `folder`, on all cores."""
-    names = list(names)
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        return dict(zip(names, pool.map(lambda name: files.sha256_file(os.path.join(folder, name)), names)))
-
-
-def check_space(destination, needed):
-    """Raise FleetError unless the file system of `destination` has `needed` bytes free."""
-    folder = existing_parent(destination)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise FleetError(
-            "Not enough space for the weights: %s needs %s, and the file system of %s has %s free. "
-            "Free some, or choose another destination." % (destination, _amount(needed), folder, _amount(free)),
-            needed_bytes=needed,
-            free_bytes=free,
-        )
-
-
-def _ensure_copy(request, verify, check_mode):
-    """The weights are ours: made, replaced and mended."""
-    source = SOURCES[request.source]
-    destination = os.path.realpath(request.destination)
-    manifest = _own_manifest(request, destination)
-    recorded = manifest["files"] if manifest else {}
-    wrong, hashed = compare(destination, recorded, verify == "full")
-    wanted = source.wanted_files(request)
-    if wanted is None and not manifest and request.source == "path":
-        checkpoints.inspect(request.path)  # says what is missing there
-    due = sorted(set(wrong) | _outdated(recorded, wanted))
-    gone = sorted(set(recorded) - set(wanted)) if wanted is not None else []
-    # Without a promise of names, as long as there is nothing at all, the source alone knows what to fetch.
-    unknown = manifest is None and wanted is None
-    if not (due or gone or unknown) and manifest["revision"] == request.revision:
-        if any(_stat_differs(destination, name, record) for name, record in recorded.items()) and not check_mode:
-            _write_manifest(request, destination, recorded)  # same bytes, new times: hash them once only
-        found = checkpoints.inspect(destination)
-        checkpoints.check_format(request.destination, found["format"], request.format)
-        return _result(request, False, "as wanted", verify, found, recorded, recorded, {})
-    if request.source == "path" and (due or unknown):
-        if wrong and not os.path.isdir(request.path):
-            raise FleetError(
-                "In %s %s, and %s is not there to copy from again; mount it, or check path."
-                % (request.destination, "; ".join("%s %s" % item for item in sorted(wrong.items())), request.path),
-                rotted=sorted(wrong),
-            )
-        origin = source.inspect(request)
-        checkpoints.check_format(request.path, origin["format"], request.format)
-    future = {name: dict(recorded.get(name, {}), **record) for name, record in (wanted or recorded).items()}
-    if due:
-        check_space(request.destination, sum(future[name]["size"] for name in due))
-    message = _message(request, manifest, wrong, check_mode)
-    before = {name: dict(record, sha256=hashed.get(name, record["sha256"])) for name, record in recorded.items()}
-    for name, text in wrong.items():
-        if text == "is missing":
-            del before[name]
-    if check_mode:
-        return _result(request, True, message, None, {}, before, future, wrong)
-    staging = _staging(destination)
-    try:
-        if due or unknown:
-            _clear_staging(destination)
-            make_directory(os.path.dirname(staging))
-            made = source.fetch(request, due, staging)
-        else:
-            made = {}
-        _check_made(request, made, wanted, recorded, due)
-        if manifest is None:
-            found = checkpoints.inspect(staging)
-            checkpoints.check_format(staging, found["format"], request.format)
-            future = _write_manifest(request, staging, made)
-            os.chmod(staging, 0o755)
-            os.rename(staging, destination)
-        else:
-            for name in due:
-                os.rename(os.path.join(staging, name), os.path.join(destination, name))
-            for name in gone:
-                if os.path.lexists(os.path.join(destination, name)):
-                    os.unlink(os.path.join(destination, name))
-            kept = {name: record for name, record in recorded.items() if name not in gone and name not in due}
-            kept.update({name: made[name] for name in due})
-            found = checkpoints.inspect(destination)
-            checkpoints.check_format(request.destination, found["format"], request.format)
-            future = _write_manifest(request, destination, kept)
-    finally:
-        _clear_staging(destination)
-    return _result(request, True, message, "full" if manifest is None else verify, found, before, future, wrong)
-
-
-def _ensure_in_place(request, verify, check_mode):
-    """The weights are somebody else's: looked at, recorded, never changed."""
-    destination = request.destination
-    found = checkpoints.inspect(destination)
-    checkpoints.check_format(destination, found["format"], request.format)
-    manifest = read_manifest(destination)
-    if manifest and manifest.get("repo") != request.repo:
-        raise _other_model(request, manifest)
-    writable = os.access(destination, os.W_OK)
-    if manifest is None and not writable:
-        warning = (
-            "%s cannot be written to, so no manifest is kept there: only the structure of the checkpoint was checked, "
-            "not the content of its files." % destination
-        )
-        return _result(request, False, "as wanted", "structure", found, {}, {}, {}, [warning])
-    recorded = manifest["files"] if manifest else {}
-    wrong, _hashed = compare(destination, recorded, verify == "full")
-    if wrong:
-        raise FleetError(
-            "The checkpoint in %s is not what it was when it was recorded: %s. Bring those files back, or, if the "
-            "change was meant, remove %s and run again."
-            % (
-                destination,
-                "; ".join("%s %s" % item for item in sorted(wrong.items())),
-                os.path.join(destination, MANIFEST),
-            ),
-            rotted=sorted(wrong),
-        )
-    changed = writable and (manifest is None or manifest["revision"] != request.revision)
-    stale = any(_stat_differs(destination, name, record) for name, record in recorded.items())
-    future = recorded or {
-        name: {"size": status.st_size, "sha256": None}
-        for name, status in path_source.file_statuses(destination).items()
-    }
-    if (changed or stale) and writable and not check_mode:
-        if not recorded:
-            hashes = hash_files(destination, future)
-            future = {name: dict(record, sha256=hashes[name]) for name, record in future.items()}
-        future = _write_manifest(request, destination, future)
-    message = "as wanted"
-    if changed:
-        message = "%s the files of %s in %s" % ("would record" if check_mode else "recorded", request.repo, destination)
-    verified = verify if recorded else None if check_mode else "full"
-    return _result(request, changed, message, verified, found, recorded, future, {})
-
-
-def _own_manifest(request, destination):
-    """The manifest of an earlier run at the destination, None where nothing is there. Raises FleetError otherwise."""
-    if not os.path.lexists(destination):
-        return None
-    if not os.path.isdir(destination):
-        raise FleetError("%s is not a directory; remove it or choose another destination." % destination)
-    names = sorted(os.listdir(destination))
-    if not names:
-        return None
-    manifest = read_manifest(destination)
+def _differs(destination, manifest, strict):
+    """What lies at the destination is not what its manifest says, as text; "" where it is. strict: new times count."""
     if manifest is None:
+        return "no manifest is in %s" % destination
+    wrong, touched = compare_status(destination, manifest["files"])
+    wrong.update(dict.fromkeys(touched, "was written to") if strict else {})
+    return "; ".join("%s %s" % item for item in sorted(wrong.items()))
+
+
+def _differs_from_hub(wanted, strict):
+    try:
+        manifest = own_manifest(wanted.destination, wanted.repo, wanted.source)
+    except FleetError as error:
+        return error.message.rstrip(".")
+    if manifest is not None and not download.same_request(manifest, wanted):
+        return "%s is of another revision, or of other patterns" % wanted.destination
+    return _differs(wanted.destination, manifest, strict)
+
+
+def wanted_from(parameters, check_mode=False):
+    """The hub.Wanted of the model from a module's parameters. Raises FleetError where one of them cannot be."""
+    source, repo = parameters["source"], parameters["repo"]
+    for name in ("repo", "draft_repo"):
+        if parameters[name] and not REPO.match(parameters[name]):
+            raise FleetError(
+                "%s is %r; allowed: a repository of %s, ORG/NAME." % (name, parameters[name], hub.SOURCES[source])
+            )
+    endpoint = (parameters["endpoint"] or hub.DEFAULT_ENDPOINTS[source]).rstrip("/")
+    if not ENDPOINT.match(endpoint):
         raise FleetError(
-            "%s holds files that this collection did not put there (%s); they are left as they are. Choose another "
-            "destination, or remove them." % (destination, ", ".join(names[:5]))
+            "endpoint is %r; allowed: the http or https address of a hub, without a user, such as %s."
+            % (_without_secrets(endpoint), hub.DEFAULT_ENDPOINTS[source])
         )
-    if (manifest.get("source"), manifest.get("repo")) != (request.source, request.repo):
-        raise _other_model(request, manifest)
-    return manifest
-
-
-def _other_model(request, manifest):
-    return FleetError(
-        "%s holds another model, %s (source %s), and %s (source %s) is wanted there; it is left as it is. "
-        "Choose another destination, or remove it."
-        % (request.destination, manifest.get("repo"), manifest.get("source"), request.repo, request.source)
+    for name in parameters["environment"]:
+        if TOKEN_LIKE.search(name):
+            raise FleetError(
+                "environment sets %s; a token is given by `token`, which keeps it out of logs. environment is for "
+                "proxies and the like." % name
+            )
+    for name, least in (("workers", 1), ("retries", 0), ("timeout_s", 1), ("wait_s", 0)):
+        if parameters[name] < least:
+            raise FleetError("%s is %d; allowed: %d or more." % (name, parameters[name], least))
+    if parameters["draft_repo"] and not parameters["draft"]:
+        raise FleetError("draft_repo is %s, but draft, its directory, is not set." % parameters["draft_repo"])
+    return hub.Wanted(
+        source=source,
+        repo=repo,
+        revision=parameters["revision"] or hub.default_revision(source, repo),
+        destination=_real("destination", parameters["destination"]),
+        endpoint=endpoint,
+        include=tuple(parameters["include"]),
+        exclude=tuple(parameters["exclude"]),
+        format=parameters["format"],
+        workers=parameters["workers"],
+        retries=parameters["retries"],
+        timeout_s=parameters["timeout_s"],
+        verify=parameters["verify"],
+        refresh=parameters["refresh"],
+        check_mode=check_mode,
     )
 
 
-def _outdated(recorded, wanted):
-    """Names of wanted files that the recorded ones do not match, by whatever both know of them."""
+def draft_from(parameters, wanted):
+    """The hub.Wanted of the draft of the model `wanted`: all files of its repository. Raises FleetError."""
+    destination = _real("draft", parameters["draft"])
+    if destination == wanted.destination:
+        raise FleetError("draft and destination are the same directory %s." % destination)
+    return replace(
+        wanted,
+        repo=parameters["draft_repo"],
+        revision=parameters["draft_revision"] or hub.default_revision(wanted.source, parameters["draft_repo"]),
+        destination=destination,
+        include=(),
+        exclude=hub.DEFAULT_EXCLUDE,
+        format=None,
+        draft=True,
+        eagle3=parameters["draft_eagle3"],
+        target={
+            key: getattr(wanted, key) for key in ("repo", "revision", "destination", "include", "exclude", "format")
+        },
+    )
+
+
+def _with_draft(wanted, draft):
+    """The Wanted with the sizes of its draft, where that is there."""
+    if not draft or not os.path.isfile(os.path.join(draft, checkpoints.CONFIG)):
+        return wanted
+    return replace(wanted, draft_sizes={"name": draft, **checkpoints.describe_draft(draft)})
+
+
+def _without_secrets(address):
+    """An address that may be no address at all, without what stands before a user's @ and after a question mark."""
+    return re.sub(r"[^/]*@", "***@", re.split(r"[?#]", address)[0])
+
+
+def _real(name, path):
+    if not os.path.isabs(path) or os.path.normpath(path) == "/":
+        raise FleetError("%s is %r; it must be the absolute path of a directory." % (name, path))
+    return os.path.realpath(path)
+
+
+def ensure_from_hub(wanted, job, how, environment, wait_s, caller, tell=True):
+    """Bring the wanted weights from a hub: start the job that does, or look at it; a quick look needs neither.
+
+    wanted: hub.Wanted. job: hub.jobs.Job. how, environment, caller, tell: as Job.advance takes them. Returns what
+    `ensure` returns, and {finished, progress, commit, fetched, fetched_bytes, to_fetch_bytes}. Where it is not
+    finished, call again.
+    """
+
+    def at_once():
+        if wanted.verify == "quick" and not wanted.refresh and not job.pending(caller):
+            result = _as_recorded(wanted)
+            if result is not None:
+                return result
+        return _foreseen(wanted, job, environment) if wanted.check_mode else None
+
+    task = jobs.hub_task(wanted, lambda strict: _differs_from_hub(wanted, strict))
+    try:
+        return _until_told(
+            at_once,
+            lambda wait_s: job.advance(task, how, environment, wait_s, caller, tell),
+            wait_s,
+            _names(wanted),
+            wanted.name,
+        )
+    except OSError as error:
+        raise FleetError("Cannot bring %s to %s: %s." % (wanted.repo, wanted.destination, error)) from error
+
+
+NO_PROGRESS = {
+    "phase": "listing", "percent": 0.0, "bytes_done": 0, "bytes_total": 0, "rate_bytes_s": None, "eta_s": None,
+    "file": None,
+}  # fmt: skip
+
+
+def _names(wanted):
+    """What a result says of a request, a hub's or another."""
     return {
-        name
-        for name, record in (wanted or {}).items()
-        if name not in recorded
-        or any(value is not None and recorded[name].get(key) != value for key, value in record.items())
+        "path": wanted.destination, "source": wanted.source, "repo": wanted.repo, "revision": wanted.revision
+    }  # fmt: skip
+
+
+def _told(names, what, state):
+    """The result for the state of a job; the FleetError of one that failed."""
+    if state["state"] == "running":
+        progress = state.get("progress") or dict(NO_PROGRESS)
+        message = "%s %s" % (progress["phase"], what)
+        return {**names, "changed": False, "finished": False, "progress": progress, "message": message}
+    if state["state"] == "failed":
+        raise FleetError(state["error"]["message"], **state["error"]["details"])
+    return {**names, **state["result"], "finished": True, "progress": state["progress"]}
+
+
+def _as_recorded(wanted):
+    """The result where sizes and times are as the manifest of the wanted weights says; None otherwise."""
+    manifest = own_manifest(wanted.destination, wanted.repo, wanted.source)
+    if manifest is None or not download.same_request(manifest, wanted):
+        return None
+    recorded = manifest["files"]
+    wrong, touched = compare_status(wanted.destination, recorded)
+    if wrong or touched:
+        return None
+    found = download.describe(wanted, wanted.destination)
+    text = listing_text(recorded)
+    total = sum(record["size"] for record in recorded.values())
+    return {
+        **_names(wanted),
+        **found,
+        "changed": False,
+        "finished": True,
+        "message": "as wanted",
+        "verified": "quick",
+        "commit": manifest["commit"],
+        "fetched": [],
+        "fetched_bytes": 0,
+        "to_fetch_bytes": 0,
+        "repaired": [],
+        "progress": {**NO_PROGRESS, "phase": "done", "percent": 100.0, "bytes_done": total, "bytes_total": total},
+        "diff": {"before": text, "after": text},
     }
 
 
-def _check_made(request, made, wanted, recorded, due):
-    """Raise FleetError where a source gave something else than was promised, or than was there before it rotted."""
-    for name in due:
-        promised = (wanted or {}).get(name, {}).get("sha256")
-        if promised is None and name in recorded and name not in _outdated(recorded, wanted):
-            promised = recorded[name]["sha256"]
-        if name not in made:
-            raise FleetError(
-                "%s is part of %s, but its source %s does not give it." % (name, request.repo, request.source)
-            )
-        if promised is not None and made[name]["sha256"] != promised:
-            raise FleetError(
-                "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced."
-                % (name, made[name]["sha256"], promised)
-            )
-
-
-def _write_manifest(request, folder, records):
-    """Write the manifest of the files in `folder`; returns its files."""
-    recorded = {
-        name: dict(record, mtime_ns=os.stat(os.path.join(folder, name)).st_mtime_ns)
-        for name, record in sorted(records.items())
-    }
-    manifest = {
-        "schema": SCHEMA,
-        "source": request.source,
-        "repo": request.repo,
-        "revision": request.revision,
-        "files": recorded,
-    }
-    files.write_atomic(os.path.join(folder, MANIFEST), json.dumps(manifest, indent=2, sort_keys=True) + "\n")
-    return recorded
-
-
-def _stat_differs(folder, name, record):
-    return os.stat(os.path.join(folder, name)).st_mtime_ns != record["mtime_ns"]
-
-
-def check_draft(draft):
-    """Raise FleetError unless the draft model's folder holds a configuration. None and "": there is no draft."""
-    if draft and not os.path.isfile(os.path.join(draft, checkpoints.CONFIG)):
-        raise FleetError(
-            "There is no draft model in %s: %s is missing. Put it there, or take the draft out of the recipe."
-            % (draft, checkpoints.CONFIG)
-        )
-
-
-def _staging(destination):
-    return os.path.join(os.path.dirname(destination), ".%s.inference-fleet-new" % os.path.basename(destination))
-
-
-def _clear_staging(destination):
-    """Remove what an earlier run, or this one, left half-made beside the destination."""
-    staging = _staging(destination)
-    for folder in (staging, staging + ".partial"):
-        if os.path.isdir(folder):
-            shutil.rmtree(folder)
-
-
-def _message(request, manifest, wrong, check_mode):
-    if wrong:
-        return "%s in %s: %s" % (
-            "would mend" if check_mode else "mended",
-            request.destination,
-            "; ".join("%s %s" % item for item in sorted(wrong.items())),
-        )
-    verb = ("would bring", "brought") if manifest is None else ("would update", "updated")
-    return "%s %s in %s" % (verb[0 if check_mode else 1], request.repo, request.destination)
-
-
-def _amount(size):
-    return "%.1f GiB" % (size / (1 << 30)) if size >= 1 << 29 else "%.1f MiB" % (size / (1 << 20))
-
-
-def _result(request, changed, message, verified, found, before, after, wrong, warnings=()):
+def _foreseen(wanted, job, environment):
+    """What a run would do, in check mode."""
     result = {
-        "changed": changed,
-        "message": message,
-        "path": request.destination,
-        "source": request.source,
-        "repo": request.repo,
-        "revision": request.revision,
-        "verified": verified,
-        "repaired": sorted(wrong),
-        "diff": {"before": _listing(before), "after": _listing(after)},
-    }
-    if warnings:
-        result["warnings"] = list(warnings)
-    result.update(found)
-    return result
-
-
-def _listing(recorded):
-    return "".join(
-        "%s %d bytes sha256 %s\n" % (name, record["size"], record.get("sha256") or "not known yet")
-        for name, record in sorted(recorded.items())
-    )
+        **_names(wanted), "changed": True, "finished": True, "verified": None, "progress": dict(NO_PROGRESS),
+        "diff": {"before": "", "after": ""},
+    }  # fmt: skip
+    if job.alive():
+        state = job.state() or {}
+        message = "a job brings %s to %s already" % (wanted.name, wanted.destination)
+        return {**result, "message": message, "progress": state.get("progress") or result["progress"]}
+    manifest = own_manifest(wanted.destination, wanted.repo, wanted.source)
+    ready = os.path.isdir(job.toolkit)
+    pinned = known.find(wanted.source, wanted.repo, wanted.revision)
+    if manifest is not None or wanted.include or wanted.exclude != hub.DEFAULT_EXCLUDE:
+        pinned = None
+    if pinned and not ready:
+        unknown = "The toolkit's Python environment %s is not there yet." % job.toolkit
+    else:
+        if not ready:  # the toolkit comes first; a look by the standard library alone need not be as patient
+            wanted = replace(wanted, retries=0, timeout_s=min(wanted.timeout_s, LOOK_S))
+        state = job.look(wanted, environment)
+        if state["state"] == "done" or state["error"]["details"].get("problem") not in ("network", "busy", "client"):
+            return _told(_names(wanted), wanted.name, state)
+        unknown = state["error"]["message"]
+    text = listing_text(manifest["files"]) if manifest else ""
+    message = "would bring %s in %s; how much is not known" % (wanted.name, wanted.destination)
+    if pinned:
+        total = sum(size for size, _sha256 in pinned.files.values())
+        result.update(to_fetch_bytes=total, fetched_bytes=total, fetched=sorted(pinned.files))
+        message = download.told("would bring", wanted, len(pinned.files), total)
+    return {
+        **result, "message": message, "warnings": ["Not looked at: " + unknown], "diff": {"before": text, "after": text}
+    }  # fmt: skip

@@ -17,6 +17,13 @@ description:
     a file that changed or rotted is found later, and mended where that is possible.
   - New weights grow in a folder beside the destination and take its place when they are complete. A destination that
     holds another model, or files of unknown origin, is left as it is, and the task fails.
+  - Weights from a hub, and gigabytes of a directory, come by a job of its own, which goes on when the connection to the
+    node breaks. The module starts it, waits a little, and says how far it is; called again with the same options it
+    looks at the same job. A job that was killed is started again; a download goes on where it was.
+  - A job that an earlier task left behind counts only where the files are still as the manifest says; RV(verified) is
+    then V(quick), and O(verify=full) reads them again. Tasks that want the same weights at once share a job.
+  - Every file of a hub is compared with the size and checksum that the hub lists, and fetched again where it differs;
+    what a client says of its own success does not count.
 options:
   source:
     description:
@@ -24,8 +31,9 @@ options:
       - V(standin) is a tiny checkpoint that this collection carries. It answers in valid harmony, so that everything
         around a model can be tried without an accelerator; its answers mean nothing.
       - V(path) is a directory of the node, served where it is unless O(copy) is true.
+      - V(huggingface) and V(modelscope) are hubs. They need their clients in the O(toolkit)'s environment.
     type: str
-    choices: [standin, path]
+    choices: [standin, path, huggingface, modelscope]
     required: true
   repo:
     description:
@@ -34,7 +42,10 @@ options:
     required: true
   revision:
     description:
-      - The revision to record.
+      - The revision to record; for a hub a commit, a tag or a branch. A branch is resolved when the weights come first;
+        later runs stay with the commit that was found then, unless O(refresh) is true.
+      - By default, for a hub, the commit that the collection knows the files of (V(openai/gpt-oss-120b)), else V(main)
+        or V(master).
     type: str
   destination:
     description:
@@ -58,13 +69,101 @@ options:
   verify:
     description:
       - V(quick) compares sizes and times with the manifest, and reads only files whose time changed.
-      - V(full) reads every file and compares its sha256.
+      - It does not see a byte that was flipped on the disk without a trace. V(full) does; it reads every file, on all
+        cores, and compares its sha256 with the one in the manifest.
+      - The manifest has what the hub listed, what this collection knows of C(openai/gpt-oss-120b), or what was there
+        when it was written. So of a directory that nothing is known of, a byte that was wrong from the start stays
+        unseen; RV(verified) says so then.
     type: str
     choices: [quick, full]
     default: quick
   draft:
     description:
-      - Directory of a draft model for speculative decoding, which must be there.
+      - Directory of a draft model for speculative decoding, which must be there, or comes from O(draft_repo). With
+        O(source=path) it is never copied.
+      - Its hidden size and vocabulary must be those of the model, and its files whole, by their index and headers.
+      - What is there already gets a manifest of its own, and is compared with it as the model is; it is never changed.
+    type: path
+  draft_repo:
+    description:
+      - For a hub, the repository that the draft model comes from.
+    type: str
+  draft_revision:
+    description:
+      - Revision of O(draft_repo).
+    type: str
+  draft_eagle3:
+    description:
+      - Whether the draft must be an EAGLE3 head that NxD Inference runs, by its configuration and the names and shapes
+        of its layers. Another one is refused before the model comes, and where the hub gives the start of a file,
+        before the draft itself comes.
+    type: bool
+    default: false
+  endpoint:
+    description:
+      - Address of the hub, or of a mirror, without a user. By default the hub's own.
+    type: str
+  include:
+    description:
+      - For a hub, patterns of the files to fetch. C(*) matches slashes too. By default all.
+    type: list
+    elements: str
+    default: []
+  exclude:
+    description:
+      - For a hub, patterns of files to leave out. The default are the two folders of C(openai/gpt-oss) that hold the
+        same weights once more.
+    type: list
+    elements: str
+    default: [original/*, metal/*]
+  token:
+    description:
+      - For a hub, the token of an account. It is given to the job in its environment alone.
+    type: str
+  refresh:
+    description:
+      - For a hub, whether to resolve the revision and to list the repository again.
+    type: bool
+    default: false
+  workers:
+    description:
+      - For a hub, how many files are fetched at a time.
+    type: int
+    default: 8
+  retries:
+    description:
+      - For a hub, how often to try again without a byte of progress before giving up.
+    type: int
+    default: 5
+  timeout_s:
+    description:
+      - For a hub, seconds of silence after which a connection counts as broken.
+    type: int
+    default: 30
+  wait_s:
+    description:
+      - Seconds to wait for the end of a job before the module returns.
+    type: int
+    default: 5
+  environment:
+    description:
+      - For a hub, environment variables of the job, such as C(HTTPS_PROXY) and C(NO_PROXY). Those that are named like a
+        secret are refused; a token is given by O(token).
+    type: dict
+    default: {}
+  ca_bundle:
+    description:
+      - For a hub, file with the certificates to trust.
+    type: path
+  root:
+    description:
+      - Directory that all folders of the collection lie below. Empty for the system's own. Jobs keep their state in
+        C(var/lib/inference-fleet/jobs) below it.
+    type: path
+    default: ''
+  toolkit:
+    description:
+      - The Python environment that holds the hubs' clients. By default the toolkit below O(root).
     type: path
   encodings_file:
     description:
@@ -79,6 +178,11 @@ options:
     description:
       - Filled in by the action plugin from O(packed). Size and sha256 by file name.
     type: dict
+  caller:
+    description:
+      - Filled in by the action plugin. What is the same for all calls of one task, and only there. It tells a job that
+        this task has waited for from one that an earlier play left behind.
+    type: str
 attributes:
   check_mode:
     support: full
@@ -119,6 +223,33 @@ EXAMPLES = r"""
     copy: true
     destination: /var/lib/inference-fleet/models/gpt-oss-120b
     verify: full
+
+- name: From Hugging Face, polled until it is there
+  inference.fleet.model_weights:
+    source: huggingface
+    repo: openai/gpt-oss-120b
+    revision: b5c939de8f754692c1647ca79fbf85e8c1e70f8a
+    format: mxfp4
+    destination: /var/lib/inference-fleet/models/gpt-oss-120b
+    token: "{{ fleet_hf_token }}"
+    wait_s: 10
+  register: weights
+  until: weights is failed or weights.finished
+  retries: 8000
+  delay: 1
+
+- name: The BF16 checkpoint from ModelScope through a proxy
+  inference.fleet.model_weights:
+    source: modelscope
+    repo: unsloth/gpt-oss-120b-BF16
+    format: bf16
+    destination: /var/lib/inference-fleet/models/gpt-oss-120b-BF16
+    environment:
+      HTTPS_PROXY: http://proxy.example.org:3128
+  register: weights
+  until: weights is failed or weights.finished
+  retries: 8000
+  delay: 1
 """
 
 RETURN = r"""
@@ -142,10 +273,73 @@ revision:
   description: As in O(revision).
   type: str
   returned: success
+finished:
+  description: Whether all is done. Where not, the job is still at work; call the module again.
+  type: bool
+  returned: for a hub, and where a job copies or reads gigabytes of a directory
+progress:
+  description: How far the job is.
+  type: dict
+  returned: as RV(finished)
+  contains:
+    phase:
+      description: V(listing), V(downloading), V(copying), V(verifying) or V(done).
+      type: str
+    percent:
+      description: Percent of the bytes of this phase.
+      type: float
+    bytes_done:
+      description: Bytes that are there.
+      type: int
+    bytes_total:
+      description: Bytes of this phase.
+      type: int
+    rate_bytes_s:
+      description: Bytes a second lately, null where unknown.
+      type: int
+    eta_s:
+      description: Seconds that are left at this rate, null where unknown.
+      type: int
+    file:
+      description: A file that is being worked on, or null.
+      type: str
+commit:
+  description: The commit that the revision was resolved to.
+  type: str
+  returned: for a hub, when it is finished
+fetched:
+  description: Files that were fetched, or would be.
+  type: list
+  elements: str
+  returned: for a hub, when it is finished
+fetched_bytes:
+  description: Size of these files.
+  type: int
+  returned: for a hub, when it is finished
+to_fetch_bytes:
+  description: How much of that was not on the node yet.
+  type: int
+  returned: for a hub, when it is finished
+draft:
+  description:
+    - The draft model. C(path), C(repo), C(revision), C(commit), C(changed), C(verified); null for what is not known of
+      one that was there already.
+  type: dict
+  returned: with O(draft), when it is finished
+problem:
+  description:
+    - What kind of failure of a hub it was. V(repository), V(revision), V(entry), V(access), V(busy), V(network),
+      V(foreign), V(disk), V(client) or V(other).
+  type: str
+  returned: when it failed over a hub
 verified:
   description:
-    - How the files were checked, V(quick) or V(full). V(structure) where no manifest can be kept, null where there is
-      nothing yet.
+    - How the files were checked.
+    - V(quick), sizes and times are as recorded. V(full), the sha256 of every file is the one that the hub lists, that
+      the published checkpoint is known to have, or that was recorded earlier.
+    - V(structure), the checkpoint is whole by its index and the headers of its files, and there is nothing to compare
+      their content with. That is so when a directory of O(source=path) is recorded first, unless it is a known
+      checkpoint or brings a manifest, and where no manifest can be kept. Null where there is nothing yet.
   type: str
   returned: success
 repaired:
@@ -210,12 +404,13 @@ free_bytes:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import model_weights
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import url_secrets
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
-            "source": {"type": "str", "choices": ["standin", "path"], "required": True},
+            "source": {"type": "str", "choices": ["standin", "path", "huggingface", "modelscope"], "required": True},
             "repo": {"type": "str", "required": True},
             "revision": {"type": "str"},
             "destination": {"type": "path", "required": True},
@@ -224,23 +419,42 @@ def main():
             "format": {"type": "str", "choices": ["mxfp4", "bf16"]},
             "verify": {"type": "str", "choices": ["quick", "full"], "default": "quick"},
             "draft": {"type": "path"},
+            "draft_repo": {"type": "str"},
+            "draft_revision": {"type": "str"},
+            "draft_eagle3": {"type": "bool", "default": False},
             "encodings_file": {"type": "path"},
             "packed": {"type": "path"},
             "expected": {"type": "dict"},
+            "endpoint": {"type": "str"},
+            "include": {"type": "list", "elements": "str", "default": []},
+            "exclude": {"type": "list", "elements": "str", "default": ["original/*", "metal/*"]},
+            "token": {"type": "str", "no_log": True},
+            "refresh": {"type": "bool", "default": False},
+            "workers": {"type": "int", "default": 8},
+            "retries": {"type": "int", "default": 5},
+            "timeout_s": {"type": "int", "default": 30},
+            "wait_s": {"type": "int", "default": 5},
+            "environment": {"type": "dict", "default": {}},
+            "ca_bundle": {"type": "path"},
+            "root": {"type": "path", "default": ""},
+            "toolkit": {"type": "path"},
+            "caller": {"type": "str"},
         },
         supports_check_mode=True,
     )
+    # An address may carry a password; a token that is in the wrong place is refused, and not shown either.
+    endpoint = module.params["endpoint"] or ""
+    module.no_log_values.update(url_secrets(module.params["environment"], endpoint, "https://" + endpoint))
+    module.no_log_values.update(
+        str(value) for name, value in module.params["environment"].items() if model_weights.TOKEN_LIKE.search(name)
+    )
     try:
-        module.exit_json(
-            **model_weights.ensure(
-                model_weights.from_parameters(module.params),
-                verify=module.params["verify"],
-                draft=module.params["draft"],
-                check_mode=module.check_mode,
-            )
-        )
+        result = model_weights.bring(module.params, module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
+    for text in result.pop("warnings", ()):
+        module.warn(text)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

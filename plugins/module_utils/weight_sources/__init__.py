@@ -1,18 +1,19 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where weights come from. Each module of this package is a source, with three functions:
+"""Where weights come from that need no hub. Each module of this package is a source, with three functions:
 
 in_place(request)
     True where the destination is somebody else's directory, which is never changed but for the manifest.
 wanted_files(request)
     {name: {size, sha256: hex or None, and what else a manifest keeps of it}}: what the destination must hold;
     None where that cannot be said now, so that a manifest that is there is the only truth.
-fetch(request, names, folder)
-    Put at least the files `names` into `folder`, which is not there yet. Returns {name: {size, sha256, …}}.
+fetch(request, names, folder, read=None)
+    Put at least the files `names` into `folder`, which is not there yet. Returns {name: {size, sha256, …}}. read(name,
+    bytes): called as it goes, where it takes long.
     Called after enough space was found; never in check mode. Raises FleetError.
 
-A new source is a new module here, an entry in model_weights.SOURCES, and a choice of the module's option `source`.
+A new source is a new module here, an entry in local_weights.SOURCES, and a choice of the module's option `source`.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 
 @dataclass(frozen=True)
 class Request:
-    """Which weights are wanted where. repo and revision name them; format is mxfp4, bf16 or None for any.
+    """Which weights are wanted where. repo and revision name them; format is mxfp4, bf16 or None for any. repo is None
+    for a draft model of unknown origin.
 
     path, copy: of source path. packed, expected, encodings_file: of source standin, where expected is
     {name: {size, sha256}} or None to read it from `packed`.
     """
 
     source: str
-    repo: str
+    repo: str | None
     destination: str
     revision: str | None = None
     format: str | None = None

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from ansible_collections.inference.fleet.plugins.module_utils import checkpoints
+from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.files import write_hashed
+from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
 
 BLOCK = 4 << 20
 
@@ -21,13 +22,32 @@ def in_place(request):
 
 
 def wanted_files(request):
-    """The files of a copied checkpoint, None once the directory it came from is gone (unmounted, say)."""
+    """The files of a copied checkpoint, None once the directory it came from is gone (unmounted, say).
+
+    Where the directory has a manifest, of an earlier copy or of a hub, that says which files and which checksums.
+    """
     if in_place(request) or not os.path.isdir(request.path):
         return None
-    return {
-        name: {"size": status.st_size, "sha256": None, "origin_mtime_ns": status.st_mtime_ns}
-        for name, status in file_statuses(request.path).items()
-    }
+    manifest = weight_manifest.read_manifest(request.path)
+    if manifest is None:
+        return {
+            name: {"size": status.st_size, "sha256": None, "origin_mtime_ns": status.st_mtime_ns}
+            for name, status in file_statuses(request.path).items()
+        }
+    if manifest.get("repo") != request.repo:
+        raise weight_manifest.other_model(request.path, manifest, request.repo, request.source)
+    wrong, _touched = weight_manifest.compare_status(request.path, manifest["files"])
+    if wrong:
+        raise FleetError(
+            "%s is not what its manifest says: %s. Bring those files back, or remove %s if the change was meant."
+            % (
+                request.path,
+                "; ".join("%s %s" % item for item in sorted(wrong.items())),
+                os.path.join(request.path, weight_manifest.MANIFEST),
+            ),
+            rotted=sorted(wrong),
+        )
+    return {name: {"size": record["size"], "sha256": record["sha256"]} for name, record in manifest["files"].items()}
 
 
 def file_statuses(folder):
@@ -43,7 +63,7 @@ def file_statuses(folder):
     return found
 
 
-def fetch(request, names, folder):
+def fetch(request, names, folder, read=None):
     """Copy the files `names`, taking their sha256 on the way."""
     if not os.path.isdir(request.path):
         raise FleetError(
@@ -56,7 +76,7 @@ def fetch(request, names, folder):
     if absent:
         raise FleetError("%s no longer holds %s, which %s needs." % (request.path, ", ".join(absent), request.repo))
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        copied = pool.map(lambda name: _copy(os.path.join(request.path, name), os.path.join(folder, name)), names)
+        copied = pool.map(lambda name: _copy(request.path, folder, name, read), names)
         made = {name: {**wanted[name], **result} for name, result in zip(names, copied)}
     changed = [name for name in names if made[name]["size"] != wanted[name]["size"]]
     if changed:
@@ -69,18 +89,16 @@ def inspect(request):
     return checkpoints.inspect(request.path)
 
 
-def _copy(source, destination):
-    """Copy one file; returns {size, sha256}."""
-    digest, size = hashlib.sha256(), 0
-    with open(source, "rb") as reader, open(destination, "wb") as writer:
-        while True:
-            block = reader.read(BLOCK)
-            if not block:
-                break
-            digest.update(block)
-            size += len(block)
-            writer.write(block)
-        writer.flush()
-        os.fsync(writer.fileno())
-    os.chmod(destination, 0o644)
-    return {"size": size, "sha256": digest.hexdigest()}
+def _copy(source, destination, name, read):
+    """Copy one file of the folder `source`; returns {size, sha256}."""
+    destination = os.path.join(destination, name)
+    make_directory(os.path.dirname(destination))
+
+    def blocks():
+        with open(os.path.join(source, name), "rb") as stream:
+            for block in iter(lambda: stream.read(BLOCK), b""):
+                yield block
+                if read is not None:
+                    read(name, len(block))
+
+    return write_hashed(destination, blocks())

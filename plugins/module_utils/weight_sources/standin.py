@@ -29,7 +29,7 @@ def wanted_files(request):
         raise FleetError(str(error)) from error
 
 
-def fetch(request, names, folder):
+def fetch(request, names, folder, read=None):
     """Expand the packed form; all of its files are made, whichever are asked for."""
     if request.packed is None:
         raise NotOnNode("The packed stand-in is not on this node; give packed, the directory that holds it.")

@@ -14,16 +14,29 @@ from types import SimpleNamespace
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, files, model_weights, standin
+from ansible_collections.inference.fleet.plugins.module_utils import (
+    checkpoints,
+    files,
+    guard,
+    local_weights,
+    model_weights,
+    standin,
+    weight_manifest,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.hub import jobs, known
 from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import path as path_source
 from ansible_collections.inference.fleet.plugins.modules import model_weights as module
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
+    HIDDEN,
+    VOCABULARY,
     build_checkpoint,
     build_encodings,
     build_packed_standin,
     four_steps,
     run_module,
 )
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils import test_eagle3 as heads
 
 SHARD = "model-00001-of-00002.safetensors"
 REPO = "openai/gpt-oss-tiny"
@@ -44,7 +57,7 @@ def hashed(monkeypatch):
 
 
 def manifest_of(folder):
-    return json.loads((folder / model_weights.MANIFEST).read_text())
+    return json.loads((folder / weight_manifest.MANIFEST).read_text())
 
 
 def promised_by(packed):
@@ -181,7 +194,7 @@ class TestStandin:
         assert check["repaired"] == applied["repaired"] == [standin.SHARDS[0]]
         assert now in check["diff"]["before"] and check["diff"] == applied["diff"]
         mended = snapshot(stand_in.destination)
-        assert {**mended, model_weights.MANIFEST: 0} == {**good, model_weights.MANIFEST: 0}
+        assert {**mended, weight_manifest.MANIFEST: 0} == {**good, weight_manifest.MANIFEST: 0}
         assert os.listdir(stand_in.destination.parent) == ["standin"]
 
     @pytest.mark.parametrize("damage", ["missing", "shorter", "touched and other"])
@@ -200,6 +213,7 @@ class TestStandin:
 
     def test_new_times_alone_are_no_change_and_cost_one_look(self, stand_in, hashed):
         stand_in.run()
+        note = guard.weights_note(str(stand_in.destination))
         os.utime(stand_in.destination / "config.json", ns=(1, 1))
         hashed.clear()
         assert not stand_in.run(check_mode=True)["changed"]
@@ -207,6 +221,7 @@ class TestStandin:
         assert hashed == ["config.json"] * 2
         assert not stand_in.run()["changed"]
         assert hashed == ["config.json"] * 2
+        assert guard.weights_note(str(stand_in.destination)) == note  # no server restarts for it
 
     def test_a_newer_one_replaces_an_older(self, stand_in, tmp_path):
         stand_in.run()
@@ -269,6 +284,136 @@ class TestStandin:
         assert stand_in.destination.is_symlink() and (disk / "config.json").exists()
 
 
+class TestJob:
+    """Where gigabytes are to be copied or read, a job of its own does it."""
+
+    @pytest.fixture(autouse=True)
+    def small_is_large(self, monkeypatch, tmp_path, copied, in_place):
+        monkeypatch.setattr(model_weights, "JOB_FROM", 1)
+        for weights in (copied, in_place):
+            weights.arguments.update(root=str(tmp_path / "root"), wait_s=60)
+
+    def test_copied_by_a_job(self, copied):
+        _check, applied = copied.four_steps()
+        assert (applied["finished"], applied["progress"]["phase"]) == (True, "done")
+        size = sum(record["size"] for record in manifest_of(copied.destination)["files"].values())
+        assert (applied["progress"]["bytes_done"], applied["progress"]["bytes_total"]) == (size, size)
+        assert sorted(path.name for path in copied.destination.iterdir()) == [weight_manifest.MANIFEST, *NAMES]
+
+    def test_polled(self, copied):
+        first = copied.run(wait_s=0)
+        assert (first["changed"], first["finished"]) == (False, False)
+        result = first
+        while not result["finished"]:
+            result = copied.run(wait_s=1)
+        assert result["changed"] and not copied.run(wait_s=0)["changed"]
+
+    @pytest.mark.parametrize("verify", ["quick", "full"])
+    def test_an_end_that_nobody_saw_is_worth_what_lies_there(self, copied, tmp_path, verify):
+        assert not copied.run(wait_s=0, caller="first")["finished"]
+        wait_until(lambda: [path for path in tmp_path.rglob("state.json") if '"done"' in path.read_text()])
+        shutil.rmtree(copied.destination)
+        result = copied.run(verify=verify, caller="second")
+        assert (result["changed"], result["finished"]) == (True, True)
+        assert manifest_of(copied.destination)
+
+    def test_a_byte_that_rotted_unseen(self, copied, tmp_path):
+        copied.run(wait_s=0, verify="full", caller="first")
+        wait_until(lambda: [path for path in tmp_path.rglob("state.json") if '"done"' in path.read_text()])
+        rot(copied.destination / SHARD)
+        assert copied.run(verify="full", caller="second")["repaired"] == [SHARD]
+
+    def test_a_quick_look_needs_no_job(self, copied, tmp_path):
+        copied.run()
+        shutil.rmtree(tmp_path / "root")
+        assert "finished" not in copied.run()
+        assert not (tmp_path / "root").exists()
+
+    def test_read_in_full_by_a_job(self, copied):
+        copied.run()
+        rot(copied.destination / SHARD)
+        assert copied.run(verify="full")["repaired"] == [SHARD]
+        again = copied.run(verify="full")
+        assert (again["changed"], again["finished"], again["verified"]) == (False, True, "full")
+
+    def test_recorded_by_a_job(self, in_place, shared):
+        assert in_place.run()["finished"]
+        rot(shared / SHARD)
+        assert in_place.run(verify="full")["rotted"] == [SHARD]
+
+    def test_what_it_refuses_it_refuses_in_the_same_words(self, copied, shared):
+        (shared / "config.json").write_text('{"model_type": "llama"}')
+        assert copied.run()["msg"] == (
+            '%s/config.json: model_type is "llama", allowed: "gpt_oss". '
+            "This collection serves gpt-oss checkpoints only." % shared
+        )
+        assert not copied.destination.exists()
+
+
+class TestCarried:
+    """A directory that was fetched elsewhere, manifest and all."""
+
+    @pytest.fixture
+    def carried(self, shared):
+        names = [*NAMES, ".gitattributes"]
+        records = {
+            name: {
+                "size": (shared / name).stat().st_size,
+                "sha256": hashlib.sha256((shared / name).read_bytes()).hexdigest(),
+                "oid": None,
+            }
+            for name in names
+        }
+        identity = {"source": "huggingface", "repo": REPO, "revision": "main", "commit": "c" * 40, "at": "c" * 40}
+        weight_manifest.write_manifest(str(shared), records, **identity, include=[], exclude=[])
+        return shared
+
+    def test_copied_by_its_manifest(self, copied, carried):
+        (carried / "notes.txt").write_text("not part of it")
+        check, _applied = copied.four_steps()
+        assert "not known yet" not in check["diff"]["after"]
+        assert sorted(path.name for path in copied.destination.iterdir()) == sorted(
+            [weight_manifest.MANIFEST, *NAMES, ".gitattributes"]
+        )
+
+    def test_rot_on_the_way_is_not_copied(self, copied, carried):
+        good = hashlib.sha256((carried / SHARD).read_bytes()).hexdigest()
+        rot(carried / SHARD)
+        failed = copied.run()
+        assert failed["msg"] == (
+            "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced."
+            % (SHARD, hashlib.sha256((carried / SHARD).read_bytes()).hexdigest(), good)
+        )
+        assert not copied.destination.exists()
+
+    def test_a_file_that_was_cut_on_the_way(self, copied, carried):
+        (carried / SHARD).write_bytes(b"cut")
+        failed = copied.run()
+        assert failed["msg"] == (
+            "%s is not what its manifest says: %s is 3 bytes long, was %d. Bring those files back, or remove %s/%s if "
+            "the change was meant."
+            % (carried, SHARD, json.loads((carried / weight_manifest.MANIFEST).read_text())["files"][SHARD]["size"],
+               carried, weight_manifest.MANIFEST)
+        )  # fmt: skip
+        assert not copied.destination.exists()
+
+    def test_another_models_directory(self, copied, carried):
+        assert copied.run(repo="openai/other")["msg"] == (
+            "%s holds another model, %s (source huggingface), and openai/other (source path) is wanted there; it is "
+            "left as it is. Choose another destination, or remove it." % (carried, REPO)
+        )
+
+    def test_served_in_place(self, in_place, carried):
+        before = manifest_of(carried)
+        assert not in_place.run()["changed"] and not in_place.run(revision="c" * 40)["changed"]
+        os.utime(carried / SHARD, ns=(1, 1))
+        assert not in_place.run(verify="full")["changed"]
+        before["files"][SHARD]["mtime_ns"] = 1
+        assert manifest_of(carried) == before
+        rot(carried / SHARD)
+        assert in_place.run(verify="full")["rotted"] == [SHARD]
+
+
 class TestCopy:
     def test_copied_checked_and_left_alone(self, copied, shared, hashed):
         check, _applied = copied.four_steps()
@@ -276,12 +421,12 @@ class TestCopy:
         assert check["diff"]["after"].startswith("config.json %d bytes sha256 not known yet\n" % (
             (shared / "config.json").stat().st_size
         ))  # fmt: skip
-        assert sorted(path.name for path in copied.destination.iterdir()) == [model_weights.MANIFEST, *NAMES]
+        assert sorted(path.name for path in copied.destination.iterdir()) == [weight_manifest.MANIFEST, *NAMES]
         for name in NAMES:
             content = (shared / name).read_bytes()
             assert (copied.destination / name).read_bytes() == content
             assert manifest_of(copied.destination)["files"][name]["sha256"] == hashlib.sha256(content).hexdigest()
-        assert model_weights.MANIFEST not in os.listdir(shared)
+        assert weight_manifest.MANIFEST not in os.listdir(shared)
 
     def test_the_source_may_go_away(self, copied, shared):
         copied.run()
@@ -377,6 +522,7 @@ class TestCopy:
 
     @pytest.mark.parametrize("check_mode", [True, False])
     def test_too_little_space(self, copied, tmp_path, monkeypatch, check_mode):
+        monkeypatch.setattr(model_weights, "JOB_FROM", 1 << 60)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
         monkeypatch.setattr(path_source, "file_statuses", lambda folder: {
             name: SimpleNamespace(st_size=65248893184 if name == SHARD else 0, st_mtime_ns=1) for name in NAMES
@@ -453,18 +599,279 @@ class TestRefused:
         )
         draft.mkdir()
         (draft / "config.json").write_text("{}")
-        assert in_place.run(draft=str(draft))["changed"]
+        assert in_place.run(draft=str(draft))["msg"] == (
+            "The draft model in %s is not whole, missing: model.safetensors. Fetch or copy it again." % draft
+        )
+
+
+class TestDraft:
+    """A draft that is on the node is checked as the model is, whatever the model's source."""
+
+    @pytest.fixture(params=["in_place", "copied", "stand_in"])
+    def weights(self, request):
+        return request.getfixturevalue(request.param)
+
+    @pytest.fixture
+    def draft(self, tmp_path, weights):
+        sizes = (HIDDEN, VOCABULARY) if weights.arguments["source"] == "standin" else (16, 100)
+        config = {"hidden_size": sizes[0], "vocab_size": sizes[1], "draft_vocab_size": None}
+        weights.arguments["draft"] = heads.write(tmp_path / "draft", shards=3, **config)
+        return tmp_path / "draft"
+
+    def test_recorded_compared_and_never_changed(self, weights, draft, hashed):
+        before = snapshot(draft)
+        check, applied = weights.four_steps()
+        assert "would record the files of the draft model in %s" % draft in check["message"]
+        assert applied["draft"] == {
+            "path": str(draft), "repo": None, "revision": None, "commit": None, "changed": True, "verified": "structure"
+        }  # fmt: skip
+        assert (
+            "recorded the files of the draft model in %s as they are; nothing is known to compare them with" % draft
+        ) in applied["message"]
+        assert {
+            name: content for name, content in snapshot(draft).items() if name != weight_manifest.MANIFEST
+        } == before
+        hashed.clear()
+        again = weights.run()
+        assert (again["changed"], again["draft"]["verified"], hashed) == (False, "quick", [])
+        rot(draft / "model-00002-of-00003.safetensors")
+        assert not weights.run().get("failed")
+        failed = weights.run(verify="full")
+        assert failed["rotted"] == ["model-00002-of-00003.safetensors"]
+        assert failed["msg"].startswith("The checkpoint in %s is not what it was when it was recorded: " % draft)
+
+    @pytest.mark.parametrize("check_mode", [True, False])
+    def test_one_that_lacks_a_shard_is_refused_before_anything_comes(self, weights, draft, check_mode):
+        before = weights.destination.exists() and snapshot_files(weights.destination)
+        (draft / "model-00002-of-00003.safetensors").unlink()
+        assert weights.run(check_mode, verify="full")["msg"] == (
+            "The draft model in %s is not whole, missing: model-00002-of-00003.safetensors. Fetch or copy it again."
+            % draft
+        )
+        (draft / "model-00002-of-00003.safetensors").write_bytes((draft / "config.json").read_bytes())
+        assert weights.run(check_mode)["msg"].startswith("The draft model in %s is damaged: model-00002-of" % draft)
+        assert (weights.destination.exists() and snapshot_files(weights.destination)) == before
+
+    def test_a_head_that_the_engine_does_not_run(self, weights, draft):
+        config = json.loads((draft / "config.json").read_text())
+        heads.write(draft, {**heads.names(), "d2t": [96]}, shards=3, **config, draft_vocab_size=None)
+        before = weights.destination.exists() and snapshot_files(weights.destination)
+        failed = weights.run(draft_eagle3=True)
+        assert failed["msg"].startswith(
+            "The draft model in %s is no EAGLE3 head that NxD Inference runs: layer " % draft
+        )
+        assert failed["layers"]
+        assert (weights.destination.exists() and snapshot_files(weights.destination)) == before
+        assert weights.run()["changed"]
+
+    def test_in_the_form_of_pytorch(self, in_place, tmp_path):
+        draft = tmp_path / "draft"
+        draft.mkdir()
+        (draft / "config.json").write_text("{}")
+        (draft / "pytorch_model.bin").write_bytes(b"")
+        assert in_place.run(draft=str(draft))["msg"] == (
+            "The draft model in %s is damaged: pytorch_model.bin is empty. Fetch or copy it again." % draft
+        )
+        (draft / "pytorch_model.bin").write_bytes(b"x")
+        assert in_place.run(draft=str(draft))["draft"]["changed"]
+
+    def test_one_that_a_hub_brought_elsewhere(self, in_place, tmp_path):
+        """It keeps its name, and its manifest is believed."""
+        draft = Path(heads.write(tmp_path / "draft", hidden_size=16, vocab_size=100))
+        records = {
+            name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in snapshot(draft).items()
+        }
+        weight_manifest.write_manifest(
+            str(draft), records, source="huggingface", repo="a/head", revision="main", commit="c" * 40, at="c" * 40
+        )
+        assert in_place.run(draft=str(draft))["draft"]["verified"] == "quick"
+        rot(draft / "model.safetensors")
+        assert in_place.run(draft=str(draft), verify="full")["rotted"] == ["model.safetensors"]
+
+
+class TestPublished:
+    """Directories that say they are a checkpoint whose files are known."""
+
+    COMMIT = "b" * 40
+
+    @pytest.fixture(autouse=True)
+    def known_now(self, monkeypatch, shared):
+        files = {
+            name: (len(content), hashlib.sha256(content).hexdigest())
+            for name, content in snapshot_files(shared).items()
+            if not name.startswith(".")
+        }
+        monkeypatch.setattr(known, "KNOWN", (known.Known("huggingface", REPO, self.COMMIT, files),))
+        self.sha256 = {name: sha256 for name, (_size, sha256) in files.items()}
+
+    @pytest.mark.parametrize("revision", [None, COMMIT])
+    @pytest.mark.parametrize("verify", ["quick", "full"])
+    def test_served_in_place_or_copied(self, in_place, copied, revision, verify):
+        for weights in (copied, in_place):
+            applied = weights.run(revision=revision, verify=verify)
+            assert (applied["changed"], applied["verified"]) == (True, "full"), applied
+            assert "nothing is known" not in applied["message"]
+
+    @pytest.mark.parametrize("revision", [None, COMMIT])
+    def test_a_byte_that_was_wrong_from_the_start(self, in_place, copied, shared, revision):
+        rot(shared / SHARD)
+        now = hashlib.sha256((shared / SHARD).read_bytes()).hexdigest()
+        failed = in_place.run(revision=revision)
+        assert failed["rotted"] == [SHARD]
+        assert failed["msg"] == (
+            "%s does not hold what %s commit %s is known to have: %s has sha256 %s, known is %s. Bring these files "
+            "again; if it is another version, set revision to the name of that."
+            % (shared, REPO, self.COMMIT, SHARD, now, self.sha256[SHARD])
+        )
+        assert weight_manifest.MANIFEST not in os.listdir(shared)
+        assert copied.run(revision=revision)["msg"] == (
+            "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced."
+            % (SHARD, now, self.sha256[SHARD])
+        )
+        assert not copied.destination.exists()
+
+    def test_where_no_manifest_can_be_kept_a_job_is_believed_without_one(self, in_place, tmp_path, monkeypatch):
+        real, tasks = os.access, []
+
+        def advance(job, task, *more):
+            tasks.append(task)
+            return {"state": "running"}
+
+        monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and real(path, mode))
+        monkeypatch.setattr(model_weights, "JOB_FROM", 1)
+        monkeypatch.setattr(jobs.Job, "advance", advance)
+        assert not in_place.run(verify="full", root=str(tmp_path / "root"))["finished"]
+        assert tasks[0].differs(strict=False) == ""
+        monkeypatch.setattr(os, "access", real)
+        assert tasks[0].differs(strict=False) == "no manifest is in %s" % in_place.destination
+
+    def test_one_that_was_recorded_before_it_was_known(self, in_place, copied, shared, monkeypatch):
+        rot(shared / SHARD)
+        with monkeypatch.context() as before:
+            before.setattr(known, "KNOWN", ())
+            assert copied.run()["verified"] == in_place.run()["verified"] == "structure"
+        assert in_place.run()["rotted"] == copied.run()["rotted"] == [SHARD]
+        assert "nothing is known" not in in_place.run(revision="ours")["message"]
+
+    def test_another_version_is_compared_with_nothing(self, in_place, shared):
+        rot(shared / SHARD)
+        assert in_place.run(revision="ours")["verified"] == "structure"
+
+    def test_a_checkpoint_that_was_cut_into_other_files_is_not_taken_for_it(self, capsys, tmp_path):
+        other = build_checkpoint(tmp_path / "other", shards=2)
+        weights = Weights(capsys, other, source="path", repo=REPO, path=str(other))
+        assert weights.run()["verified"] == "structure"
+
+    def test_what_people_change_is_warned_of(self, in_place, copied, shared, monkeypatch):
+        warnings = []
+        monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: warnings.append(text))
+        (shared / "tokenizer.json").write_text("[]")
+        text = " does not hold what %s commit %s is known to have: tokenizer.json has sha256 " % (REPO, self.COMMIT)
+        for weights in (in_place, copied):
+            warnings.clear()
+            assert weights.run()["changed"]
+            assert len(warnings) == 1 and text in warnings[0]
+        assert text in in_place.run(revision=self.COMMIT)["msg"]
+
+    def test_where_no_manifest_can_be_kept_full_compares_all_the_same(self, in_place, shared, monkeypatch):
+        real = os.access
+        monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and real(path, mode))
+        request = local_weights.from_parameters(
+            {"repo": REPO, "source": "path", "path": str(shared), "destination": str(shared)}
+        )
+        assert local_weights.effort(request, "quick") == 0
+        assert local_weights.effort(request, "full") == sum((shared / name).stat().st_size for name in NAMES)
+        assert in_place.run()["verified"] == "structure"
+        assert in_place.run(verify="full")["verified"] == "full"
+        with monkeypatch.context() as nothing_known:
+            nothing_known.setattr(known, "KNOWN", ())
+            assert (local_weights.effort(request, "full"), in_place.run(verify="full")["verified"]) == (0, "structure")
+        rot(shared / SHARD)
+        assert in_place.run(verify="full")["rotted"] == [SHARD]
+
+
+class TestDiskOfItsOwn:
+    """The destination is a file system: files move into it one by one."""
+
+    @pytest.fixture(autouse=True)
+    def mounted(self, monkeypatch, copied):
+        copied.destination.mkdir(parents=True)
+        (copied.destination / "lost+found").mkdir()
+        monkeypatch.setattr(os.path, "ismount", lambda path: str(path) == str(copied.destination))
+
+    def steps(self, copied, kill_at):
+        """How many steps a run in a process of its own has made when it is killed before the step `kill_at`."""
+        counts = Path(str(copied.destination) + ".steps")
+        child = os.fork()
+        if not child:
+            made = 0
+
+            def counted(real):
+                def step(*given, **named):
+                    nonlocal made
+                    made += 1
+                    counts.write_text(str(made))
+                    if made == kill_at:
+                        os._exit(9)
+                    return real(*given, **named)
+
+                return step
+
+            for name in ("rename", "unlink", "rmdir"):
+                setattr(os, name, counted(getattr(os, name)))
+            try:
+                local_weights.ensure(local_weights.from_parameters(copied.arguments))
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        return int(counts.read_text())
+
+    def test_killed_between_any_two_steps(self, copied, shared):
+        wanted = {name: (shared / name).read_bytes() for name in NAMES}
+        kill_at, told = 0, set()
+        while True:
+            kill_at += 1
+            shutil.rmtree(copied.destination)
+            copied.destination.mkdir()
+            if self.steps(copied, kill_at) < kill_at:
+                break
+            seen = set(os.listdir(copied.destination))
+            assert "config.json" not in seen or set(NAMES) <= seen
+            finished = copied.run()
+            assert not finished.get("failed"), (kill_at, finished)
+            told.add(finished["changed"])
+            assert {
+                path.name: path.read_bytes() for path in copied.destination.iterdir() if path.name in NAMES
+            } == wanted
+            assert not copied.run(verify="full")["changed"]
+        assert kill_at > len(NAMES) and told == {True, False}
+
+    def test_what_an_install_that_was_cut_had_of_another_version_goes(self, copied, shared):
+        identity = {"source": "path", "repo": REPO, "revision": None}
+        staging = copied.destination / weight_manifest.INNER_STAGING
+        staging.mkdir()
+        weight_manifest._begin(str(staging), str(copied.destination), ["model-00007-of-00008.safetensors"], identity)
+        (copied.destination / "model-00007-of-00008.safetensors").write_text("of the other")
+        assert weight_manifest.read_manifest(str(copied.destination)) is None
+        copied.four_steps()
+        assert set(os.listdir(copied.destination)) == {"lost+found", weight_manifest.MANIFEST, *NAMES}
+
+    def test_files_of_others_stay_refused(self, copied):
+        (copied.destination / "thesis.txt").write_text("three years")
+        assert "holds files that this collection did not put there (thesis.txt)" in copied.run()["msg"]
 
 
 class TestInPlace:
     def test_recorded_checked_and_left_alone(self, in_place, shared):
         before = snapshot_files(shared)
         check, applied = in_place.four_steps()
-        assert check["message"] == "would record the files of %s in %s" % (REPO, shared)
-        assert (applied["verified"], applied["format"]) == ("full", "mxfp4")
+        text = " the files of %s in %s as they are; nothing is known to compare them with" % (REPO, shared)
+        assert (check["message"], applied["message"]) == ("would record" + text, "recorded" + text)
+        assert (applied["verified"], applied["format"]) == ("structure", "mxfp4")
         assert sorted(manifest_of(shared)["files"]) == NAMES
         after = snapshot_files(shared)
-        del after[model_weights.MANIFEST]
+        del after[weight_manifest.MANIFEST]
         assert after == before
 
     def test_a_quick_rerun_reads_no_weights(self, in_place, hashed):
@@ -486,13 +893,13 @@ class TestInPlace:
             "files back, or, if the change was meant, remove {0}/.inference-fleet-manifest.json and run again."
         ).format(shared, SHARD, now, was)
         assert snapshot_files(shared) == before
-        (shared / model_weights.MANIFEST).unlink()
+        (shared / weight_manifest.MANIFEST).unlink()
         in_place.four_steps()
 
     def test_what_is_not_whole_is_refused(self, in_place, shared):
         (shared / SHARD).unlink()
         assert "is not whole, missing: %s." % SHARD in in_place.run()["msg"]
-        assert model_weights.MANIFEST not in os.listdir(shared)
+        assert weight_manifest.MANIFEST not in os.listdir(shared)
 
     def test_another_model_is_refused(self, in_place, shared):
         in_place.run()
@@ -532,7 +939,7 @@ class TestInPlace:
             "%s cannot be written to, so no manifest is kept there: only the structure of the checkpoint was checked, "
             "not the content of its files." % shared
         ]
-        assert model_weights.MANIFEST not in os.listdir(shared)
+        assert weight_manifest.MANIFEST not in os.listdir(shared)
 
 
 def snapshot_files(folder):
@@ -542,4 +949,4 @@ def snapshot_files(folder):
 def test_the_manifest_is_no_part_of_a_checkpoint(in_place, shared, tmp_path):
     in_place.run()
     assert checkpoints.inspect(str(shared))["num_layers"] == 3
-    assert model_weights.MANIFEST not in path_source.file_statuses(str(shared))
+    assert weight_manifest.MANIFEST not in path_source.file_statuses(str(shared))

@@ -1,0 +1,234 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The manifest beside weights: which files they are, what those were when they came, and whether they still are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, files
+from ansible_collections.inference.fleet.plugins.module_utils.checkpoints import CONFIG
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node_layout import existing_parent, make_directory
+
+MANIFEST = ".inference-fleet-manifest.json"
+SCHEMA = 1
+INSTALLING = "installing"
+
+
+def read_manifest(folder):
+    """The manifest in `folder`, None where there is none, it cannot be read, or its files are not all in place yet."""
+    manifest = _manifest(folder)
+    return None if manifest is None or INSTALLING in manifest else manifest
+
+
+def _manifest(folder):
+    """The manifest in `folder`, one that was begun too: that holds INSTALLING, the names of the files to come."""
+    manifest = files.read_json(os.path.join(folder, MANIFEST))
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        return None
+    return manifest if isinstance(manifest.get("files"), dict) else None
+
+
+def write_manifest(folder, records, **identity):
+    """Write the manifest of the files in `folder`; returns its files, {name: {size, sha256, mtime_ns, …}}.
+
+    A record that has written_ns keeps it, see still_written(). identity: source, repo, revision and what else says
+    which weights they are.
+    """
+    recorded = {
+        name: dict(record, mtime_ns=os.stat(os.path.join(folder, name)).st_mtime_ns)
+        for name, record in sorted(records.items())
+    }
+    manifest = {"schema": SCHEMA, **identity, "files": recorded}
+    files.write_atomic(os.path.join(folder, MANIFEST), json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+    return recorded
+
+
+def still_written(records):
+    """The records of files whose bytes were found as they were under new times: when they were written is kept.
+
+    What reads weights once, at its start, asks for that (guard.weights_note).
+    """
+    return {name: dict(one, written_ns=one.get("written_ns", one["mtime_ns"])) for name, one in records.items()}
+
+
+def compare_status(folder, recorded):
+    """({name: what is wrong}, [names of the recorded size whose time differs]), without reading any file."""
+    wrong, touched = {}, []
+    for name, record in recorded.items():
+        try:
+            status = os.stat(os.path.join(folder, name))
+        except OSError:
+            wrong[name] = "is missing"
+            continue
+        if status.st_size != record["size"]:
+            wrong[name] = "is %d bytes long, was %d" % (status.st_size, record["size"])
+        elif status.st_mtime_ns != record["mtime_ns"]:
+            touched.append(name)
+    return wrong, touched
+
+
+def compare(folder, recorded, full, read=None):
+    """({name: what is wrong}, {name: sha256 of what is there}) for the files that a manifest records.
+
+    full: hash every file; otherwise only those of the recorded size whose time differs. read: as in hash_files.
+    """
+    wrong, touched = compare_status(folder, recorded)
+    hashed = hash_files(folder, [name for name in recorded if name not in wrong] if full else touched, read)
+    for name, found in hashed.items():
+        if found != recorded[name]["sha256"]:
+            wrong[name] = "has sha256 %s, had %s" % (found, recorded[name]["sha256"])
+    return wrong, hashed
+
+
+def hash_files(folder, names, read=None):
+    """{name: sha256} of files in `folder`, on all cores, the largest first. read(name, bytes): called as it goes."""
+    names = sorted(names, key=lambda name: -os.path.getsize(os.path.join(folder, name)))
+
+    def one(name):
+        path = os.path.join(folder, name)
+        return (
+            files.sha256_file(path) if read is None else files.sha256_file(path, read=lambda count: read(name, count))
+        )
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        return dict(zip(names, pool.map(one, names)))
+
+
+def check_space(destination, needed, what="weights"):
+    """Raise FleetError unless the file system of `destination` has `needed` bytes free. what: for the message."""
+    folder = existing_parent(destination)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise FleetError(
+            "Not enough space for the %s: %s needs %s, and the file system of %s has %s free. "
+            "Free some, or choose another destination." % (what, destination, amount(needed), folder, amount(free)),
+            needed_bytes=needed,
+            free_bytes=free,
+        )
+
+
+def amount(size):
+    """Bytes for people."""
+    return "%.1f GiB" % (size / (1 << 30)) if size >= 1 << 29 else "%.1f MiB" % (size / (1 << 20))
+
+
+def other_model(destination, manifest, repo, source):
+    """The FleetError for a destination whose manifest is of other weights than wanted."""
+    return FleetError(
+        "%s holds another model, %s (source %s), and %s (source %s) is wanted there; it is left as it is. "
+        "Choose another destination, or remove it."
+        % (destination, manifest.get("repo") or "a draft", manifest.get("source"), repo, source)
+    )
+
+
+def own_manifest(destination, repo, source):
+    """The manifest of an earlier run at the destination. Raises FleetError where others put something there.
+
+    None where nothing is there, or where an earlier run was cut while it put these weights there for the first time.
+    """
+    if not os.path.lexists(destination):
+        return None
+    if not os.path.isdir(destination):
+        raise FleetError("%s is not a directory; remove it or choose another destination." % destination)
+    names = sorted(name for name in os.listdir(destination) if name not in (INNER_STAGING, "lost+found"))
+    if not names:
+        return None
+    manifest = _manifest(destination)
+    if manifest is None:
+        raise FleetError(
+            "%s holds files that this collection did not put there (%s); they are left as they are. Choose another "
+            "destination, or remove them." % (destination, ", ".join(names[:5]))
+        )
+    if (manifest.get("source"), manifest.get("repo")) != (source, repo):
+        raise other_model(destination, manifest, repo, source)
+    return None if INSTALLING in manifest else manifest
+
+
+INNER_STAGING = ".inference-fleet-new"
+
+
+def staging_of(destination):
+    """The folder in which new files grow: beside `destination`, or in it where that is a file system of its own."""
+    if os.path.ismount(destination):
+        return os.path.join(destination, INNER_STAGING)
+    return os.path.join(os.path.dirname(destination), ".%s.inference-fleet-new" % os.path.basename(destination))
+
+
+def inspect_staged(staging, destination, staged, names):
+    """checkpoints.inspect of what the destination will be: `staged` of the files `names` are in `staging` yet."""
+    with view(staging, destination, staged, names) as folder:
+        try:
+            return checkpoints.inspect(folder)
+        except FleetError as error:
+            raise FleetError(error.message.replace(folder, destination), **error.details) from error
+
+
+@contextlib.contextmanager
+def view(staging, destination, staged, names):
+    """A temporary folder of links to those files."""
+    with tempfile.TemporaryDirectory(prefix="inference-fleet-") as folder:
+        for name in names:
+            os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+            os.symlink(os.path.join(staging if name in staged else destination, name), os.path.join(folder, name))
+        yield folder
+
+
+def install(staging, destination, names, gone, records, **identity):
+    """Put the files `names`, whole and checked in `staging`, in their places, and write the manifest of `records`.
+
+    gone: files of the old weights to remove. Where nothing is at the destination the folder itself takes its place.
+    Otherwise config.json, without which no server loads anything, is away while the others change; and a manifest that
+    names what is to come is there from the first of them on, so that a run after a kill knows whose files they are.
+    Returns the manifest's files.
+    """
+    if not os.path.ismount(destination) and (not os.path.isdir(destination) or not os.listdir(destination)):
+        recorded = write_manifest(staging, records, **identity)
+        os.chmod(staging, 0o755)
+        os.rename(staging, destination)
+        return recorded
+    begun = _manifest(destination)
+    if begun is None or INSTALLING in begun:
+        gone = sorted({*gone, *(begun or {}).get(INSTALLING, ())} - set(records))
+        make_directory(staging)
+        _begin(staging, destination, [*records, *gone], identity)
+    if not names and not gone:
+        return write_manifest(destination, records, **identity)
+    make_directory(staging)
+    config = os.path.join(destination, CONFIG)
+    held = os.path.join(staging, CONFIG)
+    if os.path.exists(config) and CONFIG not in gone and CONFIG not in names:
+        os.rename(config, held)
+        names = [*names, CONFIG]
+    elif os.path.exists(config):
+        os.unlink(config)
+    for name in gone:
+        if os.path.lexists(os.path.join(destination, name)):
+            os.unlink(os.path.join(destination, name))
+    for name in sorted(names, key=lambda name: name == CONFIG):
+        target = os.path.join(destination, name)
+        make_directory(os.path.dirname(target))
+        os.rename(os.path.join(staging, name), target)
+    return write_manifest(destination, records, **identity)
+
+
+def _begin(staging, destination, names, identity):
+    """Put down whose files are about to come; by way of staging, so that no half of it is ever in the destination."""
+    manifest = {"schema": SCHEMA, **identity, "files": {}, INSTALLING: sorted(names)}
+    files.write_atomic(os.path.join(staging, MANIFEST), json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+    os.rename(os.path.join(staging, MANIFEST), os.path.join(destination, MANIFEST))
+
+
+def listing_text(recorded):
+    """Recorded files as the text of a diff."""
+    return "".join(
+        "%s %d bytes sha256 %s\n" % (name, record["size"], record.get("sha256") or "not known yet")
+        for name, record in sorted(recorded.items())
+    )

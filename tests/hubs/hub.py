@@ -1,0 +1,798 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The simulated hub: one server that answers as Hugging Face and as ModelScope do.
+
+    with Hub([gpt_oss()]) as hub:
+        hub.fault("cut", path="*00003*", at=1000, count=1)
+        …                    # HF_ENDPOINT or MODELSCOPE_ENDPOINT = hub.endpoint
+        hub.sent("openai/gpt-oss-120b", "config.json")
+
+Large files are served by a "CDN", a second port under another host name, as the real hubs do. Everything that was
+asked and every byte that was sent is counted. Given as an HTTP proxy, it answers for any host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import http.server
+import json
+import re
+import select
+import socket
+import threading
+import time
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from .faults import ACTIONS, Fault
+from .repositories import is_lfs
+
+PIECE = 256 << 10
+HTML = b"<!DOCTYPE html><html><title>Sign in to the network</title><body>Please sign in.</body></html>\n"
+FILES_LIMIT = 3000  # ModelScope cuts every listing there, without a word
+
+
+class Hub:
+    """Repositories on an address of this machine. Stops with `stop`, the `with` block, or by `watch`.
+
+    address: where to listen, never a public one. port, cdn_port: 0 for any. cdn_host: the name that redirects use; by
+    default `localhost` where the address is 127.0.0.1, so that it differs, otherwise the address. page: entries of a
+    page of Hugging Face's listing. context: an ssl.SSLContext, for https.
+    """
+
+    def __init__(
+        self, repositories=(), address="127.0.0.1", port=0, cdn_port=0, cdn_host=None, page=1000, context=None
+    ):
+        self.repositories = {repository.name: repository for repository in repositories}
+        self.address = address
+        self.port = port
+        self.cdn_port = cdn_port
+        self.cdn_host = cdn_host or ("localhost" if address == "127.0.0.1" else address)
+        self.page = page
+        self.context = context
+        self.faults = []
+        self.requests = []
+        self.stopping = threading.Event()  # no connection goes on: stopped, or down for a while
+        self.over = threading.Event()  # stopped
+        self._lock = threading.Lock()
+        self.up = False
+        self._servers = {}
+        self._connections = set()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_error):
+        self.stop()
+        for server in self._servers.values():
+            server.server_close()
+
+    def start(self):
+        """Listen; after `stop` on the same ports again."""
+        self.over.clear()
+        self.stopping.clear()
+        self.up = True
+        for name in ("port", "cdn_port"):
+            if name in self._servers:
+                self._servers[name].socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self._servers[name].server_activate()
+            else:
+                self._servers[name] = self._server(name)
+            threading.Thread(target=self._servers[name].serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def _server(self, name):
+        """A server that listens on the port `name`."""
+        port = getattr(self, name)
+        # A port that the kernel chose is anybody's as soon as nobody listens there; one that was asked for is not.
+        server = _Server((self.address, port or _any_port(self.address)), _Handler)
+        server.hub = self
+        if self.context is not None:
+            server.socket = self.context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        setattr(self, name, server.server_address[1])
+        return server
+
+    def stop(self):
+        """Refuse and close every connection, end `watch`. The ports stay the hub's own, so that nobody else answers."""
+        self.over.set()
+        self._refuse()
+
+    def down(self, seconds):
+        """Refuse and close every connection for a while; `watch` goes on."""
+        self._refuse()
+        if not self.over.wait(seconds):
+            self.start()
+
+    def _refuse(self):
+        self.stopping.set()
+        if self.up:
+            self.up = False
+            for server in self._servers.values():
+                server.shutdown()
+                with contextlib.suppress(OSError):
+                    server.socket.shutdown(socket.SHUT_RDWR)
+                server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        with self._lock:
+            connections, self._connections = self._connections, set()
+        for connection in connections:
+            _close(connection)
+
+    def watch(self, parent=None, seconds=None):
+        """Wait until `stop`, until the process `parent` is gone, or until `seconds` are over."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while end is None or time.monotonic() < end:
+            if self.over.wait(0.2) or (parent is not None and _ended(parent)):
+                return
+
+    @property
+    def endpoint(self):
+        return "%s://%s:%d" % ("https" if self.context else "http", self.address, self.port)
+
+    def add(self, repository):
+        self.repositories[repository.name] = repository
+        return repository
+
+    def fault(self, action, **description):
+        """Add a fault; see faults.Fault. Returns it, so that `happened` can be read."""
+        fault = Fault.make(action, **description)
+        with self._lock:
+            self.faults.append(fault)
+        return fault
+
+    def mend(self):
+        """No faults any more; what one holds goes on."""
+        with self._lock:
+            faults, self.faults = self.faults, []
+        for fault in faults:
+            fault.release()
+
+    def forget(self):
+        """Count from nothing again."""
+        with self._lock:
+            self.requests = []
+
+    def sent(self, repository=None, path=None):
+        """Bytes of files that were sent, of one repository and file where given."""
+        with self._lock:
+            return sum(entry["sent"] for entry in self.requests if _matches(entry, repository, path))
+
+    def asked(self, repository=None, path=None, kinds=("get",)):
+        """Requests of those kinds."""
+        with self._lock:
+            return sum(_matches(entry, repository, path) and entry["kind"] in kinds for entry in self.requests)
+
+    def quiet(self):
+        """Whether nothing is being answered."""
+        with self._lock:
+            return all(entry["ended"] for entry in self.requests)
+
+    def counts(self):
+        """{repository: {path: {requests, sent}}} of what carried files."""
+        found = {}
+        with self._lock:
+            for entry in self.requests:
+                if entry["kind"] == "get":
+                    one = found.setdefault(entry["repository"], {}).setdefault(
+                        entry["path"], {"requests": 0, "sent": 0}
+                    )
+                    one["requests"] += 1
+                    one["sent"] += entry["sent"]
+        return found
+
+    def struck(self, hub, kind, path, start=None, size=None, actions=None):
+        """The faults that happen to a request."""
+        with self._lock:
+            return [
+                fault
+                for fault in self.faults
+                if (actions is None or fault.action in actions) and fault.strikes(hub, kind, path, start, size)
+            ]
+
+    def note(self, entry):
+        with self._lock:
+            self.requests.append(entry)
+
+    def connected(self, connection):
+        with self._lock:
+            self._connections.add(connection)
+
+    def disconnected(self, connection):
+        with self._lock:
+            self._connections.discard(connection)
+
+
+def _matches(entry, repository, path):
+    return repository in (None, entry["repository"]) and path in (None, entry["path"])
+
+
+def _ended(pid):
+    """Whether a process is gone, or only its parent's wait for it is left."""
+    try:
+        with open("/proc/%d/stat" % pid, encoding="utf-8", errors="replace") as stream:
+            return stream.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def _any_port(address):
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return probe.getsockname()[1]
+
+
+def _close(connection):
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 128
+    block_on_close = False
+
+    def handle_error(self, request, client_address):
+        """A client that goes away is what tests do."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "simulated-hub"
+    disable_nagle_algorithm = True
+    timeout = 120
+
+    def setup(self):
+        self.hub = self.server.hub
+        self.hub.connected(self.request)
+        super().setup()
+
+    def finish(self):
+        with contextlib.suppress(OSError):
+            super().finish()
+        self.hub.disconnected(self.request)
+
+    def handle_one_request(self):
+        """Note when its answer is over, one way or another."""
+        self.entry = {}
+        try:
+            super().handle_one_request()
+        finally:
+            self.entry["ended"] = True
+
+    def log_message(self, *_arguments):
+        """Nothing on the screen; hub.requests has it all."""
+
+    def do_GET(self):
+        self.begin()
+        if self.path.startswith("/_hub/"):
+            return self.control(None)
+        for pattern, answer in ROUTES:
+            match = re.fullmatch(pattern, self.path)
+            if match:
+                self.hub_name = "modelscope" if "modelscope" in answer else "huggingface"
+                return getattr(self, answer)(**{key: unquote(value or "") for key, value in match.groupdict().items()})
+        return self.fail(404, "Not Found")
+
+    do_HEAD = do_GET
+
+    def do_POST(self):
+        self.begin()
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.path.startswith("/_hub/"):
+            return self.control(body)
+        match = re.fullmatch(r"/api/models/(?P<name>[^/]+/[^/]+)/paths-info/(?P<revision>[^/]+)", self.path)
+        if not match:
+            return self.fail(404, "Not Found")
+        if "json" in (self.headers.get("Content-Type") or ""):
+            paths = json.loads(body).get("paths", [])
+        else:
+            paths = parse_qs(body.decode()).get("paths", [])
+        return self.huggingface_tree(match["name"], unquote(match["revision"]), only=paths)
+
+    def begin(self):
+        """Take the request apart, and start its entry."""
+        url = urlsplit(self.path)  # a proxy is asked for whole addresses
+        self.proxied = bool(url.scheme)
+        self.path = url.path
+        self.query = {key: values[-1] for key, values in parse_qs(url.query).items()}
+        self.raw_query = url.query
+        self.hub_name = "huggingface"
+        self.entry.update(
+            {
+                "method": self.command, "url": self.path, "kind": None, "repository": None, "path": None,
+                "range": self.headers.get("Range"), "start": None, "status": None, "sent": 0, "ended": False,
+                "token": _token_of(self.headers), "agent": self.headers.get("User-Agent"), "time": time.time(),
+                "host": self.headers.get("Host"), "proxied": self.proxied, "on_cdn": self.path.startswith("/cdn/"),
+            }
+        )  # fmt: skip
+        self.hub.note(self.entry)
+
+    # What both hubs have in common
+
+    def of(self, kind, repository, path=""):
+        """Say what the request is for. Returns False where a fault has answered it."""
+        self.entry.update(kind=kind, repository=repository, path=path)
+        if kind == "get":
+            return True  # faults of files are looked for when the range is known
+        return not self.answered_by_fault(
+            self.hub.struck(self.hub_name, kind, path, actions=("status", "page", "stall"))
+        )
+
+    def answered_by_fault(self, faults):
+        for fault in faults:
+            if fault.action == "status":
+                headers = {}
+                if fault.parameters.get("retry_after") is not None:
+                    headers["Retry-After"] = str(fault.parameters["retry_after"])
+                self.fail(fault.parameters["status"], "A fault on demand", fault.parameters.get("code"), headers)
+                return True
+            if fault.action == "page":
+                self.answer(200, HTML, {"Content-Type": "text/html; charset=utf-8"})
+                return True
+            if fault.action == "stall" and self.entry["kind"] != "get":
+                self.hub.stopping.wait(fault.parameters.get("seconds", 3600))
+                self.close_connection = True
+                return True
+        return False
+
+    def answer(self, status, body=b"", headers=None, length=None):
+        """Answer with a body that is no file."""
+        self.entry["status"] = status
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def answer_json(self, value, headers=None):
+        body = json.dumps(value).encode()
+        self.answer(200, body, {"Content-Type": "application/json; charset=utf-8", **(headers or {})})
+
+    def fail(self, status, message, code=None, headers=None):
+        """An error as the hub of this request puts it."""
+        headers = {"Content-Type": "application/json; charset=utf-8", **(headers or {})}
+        if self.hub_name == "modelscope":
+            body = {"Code": status, "Message": message, "RequestId": "simulated", "Success": False}
+        else:
+            body = {"error": message}
+            headers["X-Error-Message"] = message
+            if code:
+                headers["X-Error-Code"] = code
+        self.answer(status, json.dumps(body).encode(), headers)
+
+    def allowed(self, repository, files):
+        """Whether the request may see the listing (files: the files); otherwise it was answered."""
+        if repository.access == "public" or (repository.access == "gated" and not files):
+            return True
+        token = self.entry["token"]
+        if token in {_fingerprint(one) for one in repository.tokens}:
+            return True
+        if repository.access == "private":
+            self.fail(401 if token is None else 404, "Repository not found", "RepoNotFound")
+        elif token is None:
+            self.fail(
+                401, "Access to model %s is restricted. You must have access to it." % repository.name, "GatedRepo"
+            )
+        else:
+            self.fail(403, "Access to model %s is restricted and you are not in the authorized list." % repository.name,
+                      "GatedRepo")  # fmt: skip
+        return False
+
+    def send_content(self, content, path, headers):
+        """Answer with a file's bytes, or with what a fault makes of them."""
+        size = content.size
+        start, end = _range_of(self.headers.get("Range"), size)
+        if self.command == "HEAD":
+            start, end = 0, size
+        head = self.command == "HEAD"
+        kind = "head" if head else "get"
+        # Without ranges the answer begins elsewhere, which the other faults have to know.
+        whole = self.hub.struck(self.hub_name, kind, path, start or 0, size, ("no_range",))
+        if whole:
+            start, end = 0, size
+        others = ("length",) if head else [action for action in ACTIONS if action != "no_range"]
+        faults = whole + self.hub.struck(self.hub_name, kind, path, start or 0, size, others)
+        if self.answered_by_fault(faults):
+            return
+        by = {fault.action: fault.parameters for fault in faults}
+        hold = next((fault for fault in faults if fault.action == "hold"), None)
+        asked = self.headers.get("Range") is not None and "no_range" not in by and self.command == "GET"
+        shown = size + by.get("length", {}).get("by", 0)
+        if by.get("length") and (end == size or end > shown):
+            end = shown
+        if start is None or (asked and start >= shown):
+            self.answer(416, headers={"Content-Range": "bytes */%d" % shown})
+            return
+        self.entry.update(status=206 if asked else 200, start=start)
+        self.send_response(self.entry["status"])
+        for name, value in {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream", **headers}.items():
+            self.send_header(name, value)
+        if asked:
+            self.send_header("Content-Range", "bytes %d-%d/%d" % (start, end - 1, shown))
+        self.send_header("Content-Length", str(end - start))
+        if "truncate" in by or "cut" in by or "stall" in by:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command == "GET":
+            self.send_bytes(content, start, end, by, hold)
+
+    def send_bytes(self, content, start, end, by, hold):
+        """Send [start, end) of the content with the faults {action: parameters}. hold: the Fault, None for none."""
+        last = end
+        if "truncate" in by:
+            last = max(start, end - by["truncate"]["by"])
+        for action in ("cut", "stall"):
+            if action in by:
+                last = min(last, by[action]["at"])
+        flip = by["flip"].get("at", content.size // 2) if "flip" in by else None
+        rate = by.get("slow", {}).get("rate")
+        piece = PIECE if rate is None else max(1, min(PIECE, rate // 20))
+        begun = time.monotonic()
+        at = start
+        while at < last:
+            if hold is not None and at == hold.parameters["at"] and not self.held(hold):
+                break
+            length = min(piece, last - at)
+            if hold is not None and at < hold.parameters["at"]:
+                length = min(length, hold.parameters["at"] - at)
+            data = content.read(at, length) or b"\0" * length  # past the end of a file that is too long
+            if flip is not None and at <= flip < at + len(data):
+                data = bytearray(data)
+                data[flip - at] ^= 0x01
+            data = memoryview(data)
+            while data:
+                self.entry["sent"] += len(data)  # before somebody can have it and look here
+                sent = 0
+                try:
+                    sent = self.connection.send(data)
+                finally:
+                    self.entry["sent"] -= len(data) - sent
+                data = data[sent:]
+                at += sent
+            if rate is not None and self.hub.stopping.wait(max(0.0, begun + (at - start) / rate - time.monotonic())):
+                break
+        if at == end and "stall" not in by:
+            return
+        self.close_connection = True
+        if "stall" in by:
+            self.hub.stopping.wait(by["stall"].get("seconds", 3600))
+        if by.get("cut", {}).get("reset"):
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            self.connection.close()
+
+    def held(self, fault):
+        """Wait until the fault is released; False where the hub stops before, or the client is gone."""
+        gone = select.poll()
+        gone.register(self.connection, select.POLLRDHUP)
+        while not (self.hub.stopping.is_set() or gone.poll(0)):
+            if fault.released.wait(0.05):
+                return True
+        return False
+
+    # Hugging Face
+
+    def huggingface_repository(self, name, revision, kind, path="", files=False):
+        """(repository, commit), or None where the request was answered."""
+        if not self.of(kind, name, path):
+            return None
+        repository = self.hub.repositories.get(name)
+        if repository is None:
+            self.fail(404, "Repository not found", "RepoNotFound")
+            return None
+        if not self.allowed(repository, files):
+            return None
+        commit = repository.resolve(revision)
+        if commit is None:
+            self.fail(404, "Invalid rev id: %s" % revision, "RevisionNotFound")
+            return None
+        return repository, commit
+
+    def huggingface_info(self, name, revision=""):
+        found = self.huggingface_repository(name, revision or "main", "info")
+        if not found:
+            return
+        repository, commit = found
+        names = self.listed(repository, commit, "info")
+        self.answer_json(
+            {
+                "_id": "0", "id": name, "modelId": name, "sha": commit, "private": repository.access == "private",
+                "gated": "auto" if repository.access == "gated" else False, "disabled": False, "tags": [],
+                "downloads": 0, "likes": 0, "author": name.split("/")[0], "lastModified": "2025-08-26T17:25:03.000Z",
+                "createdAt": "2025-08-04T22:33:06.000Z", "siblings": [{"rfilename": path} for path in sorted(names)],
+            }
+        )  # fmt: skip
+
+    def listed(self, repository, commit, kind):
+        """{path: {size, sha256, lfs, content}} as the listing has it, lies included."""
+        names = {
+            path: {"size": content.size, "sha256": content.sha256, "lfs": is_lfs(path, content), "content": content}
+            for path, content in repository.commits[commit].items()
+        }
+        for fault in self.hub.struck(self.hub_name, kind, "", actions=("listing",)):
+            for path in fault.parameters.get("drop", ()):
+                names.pop(path, None)
+            for path, size in fault.parameters.get("add", {}).items():
+                names[path] = {"size": size, "sha256": "0" * 64, "lfs": True, "content": None}
+            for key in ("sizes", "sha256"):
+                for path, value in fault.parameters.get(key, {}).items():
+                    names[path]["size" if key == "sizes" else key] = value
+        return names
+
+    def huggingface_tree(self, name, revision, path="", only=None):
+        found = self.huggingface_repository(name, revision, "list")
+        if not found:
+            return
+        repository, commit = found
+        entries, folders = [], set()
+        for one, file in sorted(self.listed(repository, commit, "list").items()):
+            inside = one if not path else one[len(path) + 1 :] if one.startswith(path + "/") else None
+            if inside is None or (only is not None and one not in only):
+                continue
+            parents = inside.split("/")[:-1]
+            if only is None:
+                for depth in range(len(parents) if self.query.get("recursive") in ("true", "True", "1") else 1):
+                    if parents[: depth + 1]:
+                        folders.add("/".join(([path] if path else []) + parents[: depth + 1]))
+                if parents and self.query.get("recursive") not in ("true", "True", "1"):
+                    continue
+            entries.append(_huggingface_entry(repository, one, file))
+        entries = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": one} for one in sorted(folders)] + entries
+        if only is not None:
+            self.answer_json(entries)
+            return
+        page = min(self.hub.page, int(self.query.get("limit") or self.hub.page))
+        start = int(self.query.get("cursor") or 0)
+        headers = {}
+        if start + page < len(entries):
+            rest = "&".join("%s=%s" % item for item in self.query.items() if item[0] != "cursor")
+            address = "%s%s?%s&cursor=%d" % (self.origin(), quote(self.path), rest, start + page)
+            headers["Link"] = '<%s>; rel="next"' % address
+        self.answer_json(entries[start : start + page], headers)
+
+    def origin(self):
+        """Where the client thinks it is."""
+        if self.proxied:
+            return "http://%s" % self.headers["Host"]
+        return self.hub.endpoint
+
+    def huggingface_resolve(self, name, revision, path):
+        """A redirect: of a large file to the CDN, of a small one to the hub's own cache."""
+        kind = "head" if self.command == "HEAD" else "redirect"
+        found = self.huggingface_repository(name, revision, kind, path, files=True)
+        if not found:
+            return
+        repository, commit = found
+        headers = {"X-Repo-Commit": commit}
+        content = repository.commits[commit].get(path)
+        if content is None:
+            self.fail(404, "Entry not found", "EntryNotFound", headers)
+            return
+        large = is_lfs(path, content)
+        etag = '"%s"' % (content.sha256 if large else content.git_sha1)
+        headers.update({"X-Linked-Size": str(content.size), "X-Linked-ETag": etag, "ETag": etag})
+        if not large:
+            cache = "/api/resolve-cache/models/%s/%s/%s" % (name, commit, path)
+            self.answer(307, headers={**headers, "Location": "%s?etag=%s" % (quote(cache), quote(etag))})
+            return
+        headers["Location"] = self.cdn("hf", name, path, content)
+        if repository.xet:
+            headers["X-Xet-Hash"] = content.sha256
+            headers["X-Xet-Refresh-Route"] = "/api/models/%s/xet-read-token/%s" % (name, commit)
+            headers["Link"] = '<%s%s>; rel="xet-auth"' % (self.origin(), headers["X-Xet-Refresh-Route"])
+        self.answer(302, b"Found. Redirecting to the CDN\n", headers)
+
+    def huggingface_small(self, name, revision, path):
+        """A small file, from the hub itself."""
+        kind = "head" if self.command == "HEAD" else "get"
+        found = self.huggingface_repository(name, revision, kind, path, files=True)
+        if not found:
+            return
+        content = found[0].commits[found[1]].get(path)
+        if content is None:
+            self.fail(404, "Entry not found", "EntryNotFound", {"X-Repo-Commit": found[1]})
+            return
+        self.send_content(content, path, {"X-Repo-Commit": found[1], "ETag": '"%s"' % content.git_sha1})
+
+    def cdn(self, which, name, path, content):
+        """A signed address of the CDN."""
+        target = "/cdn/%s/%s/%s/%s" % (which, name, content.sha256, path)
+        host = self.hub.cdn_host if not self.proxied else "cdn." + self.headers["Host"].split(":")[0]
+        origin = "%s://%s:%d" % ("https" if self.hub.context else "http", host, self.hub.cdn_port)
+        return "%s%s?X-Signature=%s" % (origin, quote(target), _signature(target))
+
+    def serve_cdn(self, which, name, sha256, path):
+        self.hub_name = {"hf": "huggingface", "ms": "modelscope"}[which]
+        if not self.of("get" if self.command == "GET" else "head", name, path):
+            return
+        if self.query.get("X-Signature") != _signature(unquote(self.path)):
+            self.answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+            return
+        for files in self.hub.repositories[name].commits.values():
+            if path in files and files[path].sha256 == sha256:
+                self.send_content(files[path], path, {"ETag": '"%s"' % sha256})
+                return
+        self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+
+    # ModelScope
+
+    def modelscope_repository(self, name, kind, path="", files=False):
+        if not self.of(kind, name, path):
+            return None
+        repository = self.hub.repositories.get(name)
+        if repository is None:
+            self.fail(404, "Record not found, model %s does not exist" % name)
+            return None
+        return repository if self.allowed(repository, files) else None
+
+    def modelscope_info(self, name):
+        repository = self.modelscope_repository(name, "info")
+        if repository:
+            data = {"Name": name.split("/")[1], "Path": name.split("/")[0], "Revision": "master", "Visibility": 5}
+            self.answer_modelscope(data)
+
+    def modelscope_revisions(self, name):
+        repository = self.modelscope_repository(name, "info")
+        if repository:
+            branch = {"Revision": "master", "CreatedAt": 1754346786, "CommitId": repository.refs["master"]}
+            data = {"RevisionMap": {"Branches": [branch], "Tags": []}, "Total": 1}
+            self.answer_modelscope(data)
+
+    def modelscope_files(self, name):
+        """All entries in one answer, cut without a word; an unknown revision is no error but has no files."""
+        repository = self.modelscope_repository(name, "list")
+        if not repository:
+            return
+        commit = repository.resolve(self.query.get("Revision") or "master")
+        if commit is None:
+            self.answer_modelscope({"Files": None, "IsVisual": 0, "LatestCommitter": None})
+            return
+        root = self.query.get("Root", "").strip("/")
+        recursive = self.query.get("Recursive", "").lower() == "true"
+        entries, folders = [], set()
+        for path, file in sorted(self.listed(repository, commit, "list").items()):
+            if root and not path.startswith(root + "/"):
+                continue
+            parents = path[len(root) + 1 if root else 0 :].split("/")[:-1]
+            for depth in range(len(parents) if recursive else min(1, len(parents))):
+                folders.add("/".join(([root] if root else []) + parents[: depth + 1]))
+            if recursive or not parents:
+                changed_in = repository.changed_in.get((commit, path), commit)
+                entries.append(_modelscope_entry(changed_in, repository.dates[changed_in], path, file))
+        for path in sorted(folders):
+            entries.append(_modelscope_entry(commit, repository.dates[commit], path, None))
+        latest = {"Id": "", "ShortId": commit[:8], "Message": "", "CommittedDate": repository.dates[commit]}
+        self.answer_modelscope({"Files": entries[:FILES_LIMIT], "IsVisual": 0, "LatestCommitter": latest})
+
+    def modelscope_repo(self, name):
+        path = self.query.get("FilePath", "")
+        repository = self.hub.repositories.get(name)
+        commit = repository and repository.resolve(self.query.get("Revision") or "master")
+        content = repository.commits[commit].get(path) if commit else None
+        direct = content is None or not is_lfs(path, content)
+        kind = "head" if self.command == "HEAD" else "get" if direct else "redirect"
+        if not self.modelscope_repository(name, kind, path, files=True):
+            return
+        if content is None:
+            self.fail(404, "The file %s does not exist" % path)
+        elif direct:
+            self.send_content(content, path, {"X-Linked-ETag": '"%s"' % content.sha256})
+        else:
+            self.answer(302, headers={"Location": self.cdn("ms", name, path, content)})
+
+    def answer_modelscope(self, data):
+        self.answer_json({"Code": 200, "Data": data, "Message": "success", "RequestId": "simulated", "Success": True})
+
+    # For those who drive the hub by hand
+
+    def control(self, body):
+        """GET counts, requests, faults; POST faults (a list), mend, forget, down {seconds}, stop."""
+        what = self.path[len("/_hub/") :]
+        self.entry["kind"] = "control"
+        if body is None:
+            values = {
+                "counts": self.hub.counts,
+                "requests": lambda: [entry for entry in self.hub.requests if entry["kind"] != "control"],
+                "faults": lambda: [fault.report() for fault in self.hub.faults],
+                "repositories": lambda: {
+                    name: {"head": repository.head, "access": repository.access,
+                           "files": {path: {"size": content.size, "sha256": content.sha256}
+                                     for path, content in repository.files.items()}}
+                    for name, repository in self.hub.repositories.items()
+                },
+            }  # fmt: skip
+            if what not in values:
+                return self.answer(404, b"There are %s.\n" % ", ".join(sorted(values)).encode())
+            return self.answer_json(values[what]())
+        then = None
+        try:
+            value = json.loads(body or b"null")
+            if what == "faults":
+                made = [Fault.make(**one) for one in ([value] if isinstance(value, dict) else value)]
+                self.hub.faults.extend(made)
+            elif what in ("mend", "forget"):
+                getattr(self.hub, what)()
+            elif what == "down":
+                then = functools.partial(self.hub.down, float(value["seconds"]))
+            elif what == "stop":
+                then = self.hub.stop
+            else:
+                raise ValueError("There are faults, mend, forget, down and stop.")
+        except (ValueError, KeyError, TypeError) as error:
+            return self.answer(400, ("%s\n" % error).encode())
+        self.answer(200, b"ok\n")
+        if then:  # ends this connection too: only when whoever asked has the answer
+            threading.Thread(target=then, daemon=True).start()
+
+
+NAME = r"(?P<name>[^/]+/[^/]+)"
+ROUTES = (
+    (r"/cdn/(?P<which>hf|ms)/%s/(?P<sha256>[0-9a-f]{64})/(?P<path>.+)" % NAME, "serve_cdn"),
+    (r"/api/v1/models/%s/repo/(files|tree)" % NAME, "modelscope_files"),
+    (r"/api/v1/models/%s/repo" % NAME, "modelscope_repo"),
+    (r"/api/v1/models/%s/revisions" % NAME, "modelscope_revisions"),
+    (r"/api/v1/models/%s" % NAME, "modelscope_info"),
+    (r"/api/models/%s/revision/(?P<revision>[^/]+)" % NAME, "huggingface_info"),
+    (r"/api/models/%s/tree/(?P<revision>[^/]+)(/(?P<path>.*))?" % NAME, "huggingface_tree"),
+    (r"/api/models/%s" % NAME, "huggingface_info"),
+    (r"/api/resolve-cache/models/%s/(?P<revision>[^/]+)/(?P<path>.+)" % NAME, "huggingface_small"),
+    (r"/%s/resolve/(?P<revision>[^/]+)/(?P<path>.+)" % NAME, "huggingface_resolve"),
+)
+
+
+def _huggingface_entry(repository, path, file):
+    entry = {"type": "file", "oid": "0" * 40, "size": file["size"], "path": path}
+    if not file["lfs"]:
+        entry["oid"] = file["content"].git_sha1
+        return entry
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n" % (file["sha256"], file["size"])
+    blob = b"blob %d\0%s" % (len(pointer), pointer.encode())
+    entry["oid"] = hashlib.sha1(blob, usedforsecurity=False).hexdigest()
+    entry["lfs"] = {"oid": file["sha256"], "size": file["size"], "pointerSize": len(pointer)}
+    if repository.xet:
+        entry["xetHash"] = file["sha256"]
+    return entry
+
+
+def _modelscope_entry(revision, date, path, file):
+    """An entry of a file, or of a folder where `file` is None."""
+    entry = {
+        "Name": path.rsplit("/", 1)[-1], "Path": path, "Type": "blob" if file else "tree", "Revision": revision,
+        "Mode": "33188" if file else "16384", "Size": file["size"] if file else 0, "IsLFS": bool(file and file["lfs"]),
+        "Sha256": (file["sha256"] or "") if file else "", "InCheck": False, "CommittedDate": date,
+        "CommitMessage": "", "CommitterName": "somebody",
+    }  # fmt: skip
+    return entry
+
+
+def _range_of(text, size):
+    """(start, end) of the first range asked for, all of it without one, (None, None) where none can be had."""
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", text or "")
+    if not match or match.groups() == ("", ""):
+        return 0, size
+    first, last = match.groups()
+    if not first:
+        return max(0, size - int(last)), size
+    start = int(first)
+    return start, min(size, int(last) + 1 if last else size)
+
+
+def _signature(path):
+    return hashlib.sha256(b"simulated " + path.encode()).hexdigest()[:32]
+
+
+def _fingerprint(token):
+    return hashlib.sha256(token.encode()).hexdigest()[:16]
+
+
+def _token_of(headers):
+    """Fingerprint of the token that a request carries, as a header or as ModelScope's cookie; None for none."""
+    bearer = re.fullmatch(r"Bearer (.+)", headers.get("Authorization") or "")
+    cookie = re.search(r"(?:^|; *)m_session_id=([^;]+)", headers.get("Cookie") or "")
+    token = bearer[1] if bearer else cookie[1] if cookie else None
+    return None if token is None else _fingerprint(token)

@@ -1,0 +1,150 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The role model_weights for real against a simulated hub: it polls, it ends, it stays quiet, it keeps the token."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.inference.fleet.tests.hubs.hub import Hub
+from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss, safetensors
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
+PLAYBOOK = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
+TOOLKIT = str(Path(sys.executable).parent.parent)
+REPO = "made-up/gpt-oss-small"
+SHARD = "model-00003-of-00014.safetensors"
+TOKEN = "hf_Zq7NotToBeSeenAnywhere"
+PLAY = [
+    {
+        "hosts": "localhost",
+        "connection": "local",
+        "gather_facts": False,
+        "tasks": [{"name": "Weights", "ansible.builtin.include_role": {"name": "inference.fleet.model_weights"}}],
+    }
+]
+
+
+class Site:
+    """Plays of the role on this machine."""
+
+    def __init__(self, folder, hub, source="huggingface"):
+        self.folder = folder
+        self.playbook = folder / "play.yml"
+        self.playbook.write_text(json.dumps(PLAY))
+        self.destination = folder / "models" / "small"
+        self.variables = {
+            "ansible_python_interpreter": sys.executable,
+            "fleet_root": str(folder / "root"),
+            "fleet_hf_token": TOKEN,
+            "fleet_modelscope_token": TOKEN,
+            "fleet_proxy_env": {"no_proxy": "*"},
+            "fleet_deployment": {
+                "model": {
+                    "source": source, "repo": REPO, "format": "mxfp4", "path": str(self.destination),
+                    "endpoint": hub.endpoint, "draft": None,
+                }
+            },
+            "model_weights_toolkit": TOOLKIT,
+            "model_weights_poll_s": 1,
+            "model_weights_retries": 0,
+        }  # fmt: skip
+
+    def play(self, *options, **variables):
+        """(status, screen)."""
+        given = self.folder / "variables.json"
+        given.write_text(json.dumps({**self.variables, **variables}))
+        done = subprocess.run(
+            [PLAYBOOK, str(self.playbook), "-i", "localhost,", "-e", "@%s" % given, *options],
+            cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("source", ["huggingface", "modelscope"])
+def test_the_role_polls_and_keeps_the_token(tmp_path, source):
+    with Hub([gpt_oss(REPO, 30_000, access="private", tokens=[TOKEN])]) as hub:
+        site = Site(tmp_path, hub, source)
+        hub.fault("slow", path=SHARD, rate=8_000)
+        status, screen = site.play("-vvv", "--diff")
+        assert status == 0, screen
+        assert "changed=1" in screen
+        assert TOKEN not in screen
+        assert (site.destination / SHARD).read_bytes() == hub.repositories[REPO].files[SHARD].bytes()
+        assert hub.asked(REPO, SHARD) == 1
+    status, screen = site.play("--check", "--diff")
+    assert status == 0 and "changed=0" in screen, screen
+    status, screen = site.play()
+    assert status == 0 and "changed=0" in screen, screen
+
+
+def test_a_failure_ends_the_polling_with_one_message(tmp_path):
+    with Hub([]) as hub:
+        site = Site(tmp_path, hub)
+        status, screen = site.play()
+    assert status == 2
+    message = (
+        "Hugging Face (%s) does not know the repository made-up/gpt-oss-small (HTTP 404), or hides it. Check repo; if "
+        "it is private, give a token that may read it." % hub.endpoint
+    )
+    assert screen.count(message) == 1, screen
+    assert "RETRYING" not in screen
+
+
+def test_a_draft_is_looked_at_as_the_engine_of_the_plan_needs_it(tmp_path):
+    """Before the model comes, where NxD Inference is what serves it; another engine may run it."""
+    draft = {
+        "config.json": b'{"model_type": "qwen3"}',
+        "model.safetensors": safetensors("fc.weight", 5000, 1),
+    }
+    with Hub([gpt_oss(REPO, 30_000), Repository("made-up/head", draft)]) as hub:
+        site = Site(tmp_path, hub)
+        site.variables["fleet_deployment"]["model"]["draft"] = {
+            "method": "eagle3", "repo": "made-up/head", "path": str(tmp_path / "models" / "head")
+        }  # fmt: skip
+        servers = [{"environment": {}}, {"environment": {"VLLM_NEURON_FRAMEWORK": "neuronx-distributed-inference"}}]
+        status, screen = site.play(fleet_servers=servers)
+        assert status == 2 and "config.json describes no EAGLE3 head that NxD Inference runs" in screen, screen
+        assert hub.sent(REPO, SHARD) == 0
+        status, screen = site.play(fleet_servers=servers[:1])
+        assert status == 0 and "changed=1" in screen, screen
+
+
+def test_the_budget_ends_the_play_but_not_the_job(tmp_path):
+    with Hub([gpt_oss(REPO, 30_000, tokens=[TOKEN])]) as hub:
+        site = Site(tmp_path, hub)
+        held = hub.fault("hold", path=SHARD, at=1000)
+        status, screen = site.play(model_weights_budget_s=2)
+        assert status == 2, screen
+        held.release()
+        status, screen = site.play()
+        assert status == 0 and "changed=1" in screen, screen
+        assert hub.asked(REPO, SHARD) == 1
+
+
+def test_a_job_that_a_play_left_behind_is_no_proof_for_the_next_one(tmp_path):
+    """Both ask for every byte to be read; what was flipped between them is found, and one job is enough for a play."""
+    with Hub([gpt_oss(REPO, 30_000, tokens=[TOKEN])]) as hub:
+        site = Site(tmp_path, hub)
+        held = hub.fault("hold", path=SHARD, at=1000)
+        status, screen = site.play(model_weights_budget_s=2, model_weights_verify="full")
+        assert status == 2, screen
+        held.release()
+        wait_until(lambda: [path for path in tmp_path.rglob("state.json") if '"done"' in path.read_text()])
+        shard = site.destination / SHARD
+        status, content = shard.stat(), bytearray(shard.read_bytes())
+        content[-1] ^= 1
+        shard.write_bytes(bytes(content))
+        os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert held.happened
+        status, screen = site.play(model_weights_verify="full")
+        assert status == 0 and "changed=1" in screen, screen
+        assert shard.read_bytes() == hub.repositories[REPO].files[SHARD].bytes()
+        assert hub.asked(REPO, SHARD) == 2

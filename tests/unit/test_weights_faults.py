@@ -1,0 +1,632 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Weights from a simulated hub that fails: the run ends with the exact bytes of the hub, or with the error.
+
+Never with success and a bad file, never with half of a checkpoint that a server could load. The clients are the real
+ones; each case runs with both of them under `make soak`, and one of each fault always.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.detached_jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.hub import SOURCES
+from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import MANIFEST
+from ansible_collections.inference.fleet.plugins.modules import model_weights as module
+from ansible_collections.inference.fleet.tests.hubs.hub import Hub
+from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss, safetensors
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+from ansible_collections.inference.fleet.tests.unit.node_helpers import run_module
+
+CLONE = Path(__file__).resolve().parents[2]
+REPO = "made-up/gpt-oss-small"
+CLIENTS = ("huggingface", "modelscope")
+EXCLUDED = ("original/", "metal/")
+SHARD = "model-00003-of-00014.safetensors"
+OTHER = "model-00010-of-00014.safetensors"
+BYTES = 9_000_000  # of SHARD
+# What a client holds back until it writes, and so loses with a connection, of each open file.
+PIECE = 1 << 20
+TOOLKIT = str(Path(sys.executable).parent.parent)
+
+
+class Node:
+    """Runs of the module against a hub, on a root of its own."""
+
+    def __init__(self, capsys, folder, hub, source):
+        self.capsys = capsys
+        self.hub = hub
+        self.source = source
+        self.destination = folder / "models" / "small"
+        self.root = folder / "root"
+        self.branch = "main" if source == "huggingface" else "master"
+        self.arguments = {
+            "source": source, "repo": REPO, "revision": self.branch, "destination": str(self.destination),
+            "endpoint": hub.endpoint, "root": str(self.root), "toolkit": TOOLKIT, "wait_s": 300, "timeout_s": 120,
+            "retries": 2, "environment": {"no_proxy": "*"},
+        }  # fmt: skip
+
+    def run(self, check_mode=False, **changes):
+        return run_module(self.capsys, module, check_mode, **{**self.arguments, **changes})
+
+    def brought(self, **changes):
+        """A run that ends well, with the bytes of the hub."""
+        result = self.run(**changes)
+        assert not result.get("failed"), result["msg"]
+        assert result["finished"], result
+        assert self.found() == self.wanted()
+        assert self.litter() == []
+        return result
+
+    def refused(self, message, **changes):
+        """A run that ends with this error, which says all of `message`; what was there before is as it was."""
+        before = self.state()
+        result = self.run(**changes)
+        assert result.get("failed"), result
+        assert result["msg"] == message.format(
+            hub="%s (%s)" % (SOURCES[self.source], self.hub.endpoint),
+            repo=REPO, name="%s at revision %s" % (REPO, self.branch), shard=SHARD,
+            right=self.hub.repositories[REPO].files[SHARD].sha256, wrong=self.flipped(),
+            config=self.size("config.json"), attempts="%d attempts" % (1 + changes.get("retries", 2)),
+        )  # fmt: skip
+        assert self.state() == before
+        return result
+
+    def flipped(self):
+        """sha256 of SHARD with the byte in its middle changed, as the hub's fault does."""
+        content = bytearray(self.hub.repositories[REPO].files[SHARD].bytes())
+        content[BYTES // 2] ^= 1
+        return hashlib.sha256(content).hexdigest()
+
+    def wanted(self):
+        files = self.hub.repositories[REPO].files
+        return {path: content.sha256 for path, content in files.items() if not path.startswith(EXCLUDED)}
+
+    def found(self):
+        """{path: sha256} of the files at the destination, but for the manifest."""
+        return {
+            str(path.relative_to(self.destination)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in self.destination.rglob("*")
+            if path.is_file() and path.name != MANIFEST
+        }
+
+    def state(self):
+        """Everything at the destination, the manifest's text included; None where there is nothing."""
+        if not self.destination.exists():
+            return None
+        return self.found(), (self.destination / MANIFEST).read_text()
+
+    def litter(self):
+        """What lies beside the destination."""
+        return [path.name for path in self.destination.parent.iterdir() if path != self.destination]
+
+    def size(self, path=SHARD):
+        return self.hub.repositories[REPO].files[path].size
+
+    def job(self):
+        return next((self.root / "var/lib/inference-fleet/jobs").glob("weights-*/"))
+
+
+@pytest.fixture(scope="module")
+def content():
+    """{path: Content}, made once, as checksums are kept: one large shard, a middling one and small ones."""
+    files = gpt_oss(REPO, 90_000, seed=5).files
+    for path, size in ((SHARD, BYTES), (OTHER, 2_500_000)):
+        tensor = "model.layers.%d.weight" % int(path[6:11])
+        files[path] = safetensors(tensor, size, seed=size)
+    return files
+
+
+@pytest.fixture
+def hub(content):
+    with Hub([Repository(REPO, content)]) as running:
+        yield running
+
+
+@pytest.fixture
+def node(capsys, tmp_path, hub, request):
+    return Node(capsys, tmp_path, hub, request.param)
+
+
+def each_client(*, always=None):
+    """The test runs with both clients; with `always` set, with the other one under `make soak` only."""
+    return pytest.mark.parametrize(
+        "node",
+        [pytest.param(one, marks=[pytest.mark.soak] if always and one != always else []) for one in CLIENTS],
+        indirect=True,
+    )
+
+
+@dataclasses.dataclass
+class Case:
+    """Faults, and how the run ends: `error` is the whole message, by client where a mapping; None: with the bytes.
+
+    always: the client of the normal run.
+    """
+
+    name: str
+    faults: list
+    error: str | dict | None = None
+    always: str = dataclasses.field(kw_only=True)
+    times: int = 1  # how often the whole shard may be sent
+    resumes: bool = False  # whether it goes on where it was: every further request costs a piece, not the shard
+    more: dict = dataclasses.field(default_factory=dict)
+
+
+def fault(action, path=SHARD, **more):
+    return {"action": action, "path": path, **more}
+
+
+HF, MS = CLIENTS
+BUSY = (
+    "{hub} is overloaded or out of order: %s for {shard} of {name}, {attempts}. What has come stays; run again later."
+)
+BROKEN = (
+    "{hub} cannot be reached, or breaks off: %s{name}, {attempts}. What has come stays; check endpoint, proxies "
+    "and certificates, and run again."
+)
+WRONG = (
+    "%s of {name} came 3 times from {hub}, and was %s. Nothing was replaced. The hub or a proxy on the way gives wrong "
+    "data; try later, or another endpoint."
+)
+DENIED = (
+    "{hub} does not give {name} without a token that may read it (HTTP %d). Accept the conditions of the repository on "
+    "its page, and give such a token."
+)
+FOREIGN = (
+    "{hub} answers for {name} with something that is no listing (no JSON). A proxy or a portal may stand in the way; "
+    "check endpoint and proxies."
+)
+GHOST = "model-00099-of-00014.safetensors"
+AT = 5_300_000
+# Where a stall is met, time has to pass. A slow machine may run into these too: by the retries it does not matter, and
+# the error of the last attempt is always the stall's.
+IMPATIENT = {"timeout_s": 2, "retries": 20}
+HOPELESS = {"timeout_s": 5, "retries": 1}
+CASES = [
+    Case("429 with Retry-After", [fault("status", status=429, retry_after=1, count=2)], always=HF),
+    Case("503 with Retry-After", [fault("status", status=503, retry_after=1, count=1)], always=MS),
+    Case("500 once", [fault("status", status=500, count=1)], always=HF),
+    Case("429 for the listing", [fault("status", "*", status=429, retry_after=1, count=1, on="list")], always=MS),
+    Case("503 for the listing", [fault("status", "*", status=503, count=1, on=["info", "list"])], always=MS),
+    Case("503 for the redirect", [fault("status", status=503, count=1, on="redirect")], always=HF),
+    Case("cut at a byte", [fault("cut", at=AT, count=1)], always=HF, resumes=True),
+    Case("cut at the first byte", [fault("cut", at=0, count=1)], always=MS, resumes=True),
+    Case("cut at the last byte", [fault("cut", at=BYTES - 1, count=1)], always=HF, resumes=True),
+    Case("reset at a byte", [fault("cut", at=AT, count=1, reset=True)], always=MS),
+    Case("cut in every file", [fault("cut", "*", at=50_000, count=15), fault("cut", at=AT, count=1)], always=MS),
+    Case("cut again and again", [fault("cut", at=at, count=1) for at in range(2_000_000, BYTES, 2_000_000)], always=HF,
+         resumes=True),
+    Case("a byte is wrong once", [fault("flip", count=1)], always=MS, times=2),
+    Case("the first byte is wrong once", [fault("flip", at=0, count=1)], always=MS, times=2),
+    Case("the last byte is wrong once", [fault("flip", at=BYTES - 1, count=1)], always=HF, times=2),
+    Case("a byte of a small file is wrong once", [fault("flip", "config.json", count=1, at=3)], always=MS, times=1),
+    Case("too short once", [fault("length", by=-10, count=1)], always=HF),
+    Case("too long once", [fault("length", by=10, count=1)], always=MS),
+    Case("ends early once", [fault("truncate", by=1000, count=1)], always=MS, resumes=True),
+    Case("stalls once", [fault("stall", at=AT, count=1)], always=HF, resumes=True, more=IMPATIENT),
+    Case("a listing that stalls", [fault("stall", "*", at=0, count=1, on="list")], always=MS, more=IMPATIENT),
+    Case("a slow stream", [fault("slow", rate=9_000_000, count=1)], always=MS, times=1),
+    Case("no ranges", [fault("cut", at=AT, count=1), fault("no_range", count=1)], always=MS, times=2),
+    Case("no ranges, and a wrong byte where it was right before",
+         [fault("cut", at=AT, count=1), fault("no_range", count=1), fault("flip", at=5000, count=1, skip=1)],
+         always=HF),
+    Case("a wrong byte, cut, then right without ranges",
+         [fault("flip", at=5000, count=1), fault("cut", at=AT, count=1), fault("no_range", count=1)], always=HF),
+    Case("a page of HTML for a shard", [fault("page", count=1)], always=HF),
+    Case("a page of HTML for a small file", [fault("page", "config.json", count=1)], always=MS),
+    Case("many at once",
+         [fault("status", "*1-of*", status=429, retry_after=1, count=1), fault("cut", "*2-of*", at=5000, count=1),
+          fault("flip", "*3-of*", count=1), fault("stall", "*4-of*", at=5000, count=1),
+          fault("length", "*5-of*", by=-7, count=1)], always=HF, more=IMPATIENT),
+    # For ever:
+    Case("500 for ever", [fault("status", status=500)], BUSY % "HTTP 500", always=MS),
+    Case("429 for ever", [fault("status", status=429, retry_after=1)], BUSY % "HTTP 429", always=MS),
+    Case("cut for ever", [fault("cut", at=0)],
+         {HF: BROKEN % "RemoteProtocolError: peer closed connection without sending complete message body "
+                       "(received 0 bytes, expected 9000000) for {shard} of ",
+          MS: BROKEN % "IncompleteRead: IncompleteRead(0 bytes read, 9000000 more expected) for {shard} of "},
+         always=HF),
+    Case("stalls for ever", [fault("stall", at=0)],
+         {HF: BROKEN % "ReadTimeout: timed out for {shard} of ",
+          MS: BROKEN % "TimeoutError: timed out for {shard} of "},
+         always=MS, more=HOPELESS),
+    Case("a listing that stalls for ever", [fault("stall", "*", at=0, on="list")],
+         {HF: BROKEN % "ReadTimeout: timed out for ", MS: BROKEN % "TimeoutError: timed out for "},
+         always=HF, more=HOPELESS),
+    Case("wrong for ever", [fault("flip")],
+         WRONG % ("{shard}", "of sha256 {wrong}, listed is {right}"), always=HF),
+    Case("too short for ever", [fault("length", by=-10)],
+         WRONG % ("{shard}", "8999990 bytes long, listed are 9000000"), always=MS),
+    Case("too long for ever", [fault("length", by=10)],
+         WRONG % ("{shard}", "9000010 bytes long, listed are 9000000"), always=HF),
+    Case("a page for ever", [fault("page", "config.json")],
+         WRONG % ("config.json", "94 bytes long, listed are {config}"), always=MS),
+    Case("a page for a listing", [fault("page", "*", on=["list", "info"])], FOREIGN, always=MS),
+    Case("not authorized", [fault("status", status=401, code="GatedRepo", on=["get", "redirect"])], DENIED % 401,
+         always=HF),
+    Case("forbidden by the CDN", [fault("status", status=403)], DENIED % 403, always=HF),
+    Case("a file is gone", [fault("status", status=404, code="EntryNotFound", on=["get", "redirect"])],
+         "{hub} does not have {shard} of {name} (HTTP 404). Check repo and revision.", always=MS),
+    Case("a listing with another size", [fault("listing", "*", sizes={SHARD: 99})],
+         WRONG % ("{shard}", "9000000 bytes long, listed are 99"), always=MS),
+    Case("a listing with a larger size", [fault("listing", "*", sizes={SHARD: 99_000_000})],
+         WRONG % ("{shard}", "9000000 bytes long, listed are 99000000"), always=MS),
+    Case("a listing with another sha256", [fault("listing", "*", sha256={SHARD: "0" * 64})],
+         WRONG % ("{shard}", "of sha256 {right}, listed is " + "0" * 64), always=HF),
+    Case("a listing without a shard", [fault("listing", "*", drop=[SHARD])],
+         "{hub} does not list {shard} for {name}, and its index names it. It is no whole checkpoint; check repo and "
+         "revision.", always=MS),
+    Case("a listing with a shard too many", [fault("listing", "*", add={GHOST: 90_000})],
+         "{hub} does not have " + GHOST + " of {name} (HTTP 404). Check repo and revision.", always=HF),
+    Case("a listing that names another folder", [fault("listing", "*", add={"../../evil": 9})],
+         '{hub} lists a file "../../evil" for {name}; that is no path.', always=MS),
+    Case("unknown repository", [],
+         "{hub} does not know the repository no/such (HTTP 404), or hides it. Check repo; if it is private, give a "
+         "token that may read it.", always=HF, more={"repo": "no/such"}),
+    Case("unknown revision", [],
+         {HF: "{hub} has no revision nope of {repo} (HTTP 404). Check revision: a commit, a tag or a branch.",
+          MS: "{hub} has no revision nope of {repo} (it lists no files). Check revision: a commit, a tag or a branch."},
+         always=MS, more={"revision": "nope"}),
+]  # fmt: skip
+
+
+def parameters():
+    found = []
+    for case in CASES:
+        for client in CLIENTS:
+            marks = [] if client == case.always else [pytest.mark.soak]
+            name = "%s-%s" % (client, case.name.replace(" ", "_"))
+            found.append(pytest.param(client, case, marks=marks, id=name))
+    return found
+
+
+@pytest.mark.parametrize("node, case", parameters(), indirect=["node"])
+def test_a_fault(node, case):
+    faults = [node.hub.fault(**description) for description in case.faults]
+    if case.error is None:
+        node.brought(**case.more)
+    else:
+        node.refused(case.error if isinstance(case.error, str) else case.error[node.source], **case.more)
+    assert all(one.happened for one in faults), [one.report() for one in faults if not one.happened]
+    if case.times > 1 or case.resumes:
+        further = (node.hub.asked(REPO, SHARD) - case.times) * PIECE if case.resumes else 0
+        assert node.hub.sent(REPO, SHARD) <= case.times * BYTES + further
+
+
+@each_client()
+def test_a_listing_of_many_pages_and_files_that_are_in_xet_too(capsys, tmp_path, content, node):
+    """As huggingface.co has them; ModelScope's listing has no pages and knows no Xet."""
+    with Hub([Repository(REPO, content, xet=True)], page=7) as hub:
+        Node(capsys, tmp_path, hub, node.source).brought()
+        lists = [entry for entry in hub.requests if entry["kind"] == "list"]
+        assert len(lists) == (6 if node.source == "huggingface" else 1)  # 36 files and 2 folders
+        assert not any("xet" in entry["url"] for entry in hub.requests)
+
+
+def worker_of(node):
+    return int((node.job() / "pid").read_text())
+
+
+def kept(node, path):
+    """Bytes of a wanted file that the staging folder holds, and that a next run goes on with."""
+    folder = node.destination.parent / (".%s.inference-fleet-new" % node.destination.name)
+    size = node.size(path)
+    begun = folder / ".partial" / (path + ".incomplete")
+    try:  # first, as it may take its own name now
+        there = begun.stat().st_size
+    except FileNotFoundError:
+        there = 0
+    for place in (folder / path, folder / ".partial" / path):
+        if place.exists():
+            return size
+    # From Hugging Face a small file comes whole or not at all, unless only its name is wanting.
+    return 0 if node.source == "huggingface" and size <= PIECE else there
+
+
+def come_to(node, held, short):
+    """Whether all has come that can come while the hub holds {path: byte}, but for `short` bytes of each of those."""
+    return all(kept(node, path) >= (held[path] - short if path in held else node.size(path)) for path in node.wanted())
+
+
+def told_since(node, came):
+    """Whether the job has told of its download since then."""
+    state = read_json(node.job() / "state.json") or {"updated": 0}
+    return state["updated"] > came and state["progress"]["phase"] == "downloading"
+
+
+def killed_downloads(node, held, short, rate=None):
+    """kill -9 of the worker for each item {path: byte} of `held`, then a run to the end.
+
+    The hub holds those files at those bytes, and the kill comes when all but `short` bytes of each is there: a run
+    can be as quick or as slow as it likes. Only the missing bytes come again: what the hub sent in all is the size of
+    the files, and what was in flight at each kill. Returns the bytes that were in flight, by kill.
+    """
+    total = sum(node.size(path) for path in node.wanted())
+    lost = []
+    for places in held:
+        faults = [node.hub.fault("hold", path=path, at=at) for path, at in places.items()]
+        faults += [node.hub.fault("slow", path="*.safetensors", rate=rate)] if rate else []
+        result = node.run(wait_s=0)
+        assert not result.get("failed") and not result["finished"], result
+        worker = worker_of(node)
+        wait_until(lambda places=places: come_to(node, places, short), 300)
+        came = time.time()  # a job that dies again and again before it has told of any progress is an error
+        wait_until(lambda came=came: told_since(node, came))
+        os.kill(worker, signal.SIGKILL)
+        # its threads may hold the job's lock for a moment longer than it lives
+        wait_until(lambda: not DetachedJob(str(node.job())).alive() and node.hub.quiet())
+        assert not node.destination.exists()  # nothing half-written that a server could load
+        for one in faults:
+            node.hub.faults.remove(one)
+        in_flight = {path: node.hub.sent(REPO, path) - kept(node, path) for path in node.wanted()}
+        lost.append(sum(in_flight.values()) - sum(lost))
+        assert lost[-1] >= 0
+        assert max(in_flight.values()) <= short * len(lost)
+    node.brought()
+    assert node.hub.sent(REPO) - total == sum(lost)
+    return lost
+
+
+@each_client(always="huggingface")
+def test_a_killed_download_goes_on(node):
+    """Twice, with two files that are begun."""
+    held = [{SHARD: 4_500_000, OTHER: 1_500_000}, {SHARD: 7_500_000, OTHER: 2_400_000}]
+    killed_downloads(node, held, short=PIECE + (64 << 10))
+
+
+@pytest.mark.soak
+@each_client()
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_download_killed_ten_times_goes_on(node, content, seed):
+    """Ten random points of about 200 MB, five large files and 21 small ones, while more still comes."""
+    large = {path: file for path, file in content.items() if not path.startswith(EXCLUDED)}
+    for index in (0, 2, 4):
+        path = "model-%05d-of-00014.safetensors" % index
+        large[path] = safetensors("model.layers.%d.weight" % index, 60_000_000, seed=index)
+    node.hub.repositories[REPO].commit(large)
+    chance = random.Random(seed)
+    sizes = {path: node.size(path) for path in large if node.size(path) > PIECE}
+    points = [(number + chance.uniform(0.2, 0.9)) / 10.2 for number in range(10)]  # further apart than `short`, mostly
+    held = [{path: max(1, int(point * size)) for path, size in sizes.items()} for point in points]
+    lost = killed_downloads(node, held, short=4 * PIECE, rate=8_000_000)
+    print("%s, seed %d: in flight at the kills %s bytes" % (node.source, seed, lost))
+
+
+def rot(path, at):
+    """Another byte at `at`, with size and times as they were."""
+    status = path.stat()
+    with open(path, "r+b") as stream:
+        stream.seek(at)
+        byte = stream.read(1)[0]
+        stream.seek(at)
+        stream.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@each_client()
+def test_a_flipped_byte(node):
+    """quick does not see it, as its documentation says; full names the file, and fetches that file alone."""
+    node.brought()
+    rot(node.destination / SHARD, BYTES // 2)
+    node.hub.forget()
+    assert not node.run()["changed"]
+    assert node.hub.requests == []
+    check = node.run(check_mode=True, verify="full")
+    assert (check["changed"], check["repaired"], check["to_fetch_bytes"]) == (True, [SHARD], BYTES)
+    assert node.hub.sent() == 0
+    result = node.brought(verify="full")
+    assert (result["changed"], result["repaired"], result["fetched"]) == (True, [SHARD], [SHARD])
+    assert SHARD in result["message"]
+    assert node.hub.counts() == {REPO: {SHARD: {"requests": 1, "sent": BYTES}}}
+    assert not node.brought(verify="full")["changed"]
+
+
+@each_client()
+def test_a_flipped_byte_and_a_hub_that_flips_it_too(node):
+    """Mending from a bad hub leaves the old weights as they are, rot and all, and says so."""
+    node.brought()
+    rot(node.destination / SHARD, BYTES // 2)
+    node.hub.fault("flip", path=SHARD)
+    before = node.state()
+    result = node.run(verify="full")
+    assert result.get("failed"), result
+    assert SHARD in result["msg"]
+    assert node.state() == before
+    node.hub.mend()
+    assert node.brought(verify="full")["repaired"] == [SHARD]
+
+
+@each_client()
+def test_a_converged_node_needs_no_hub(node):
+    node.brought()
+    node.hub.stop()
+    for verify in ("quick", "full"):
+        for check_mode in (False, True):
+            result = node.run(check_mode, verify=verify)
+            assert (result.get("failed", False), result["changed"]) == (False, False), result
+    assert node.found() == node.wanted()
+
+
+@each_client(always="modelscope")
+def test_a_hub_that_is_never_there(node):
+    node.hub.stop()
+    result = node.run(retries=0)
+    assert result.get("failed"), result
+    assert node.hub.endpoint in result["msg"]
+    assert not node.destination.exists()
+
+
+def when_half_there(node, action):
+    """Do something when all is there but the rest of one file, which the hub holds; the thread, to be joined."""
+    node.hub.fault("hold", path=SHARD, at=AT)
+
+    def wait_and_act():
+        wait_until(lambda: come_to(node, {SHARD: AT}, 2 * PIECE))
+        action()
+
+    thread = threading.Thread(target=wait_and_act)
+    thread.start()
+    return thread
+
+
+@each_client(always="huggingface")
+def test_a_hub_that_goes_away_and_comes_back(node):
+    """Away for longer than the run is patient: an error; later it goes on where it was."""
+    thread = when_half_there(node, node.hub.stop)
+    result = node.run(retries=1)
+    thread.join()
+    assert result.get("failed"), result
+    assert not node.destination.exists()
+    wait_until(node.hub.quiet)
+    lost = sum(node.hub.sent(REPO, path) - kept(node, path) for path in node.wanted())
+    assert lost <= 2 * PIECE
+    node.hub.mend()
+    node.hub.start()
+    node.brought()
+    assert node.hub.sent(REPO) - sum(node.size(path) for path in node.wanted()) == lost
+
+
+@each_client(always="modelscope")
+def test_a_hub_that_is_away_for_a_while(node):
+    """Within what the run is patient: nobody is told."""
+
+    def away():
+        node.hub.stop()
+        time.sleep(2)
+        node.hub.mend()
+        node.hub.start()
+
+    thread = when_half_there(node, away)
+    node.brought(retries=6)  # a minute
+    thread.join()
+
+
+@each_client(always="huggingface")
+def test_a_new_commit_that_comes_badly_leaves_the_old_weights(node):
+    node.brought()
+    old = node.state()
+    repository = node.hub.repositories[REPO]
+    changed = safetensors("model.layers.3.weight", BYTES, seed=77)
+    repository.commit({**repository.files, SHARD: changed, "README.md": b"new\n"})
+    node.hub.forget()
+    assert not node.run()["changed"]  # a branch is looked up once
+    assert node.hub.requests == []
+    node.hub.fault("flip", path=SHARD)
+    result = node.run(refresh=True)
+    assert result.get("failed"), result
+    assert node.state() == old
+    node.hub.mend()
+    result = node.brought(refresh=True)
+    assert result["commit"] == repository.head
+    assert sorted(result["fetched"]) == ["README.md", SHARD]
+
+
+TOKEN = "hf_made-up-token-that-nobody-may-see"
+
+
+@each_client(always="huggingface")
+def test_a_token_is_not_on_the_screen(node, tmp_path):
+    """Nor in what -vvv and --diff show, nor on any command line, nor in the log."""
+    repository = node.hub.repositories[REPO]
+    repository.access, repository.tokens = "gated", {TOKEN}
+    held = node.hub.fault("hold", path=SHARD, at=AT)
+    task = {
+        "name": "Bring the weights",
+        "inference.fleet.model_weights": {**node.arguments, "token": "{{ lookup('env', 'A_TOKEN') }}", "wait_s": 0},
+        "register": "brought", "until": "brought is failed or brought.finished", "retries": 600, "delay": 1,
+    }  # fmt: skip
+    shown = {"name": "Show it", "ansible.builtin.debug": {"var": "brought"}}
+    play = {"hosts": "localhost", "gather_facts": False, "tasks": [task, shown]}
+    (tmp_path / "play.yml").write_text(json.dumps([play]))
+    process = subprocess.Popen(
+        [str(Path(sys.executable).parent / "ansible-playbook"), str(tmp_path / "play.yml"), "-i", "inventories/local",
+         "-vvv", "--diff"],
+        cwd=CLONE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "A_TOKEN": TOKEN, "ANSIBLE_LOG_PATH": str(tmp_path / "log")},
+    )  # fmt: skip
+    lines, log = set(), tmp_path / "log"
+    looking = threading.Thread(target=lambda: collect_command_lines(process, lines))
+    looking.start()
+
+    def go_on():
+        with contextlib.suppress(AssertionError):  # then the output says why
+            wait_until(lambda: worker_seen(lines) and log.exists() and "downloading" in log.read_text(), 120)
+        held.release()
+
+    going_on = threading.Thread(target=go_on)
+    going_on.start()
+    output = process.communicate(timeout=300)[0]
+    looking.join()
+    going_on.join()
+    assert process.returncode == 0, output
+    assert node.found() == node.wanted()
+    assert "downloading" in output
+    assert TOKEN not in output
+    assert TOKEN not in log.read_text()
+    assert worker_seen(lines)
+    assert not any(TOKEN.encode() in line for line in lines)
+
+
+def worker_seen(lines):
+    """Whether a worker's command line is among them, which others may add to meanwhile."""
+    return any(b"weights-worker.pyz" in line for line in list(lines))
+
+
+def command_lines():
+    """Those of everything that runs on this machine."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            yield path.read_bytes()
+
+
+def collect_command_lines(process, lines):
+    """Command lines of everything that runs on this machine until `process` ends."""
+    while process.poll() is None:
+        lines.update(command_lines())
+        time.sleep(0.02)
+
+
+@each_client()
+def test_a_gated_repository_and_where_its_token_goes(node, tmp_path):
+    """In the environment of the worker, in the requests to the hub, and nowhere else."""
+    repository = node.hub.repositories[REPO]
+    repository.access, repository.tokens = "gated", {TOKEN}
+    for token, status in ((None, 401), ("wrong", 403)):
+        result = node.run(token=token)
+        assert result.get("failed"), result
+        assert "HTTP %d" % status in result["msg"]
+        assert not node.destination.exists()
+    held = node.hub.fault("hold", path=SHARD, at=AT)
+    result = node.run(token=TOKEN, wait_s=0)
+    assert not result["finished"]
+    seen = set()
+    while not result.get("finished"):
+        seen.update(command_lines())
+        if worker_seen(seen) and node.hub.sent(REPO, SHARD) == AT:
+            held.release()
+        result = node.run(token=TOKEN, wait_s=0)
+        assert not result.get("failed") and TOKEN not in str(result), result
+    assert not any(TOKEN.encode() in line for line in seen)
+    result = node.brought(token=TOKEN)
+    assert TOKEN not in str(result)
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
+    fingerprints = {entry["token"] for entry in node.hub.requests if entry["sent"] and entry["path"] == "config.json"}
+    assert len(fingerprints) == 1 and None not in fingerprints
+    assert all(entry["token"] is None for entry in node.hub.requests if entry["on_cdn"])
