@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import math
 
+from ansible_collections.inference.fleet.plugins.module_utils.container_engine import split_reference
+from ansible_collections.inference.fleet.plugins.module_utils.container_images import mirrored
+
 
 def secret_names(servers):
     """Names of the variables that hold the servers' secrets, sorted, each once."""
@@ -35,14 +38,39 @@ def log_lines(servers):
     return lines
 
 
+def container_engines(servers):
+    """Engines of this node that the servers' containers run in, sorted; none that listens at an address of its own."""
+    found = [entry["container"] for entry in servers if entry["container"]]
+    return sorted({container["engine"] for container in found if not container["address"]})
+
+
+def container_images(servers):
+    """[{engine, address, image, digest}] of the servers' containers, each once, in the servers' order."""
+    found = []
+    for entry in servers:
+        if entry["container"]:
+            image = {key: entry["container"][key] for key in ("engine", "address", "image", "digest")}
+            found += [image] if image not in found else []
+    return found
+
+
+def registries(images, mirror=""):
+    """Hosts of the registries that images (container_images) are pulled from, through the mirror where one is set."""
+    names = (split_reference(mirrored(image["image"], mirror))[0] for image in images)
+    return sorted({name for name in names if name})
+
+
 class FilterModule:
     """Filters of inference.fleet."""
 
     def filters(self):
         """Name → function."""
         return {
+            "container_engines": container_engines,
+            "container_images": container_images,
             "log_lines": log_lines,
             "poll_delay": poll_delay,
             "poll_retries": poll_retries,
+            "registries": registries,
             "secret_names": secret_names,
         }

@@ -16,9 +16,9 @@ only while the service manager does not run the server.
 from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.launchers import process
+from ansible_collections.inference.fleet.plugins.module_utils.launchers import container, process
 
-LAUNCHERS = {"process": process.ProcessLauncher}
+LAUNCHERS = {"process": process.ProcessLauncher, "container": container.ContainerLauncher}
 
 
 def get_launcher(entry, root):
@@ -26,8 +26,7 @@ def get_launcher(entry, root):
     kind = entry.get("launcher", "process")
     if kind not in LAUNCHERS:
         raise FleetError(
-            "Server '%s': launcher '%s' is not built yet in this version of inference.fleet; allowed: %s. Choose a "
-            "recipe whose servers are processes of a virtual environment, or use a later version of the collection."
-            % (entry["name"], kind, ", ".join(sorted(LAUNCHERS)))
+            "Server '%s': launcher '%s' is unknown to this version of inference.fleet; allowed: %s. Use the version "
+            "that made the plan." % (entry["name"], kind, ", ".join(sorted(LAUNCHERS)))
         )
     return LAUNCHERS[kind](root)

@@ -1,0 +1,426 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A container engine that is installed, runs, and reaches its registries: settings merged, proxies, certificates.
+
+Docker's daemon.json is merged into, never replaced. The daemon is told of what it can take while it runs (SIGHUP) and
+restarted for the rest only, and not where that would end containers that are not the fleet's. A record on the node says
+what was laid there, so that what is not wanted any more is taken back and what others set stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+
+from ansible_collections.inference.fleet.plugins.module_utils import guard
+from ansible_collections.inference.fleet.plugins.module_utils.container_engine import LABEL_SERVER, Engine, EngineError
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.files import read_json, read_text, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.laid_settings import lay
+from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import engine_problem
+from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.shared_libraries import (
+    distribution_family,
+    install_packages,
+)
+
+DAEMON_JSON = "/etc/docker/daemon.json"
+DROP_IN = "/etc/systemd/system/docker.service.d/inference-fleet.conf"
+PROXY_FILE = "/etc/inference-fleet/docker-proxy.env"
+PODMAN_REGISTRIES = "/etc/containers/registries.conf.d/inference-fleet.conf"
+OWN_FILES = {"docker": [PROXY_FILE, DROP_IN], "podman": [PODMAN_REGISTRIES]}
+CERTIFICATES = {"docker": "/etc/docker/certs.d", "podman": "/etc/containers/certs.d"}
+# What the daemon takes while it runs: dockerd(8), "configuration reload behavior".
+RELOADABLE = frozenset(
+    (
+        "debug", "default-runtime", "features", "insecure-registries", "labels", "live-restore",
+        "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts", "registry-mirrors", "runtimes",
+        "shutdown-timeout",
+    )
+)  # fmt: skip
+# A key that is gone from daemon.json is left as it was by a reload; these two are reset by an empty list.
+RESET_BY_EMPTY = ("insecure-registries", "registry-mirrors")
+PACKAGES = {
+    "docker": {"debian": ["docker.io"], "amzn": ["docker"], "fedora": ["moby-engine"], "suse": ["docker"]},
+    "podman": {"debian": ["podman", "catatonit"], "redhat": ["podman"], "suse": ["podman"]},
+}
+CLIENT_PACKAGE = {"debian": ["docker-cli"]}  # Debian 13 took the client out of docker.io
+# podman has no init of its own for --init: containers.conf(5), init_path and helper_binaries_dir.
+PODMAN_INIT = "catatonit"
+PODMAN_INIT_FOLDERS = ("/usr/libexec/podman", "/usr/local/libexec/podman", "/usr/lib/podman", "/usr/local/lib/podman",
+                       "/usr/bin")  # fmt: skip
+WRITTEN = "# Written by inference.fleet; the next run overwrites it.\n"
+DROP_IN_TEXT = WRITTEN + "[Service]\nEnvironmentFile=-%s\n" % PROXY_FILE
+RESTARTS = ("auto", "always", "never")
+STATES = ("present", "absent")
+START_S = 60
+RELOAD_S = 10
+SYSTEMD_RUNS = "/run/systemd/system"
+
+
+def daemon_settings(text, settings, notes=()):
+    """(text of daemon.json with `settings` laid over it, None for no file; keys that change; notes of what is laid).
+
+    notes: of the call before; see laid_settings. FleetError where the text is no JSON mapping.
+    """
+    blank = not (text and text.strip())
+    try:
+        before = {} if blank else json.loads(text)
+        if not isinstance(before, dict):
+            raise ValueError("it holds no mapping")
+    except ValueError as error:
+        raise FleetError(
+            "%s is no valid JSON (%s), so nothing is merged into it. Mend or remove it; docker itself does not "
+            "start with it." % (DAEMON_JSON, error)
+        ) from error
+    # the file is a setting of its own, so that one which the fleet made goes with the last of its keys
+    after, laid = lay({} if blank else {"file": before}, {"file": settings} if settings else {}, notes)
+    after = after.get("file")
+    keys = sorted(key for key in {*before, *(after or {})}
+                  if (key in before, before.get(key)) != (key in (after or {}), (after or {}).get(key)))  # fmt: skip
+    if after is None:
+        return None if notes else text, keys, laid
+    return json.dumps(after, indent=4, ensure_ascii=False) + "\n" if keys else text, keys, laid
+
+
+def proxy_file(environment):
+    """The text of a systemd EnvironmentFile: systemd.exec(5). Not in the unit, which everybody may read."""
+    lines = []
+    for key, value in sorted(environment.items()):
+        value = str(value)
+        if not re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", key) or set(value) & set("\r\n\0"):
+            raise FleetError("fleet_proxy_env: %s cannot be set: its name or value has a character that no variable "
+                             "has." % key)  # fmt: skip
+        lines.append('%s="%s"\n' % (key, value.replace("\\", "\\\\").replace('"', '\\"')))
+    return "".join(lines)
+
+
+def podman_registries(mirrors, insecure):
+    """The text of a registries.conf(5) drop-in: mirrors of Docker Hub, and registries without TLS."""
+    lines = []
+    if mirrors:
+        lines += ["[[registry]]", 'prefix = "docker.io"', 'location = "docker.io"']
+        for mirror in mirrors:
+            host = re.sub(r"^[a-z]+://", "", mirror).rstrip("/")
+            lines += ["[[registry.mirror]]", "location = %s" % json.dumps(host)]
+            lines += ["insecure = true"] if mirror.startswith("http://") or host in insecure else []
+    for registry in insecure:
+        lines += ["[[registry]]", "location = %s" % json.dumps(registry), "insecure = true"]
+    return WRITTEN + "".join(line + "\n" for line in lines)
+
+
+class Setup:
+    """One call. See ensure()."""
+
+    def __init__(self, engine, root="", check_mode=False, sysroot=""):
+        self.engine = Engine(engine)
+        self.check_mode = check_mode
+        self.sysroot = sysroot
+        self.before, self.after, self.actions = [], [], []
+        self.record = sysroot + NodePaths(root).lib + "/container_engine.json"
+        found = (read_json(self.record) or {}).get(engine) or {}
+        self.notes, self.files, self.folders = (found.get(key, []) for key in ("settings", "files", "folders"))
+        if not root:  # theirs by name, whoever wrote them
+            self.files = sorted({*self.files, *OWN_FILES[engine]}, key=[*OWN_FILES[engine], *self.files].index)
+        self.files = [path for path in self.files if os.path.exists(sysroot + path)]
+
+    # ---- what is ours
+
+    def remember(self, notes, files):
+        """Record that these notes of settings and these files are the fleet's."""
+        if self.check_mode:
+            return
+        record = read_json(self.record) or {}
+        mine = {"settings": notes, "files": files, "folders": self.folders}
+        wanted = {kind: one for kind, one in {**record, self.engine.kind: mine}.items() if any(one.values())}
+        if wanted == record:
+            return
+        if wanted:
+            make_directory(os.path.dirname(self.record))
+            write_atomic(self.record, json.dumps(wanted, indent=1, sort_keys=True) + "\n", mode=0o600)
+        else:
+            os.unlink(self.record)
+
+    def tidy(self):
+        """Folders that were made for the fleet's files go with the last of them."""
+        if self.check_mode:
+            return
+        for folder in reversed(self.folders):
+            with contextlib.suppress(OSError):
+                os.rmdir(self.sysroot + folder)
+        self.folders = [folder for folder in self.folders if os.path.isdir(self.sysroot + folder)]
+
+    # ---- installing
+
+    def install(self, packages):
+        """Whether the engine is there already; installs it otherwise. FleetError where that cannot be done."""
+        kind = self.engine.kind
+        if self._is_there():
+            return True
+        family, distribution = distribution_family(self.sysroot)
+        ident = self._distribution_id()
+        known = dict(PACKAGES[kind], **({family: packages} if packages and family else {}))
+        names = packages or known.get(ident) or known.get(family)
+        if kind == "podman" and self.program() and not packages:
+            names = [PODMAN_INIT]
+        if not names:
+            raise FleetError(
+                "No package of %s is known that holds %s. Install it yourself, name its packages in "
+                "container_engine_packages, or set fleet_container_engine to %s."
+                % (distribution, kind, "podman" if kind == "docker" else "docker")
+            )
+        if os.geteuid() != 0:
+            raise FleetError("%s is not whole on this node, and installing %s needs root. Run the play with become."
+                             % (kind, ", ".join(names)))  # fmt: skip
+        self.actions.append("install %s" % ", ".join(names))
+        self.before.append("%s: missing" % kind)
+        self.after.append("%s: from %s" % (kind, ", ".join(names)))
+        if self.check_mode:
+            return False
+        install_packages(family, names)
+        if not self._is_there() and kind == "docker" and family in CLIENT_PACKAGE and not packages:
+            install_packages(family, CLIENT_PACKAGE[family])
+        if not self._is_there():
+            raise FleetError("%s was installed, but there is no %s. Name the packages that bring it in "
+                             "container_engine_packages."
+                             % (", ".join(names), kind if not self.program() else PODMAN_INIT))  # fmt: skip
+        return True
+
+    def program(self):
+        return shutil.which(self.engine.kind, path=guard.PATH) is not None
+
+    def _is_there(self):
+        if self.engine.kind == "podman" and self.program():
+            return any(
+                os.path.exists("%s%s/%s" % (self.sysroot, folder, PODMAN_INIT)) for folder in PODMAN_INIT_FOLDERS
+            )
+        return self.program()
+
+    def _distribution_id(self):
+        for line in (read_text(self.sysroot + "/etc/os-release") or "").splitlines():
+            if line.startswith("ID="):
+                return line[3:].strip().strip("\"'")
+        return ""
+
+    # ---- files
+
+    def file(self, path, text, mode=0o644, secret=False):
+        """Whether `path` has another text than this one (None: no file); it is written then, unless in check mode."""
+        place = self.sysroot + path
+        old = read_text(place)
+        if old == text:
+            return False
+        self.before += [path + ":", *_shown(old, secret)]
+        self.after += [path + ":", *_shown(text, secret)]
+        if self.check_mode:
+            return True
+        if text is None:
+            os.unlink(place)
+            return True
+        made = make_directory(os.path.dirname(place))
+        self.folders += [folder[len(self.sysroot) :] for folder in made]
+        write_atomic(place, text, mode=mode)
+        return True
+
+    def differs(self, path, files):
+        """Whether the file is another one than in `files`; one that is not in it and not ours is left as it is."""
+        if path not in files and path not in self.files:
+            return False
+        return read_text(self.sysroot + path) != files.get(path, (None,))[0]
+
+    def lay_files(self, files):
+        """Write these, delete ours that are not among them."""
+        for path in [*files, *(path for path in self.files if path not in files)]:
+            text, mode = files.get(path, (None, None))
+            self.file(path, text, mode=mode, secret=path == PROXY_FILE)
+
+    # ---- the daemon
+
+    def systemctl(self, *arguments):
+        path = shutil.which("systemctl", path=guard.PATH)
+        if path is None or not os.path.isdir(self.sysroot + SYSTEMD_RUNS):
+            raise FleetError(
+                "%s does not run, and this node has no systemd to start it. Start it as this node starts its daemons."
+                % self.engine.kind
+            )
+        done = subprocess.run([path, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180,
+                              check=False)  # fmt: skip
+        if done.returncode:
+            raise FleetError("'systemctl %s' failed: %s" % (" ".join(arguments), done.stderr.strip() or "no words"))
+
+    def answers(self):
+        """None where the engine answers, else the EngineError."""
+        try:
+            self.engine.ping()
+        except EngineError as error:
+            return error
+        return None
+
+    def foreign(self):
+        """Names of running containers that a restart of the daemon ends and that are not the fleet's."""
+        text = self.engine.call("ps", "--format", '{{.Names}}\t{{.Label "%s"}}' % LABEL_SERVER)
+        rows = [line.split("\t") for line in text.splitlines()]
+        return sorted(row[0] for row in rows if len(row) < 2 or not row[1])
+
+    def live_restore(self):
+        """Whether the daemon lets containers run on while it restarts."""
+        return self.engine.call("info", "--format", "{{.LiveRestoreEnabled}}").strip() == "true"
+
+    def wait(self):
+        end = time.monotonic() + START_S
+        while True:
+            error = self.answers()
+            if error is None:
+                return
+            if error.kind not in ("down", "timeout") or time.monotonic() > end:
+                raise FleetError(engine_problem(self.engine, error))
+            time.sleep(0.3)
+
+
+def _shown(text, secret):
+    if text is None:
+        return ["  missing"]
+    if secret:
+        return ["  variables: %s" % ", ".join(line.partition("=")[0] for line in text.splitlines())]
+    return ["  " + line for line in text.splitlines()]
+
+
+def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), insecure_registries=(), registries=(),
+           proxy_env=None, ca_bundle="", restart="auto", state="present", root="", check_mode=False,
+           sysroot=""):  # fmt: skip
+    """Make the engine ready. Returns {changed, engine, actions: [what was done], diff}; raises FleetError.
+
+    settings: more keys of daemon.json. registries: hosts for which ca_bundle (a file of this node) is trusted.
+    restart: auto (not where it would end foreign containers), always, never (what changes waits for the next start).
+    state: absent takes back all that earlier calls set, and neither installs nor starts anything. root: below which
+    the record of that lies.
+    """
+    setup = Setup(engine, root, check_mode, sysroot)
+    if state == "absent":
+        settings, registry_mirrors, insecure_registries, proxy_env, ca_bundle = {}, (), (), {}, ""
+        if not setup.notes and not setup.files:  # what is there is nobody's business here
+            return {"changed": False, "engine": engine, "actions": [], "diff": {"before": "", "after": ""}}
+        there = setup.program()
+    else:
+        there = setup.install(list(packages))
+    files = {}  # {path: (text, mode)}
+    if engine == "podman" and (registry_mirrors or insecure_registries):
+        files[PODMAN_REGISTRIES] = podman_registries(registry_mirrors, insecure_registries), 0o644
+    if engine == "docker" and proxy_env:
+        # the values first: the unit's new version names them
+        files[PROXY_FILE] = proxy_file(proxy_env), 0o600
+        files[DROP_IN] = DROP_IN_TEXT, 0o644
+    if ca_bundle:
+        certificates = read_text(ca_bundle)
+        if certificates is None or "-----BEGIN CERTIFICATE-----" not in certificates:
+            raise FleetError(
+                "fleet_ca_bundle is %s, which is no file with certificates (PEM) on this node." % ca_bundle
+            )
+        for registry in sorted(set(registries)):
+            files["%s/%s/inference-fleet.crt" % (CERTIFICATES[engine], registry)] = certificates, 0o644
+    if engine == "docker":
+        settings = dict(settings or {})
+        for key, more in (("registry-mirrors", registry_mirrors), ("insecure-registries", insecure_registries)):
+            if more:
+                settings[key] = settings.get(key, []) + [item for item in more if item not in settings.get(key, [])]
+        _ensure_docker(setup, there, files, settings, restart, state)
+    else:
+        setup.remember([], sorted({*files, *setup.files}))  # until it is done, so that no end of this run loses one
+        setup.lay_files(files)
+        setup.tidy()
+        setup.remember([], sorted(files))
+        if there and not check_mode and state == "present":
+            error = setup.answers()
+            if error:
+                raise FleetError(engine_problem(setup.engine, error))
+    lines = [setup.before, setup.after]
+    diff = dict(zip(("before", "after"), ("".join(line + "\n" for line in one) for one in lines)))
+    return {"changed": bool(setup.before or setup.actions), "engine": engine, "actions": setup.actions, "diff": diff}
+
+
+def _ensure_docker(setup, there, files, settings, restart, state):
+    old = read_text(setup.sysroot + DAEMON_JSON)
+    text, keys, notes = daemon_settings(old, settings, setup.notes)
+    gone = [key for key in keys if key not in json.loads(text or "{}")]
+    reset = [key for key in gone if key in RESET_BY_EMPTY]
+    deep = sorted(key for key in keys if key not in RELOADABLE or (key in gone and key not in reset))
+    deep += ["proxies"] if any(setup.differs(path, files) for path in (PROXY_FILE, DROP_IN)) else []
+    down = setup.answers() if there else None
+    if down is not None and down.kind not in ("down", "timeout") and state == "present":
+        raise FleetError(engine_problem(setup.engine, down))
+    runs = there and down is None
+    if deep and runs and restart == "auto":
+        _check_restart(setup, deep)
+
+    setup.remember(setup.notes + [note for note in notes if note not in setup.notes], sorted({*files, *setup.files}))
+    setup.file(DAEMON_JSON, text)
+    new_unit = setup.differs(DROP_IN, files)
+    setup.lay_files(files)
+    if runs and deep and restart == "never":
+        setup.actions.append("not restarted: %s from docker's next start on" % ", ".join(deep))
+    elif runs and deep:
+        setup.actions.append("restart docker for %s" % ", ".join(deep))
+        _do(setup, *([("daemon-reload",)] if new_unit else []), ("restart", "docker.service"))
+    shallow = [key for key in keys if key not in deep]
+    if runs and shallow and (restart == "never" or not deep):
+        setup.actions.append("reload docker for %s" % ", ".join(shallow))
+        if reset and not setup.check_mode:
+            _reload_without(setup, reset, json.loads(old), text)
+        else:
+            _do(setup, ("reload", "docker.service"))
+    if there and not runs and state == "present":
+        setup.actions.append("start docker")
+        setup.before.append("docker: does not run")
+        setup.after.append("docker: runs")
+        _do(setup, *([("daemon-reload",)] if new_unit else []), ("enable", "--now", "docker.service"))
+    setup.tidy()
+    setup.remember(notes, sorted(files))
+
+
+def _reload_without(setup, keys, before, text):
+    """Make docker forget lists that are gone from daemon.json (its final text: `text`): it rereads what is there."""
+    place = setup.sysroot + DAEMON_JSON
+    items = [str(item).rstrip("/") for key in keys for item in before[key]]
+    empty = {**json.loads(text or "{}"), **{key: [] for key in keys}}
+    try:
+        write_atomic(place, json.dumps(empty, indent=4, ensure_ascii=False) + "\n")
+        _do(setup, ("reload", "docker.service"))
+        end = time.monotonic() + RELOAD_S
+        while time.monotonic() < end:  # in its own time
+            known = setup.engine.call("info", "--format", "{{json .RegistryConfig}}")
+            if not any(item in known for item in items):
+                break
+            time.sleep(0.2)
+    except EngineError as error:
+        raise FleetError(engine_problem(setup.engine, error)) from error
+    finally:
+        if text is None:
+            os.unlink(place)
+        else:
+            write_atomic(place, text)
+
+
+def _check_restart(setup, keys):
+    foreign = setup.foreign()
+    if foreign and not setup.live_restore():
+        raise FleetError(
+            "Docker has to be restarted for %s, which would end containers that are not the fleet's: %s. Nothing was "
+            "changed. Stop them, set live-restore in container_engine_settings (a first run with nothing else "
+            "applies it without a restart), or set container_engine_restart to always."
+            % (", ".join(keys), ", ".join(foreign))
+        )
+
+
+def _do(setup, *calls):
+    if setup.check_mode:
+        return
+    for call in calls:
+        setup.systemctl(*call)
+    setup.wait()

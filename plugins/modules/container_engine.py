@@ -1,0 +1,158 @@
+#!/usr/bin/python
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: container_engine
+short_description: Make a container engine run and reach its registries
+version_added: 0.1.0
+description:
+  - Installs docker or podman from the distribution's packages where it is missing, merges settings into docker's
+    C(daemon.json), gives its daemon proxies and both engines certificates and mirrors, and makes docker run.
+  - C(daemon.json) is never replaced. Keys that are not named stay, lists get what they lack.
+  - What an earlier call set and this one does not is taken back, so a mirror, a setting or a certificate that leaves
+    the inventory leaves the node. A record in C(/var/lib/inference-fleet/container_engine.json) says what that is; what
+    was there before, or was changed by somebody else since, stays.
+  - Docker is told of what it can take while it runs. It is restarted for other settings only, and not where that would
+    end containers that are not the fleet's; see O(restart). The fleet's own come back by themselves.
+options:
+  engine:
+    description: The container engine.
+    type: str
+    default: docker
+    choices: [docker, podman]
+  packages:
+    description: Packages that bring it. By default those of the distribution, where they are known.
+    type: list
+    elements: str
+    default: []
+  settings:
+    description: Keys of docker's C(daemon.json).
+    type: dict
+    default: {}
+  registry_mirrors:
+    description: Mirrors of Docker Hub, as URLs.
+    type: list
+    elements: str
+    default: []
+  insecure_registries:
+    description: Registries without TLS, or with a certificate that cannot be verified, as HOST or HOST:PORT.
+    type: list
+    elements: str
+    default: []
+  registries:
+    description: Registries for which O(ca_bundle) is trusted, as HOST or HOST:PORT.
+    type: list
+    elements: str
+    default: []
+  ca_bundle:
+    description: A file of the node with certificates to trust, in PEM. Empty for the system's own alone.
+    type: str
+    default: ""
+  proxy_env:
+    description:
+      - Variables of docker's daemon, such as C(HTTPS_PROXY) and C(NO_PROXY). They are in a file with mode 0600, not in
+        the unit. Podman has no daemon; its proxies are those of M(inference.fleet.container_image).
+    type: dict
+    default: {}
+  restart:
+    description:
+      - V(auto) restarts docker where that ends no containers but the fleet's own, or where it is set to live-restore,
+        and fails otherwise. V(always) restarts it whatever runs. V(never) leaves it to its next start.
+    type: str
+    default: auto
+    choices: [auto, always, never]
+  state:
+    description:
+      - V(absent) takes back all that earlier calls set. It neither installs nor removes nor starts an engine.
+      - Docker forgets mirrors and insecure registries at once, the rest when it is restarted; see O(restart).
+    type: str
+    default: present
+    choices: [present, absent]
+  root:
+    description: Directory that the record lies below. Empty for the system's own folders.
+    type: str
+    default: ""
+attributes:
+  check_mode:
+    description: Says what would be installed, written and restarted.
+    support: full
+  diff_mode:
+    description: The files that change. Of proxies the names of the variables only.
+    support: full
+  idempotent:
+    description: A second run changes nothing.
+    support: full
+author:
+  - inference.fleet contributors (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: Docker runs and pulls through the proxy
+  inference.fleet.container_engine:
+    engine: docker
+    settings:
+      live-restore: true
+    proxy_env: "{{ fleet_proxy_env }}"
+    registries: [registry.example.org:5000]
+    ca_bundle: /etc/ssl/certs/example.pem
+
+- name: Nothing of it is left
+  inference.fleet.container_engine:
+    engine: docker
+    state: absent
+    restart: never
+"""
+
+RETURN = r"""
+engine:
+  description: The engine.
+  returned: success
+  type: str
+  sample: docker
+actions:
+  description: What was done, or would be in check mode, beside writing files.
+  returned: success
+  type: list
+  elements: str
+  sample: ["reload docker for registry-mirrors"]
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.fleet.plugins.module_utils.container_engine import ENGINES
+from ansible_collections.inference.fleet.plugins.module_utils.container_setup import RESTARTS, STATES, ensure
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+
+
+def main():
+    texts = {"type": "list", "elements": "str", "default": []}
+    module = AnsibleModule(
+        argument_spec={
+            "engine": {"type": "str", "default": "docker", "choices": list(ENGINES)},
+            "packages": texts,
+            "settings": {"type": "dict", "default": {}},
+            "registry_mirrors": texts,
+            "insecure_registries": texts,
+            "registries": texts,
+            "ca_bundle": {"type": "str", "default": ""},
+            # the values may hold a password; they are shown nowhere
+            "proxy_env": {"type": "dict", "default": {}, "no_log": True},
+            "restart": {"type": "str", "default": "auto", "choices": list(RESTARTS)},
+            "state": {"type": "str", "default": "present", "choices": list(STATES)},
+            "root": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result = ensure(check_mode=module.check_mode, **module.params)
+    except FleetError as error:
+        module.fail_json(msg=error.message, **error.details)
+    except OSError as error:
+        module.fail_json(msg="The container engine cannot be set up: %s. Run the play with become." % error)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

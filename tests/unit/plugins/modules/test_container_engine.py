@@ -1,0 +1,383 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Setting a container engine up: what is merged, what is restarted, and what is left alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import container_setup
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.laid_settings import lay
+from ansible_collections.inference.fleet.plugins.modules import container_engine as module
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine
+from ansible_collections.inference.fleet.tests.unit.node_helpers import run_module
+from hypothesis import given
+from hypothesis import strategies as st
+
+DAEMON, DROP_IN, PROXIES = container_setup.DAEMON_JSON, container_setup.DROP_IN, container_setup.PROXY_FILE
+PROXY = {"HTTPS_PROXY": "http://user:pass\\word@proxy:3128", "NO_PROXY": "127.0.0.1"}
+PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+OURS = {"id": "1", "name": "inference-fleet-server-0", "state": "running",
+        "labels": {"inference.fleet.server": "server-0", "inference.fleet.root": "/"}}  # fmt: skip
+FOREIGN = {"id": "2", "name": "database", "state": "running", "labels": {}}
+
+
+class Node:
+    """A node's file system and engine; systemctl is a script that writes down what it is told."""
+
+    def __init__(self, folder, engine):
+        self.root = folder / "sys"
+        self.engine = engine
+        self.log = folder / "systemctl"
+        (self.root / "run/systemd/system").mkdir(parents=True)
+        self.write("/etc/os-release", 'ID=debian\nPRETTY_NAME="Debian GNU/Linux 12"\n')
+        script = engine.bin / "systemctl"
+        script.write_text('#!/bin/sh\necho "$@" >> %s\n' % self.log)
+        script.chmod(0o755)
+
+    def write(self, path, text):
+        place = self.root / path[1:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    def read(self, path):
+        place = self.root / path[1:]
+        return place.read_text() if place.exists() else None
+
+    @property
+    def systemctl(self):
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def ensure(self, check_mode=False, **arguments):
+        return container_setup.ensure(check_mode=check_mode, sysroot=str(self.root), **arguments)
+
+    def four_steps(self, **arguments):
+        """Check, apply, check, apply; the last two change nothing and tell systemd nothing."""
+        check = self.ensure(check_mode=True, **arguments)
+        assert not self.systemctl
+        applied = self.ensure(**arguments)
+        assert check == applied and applied["changed"]
+        told = self.systemctl
+        for check_mode in (True, False):
+            assert self.ensure(check_mode=check_mode, **arguments) == {
+                "changed": False, "engine": applied["engine"], "actions": [], "diff": {"before": "", "after": ""},
+            }  # fmt: skip
+        assert self.systemctl == told
+        return applied
+
+    def refused(self, **arguments):
+        before = {path: path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
+        with pytest.raises(FleetError) as caught:
+            self.ensure(**arguments)
+        assert {path: path.read_bytes() for path in self.root.rglob("*") if path.is_file()} == before
+        assert not self.systemctl
+        return caught.value.message
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    return Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch))
+
+
+def test_what_runs_as_wanted_is_left_alone(node):
+    assert not node.ensure()["changed"]
+    assert not node.ensure(ca_bundle="", registries=["a.example"])["changed"]
+    assert node.read(DAEMON) is None
+
+
+def test_settings_are_merged_and_docker_is_told_without_a_restart(node):
+    node.write(DAEMON, '{"log-driver": "journald", "registry-mirrors": ["https://old.example"], "runtimes": {"a": {}}}')
+    node.engine.write(containers=[FOREIGN])
+    result = node.four_steps(
+        settings={"live-restore": True, "runtimes": {"nvidia": {"path": "x"}}}, registry_mirrors=["https://new.example"],
+        insecure_registries=["10.0.0.1:5000"],
+    )  # fmt: skip
+    assert json.loads(node.read(DAEMON)) == {
+        "log-driver": "journald",
+        "registry-mirrors": ["https://old.example", "https://new.example"],
+        "runtimes": {"a": {}, "nvidia": {"path": "x"}},
+        "live-restore": True,
+        "insecure-registries": ["10.0.0.1:5000"],
+    }
+    assert node.systemctl == ["reload docker.service"]
+    assert result["actions"] == ["reload docker for insecure-registries, live-restore, registry-mirrors, runtimes"]
+
+
+def test_a_setting_that_needs_a_restart(node):
+    node.engine.write(containers=[OURS])
+    result = node.four_steps(settings={"log-driver": "journald"})
+    assert node.systemctl == ["restart docker.service"]
+    assert result["actions"] == ["restart docker for log-driver"]
+
+
+def test_nobody_elses_containers_are_ended(node):
+    node.engine.write(containers=[OURS, FOREIGN])
+    assert node.refused(settings={"log-driver": "journald", "debug": True}) == (
+        "Docker has to be restarted for log-driver, which would end containers that are not the fleet's: database. "
+        "Nothing was changed. Stop them, set live-restore in container_engine_settings (a first run with nothing else "
+        "applies it without a restart), or set container_engine_restart to always."
+    )
+    node.engine.write(live_restore=True)
+    assert node.ensure(check_mode=True, settings={"log-driver": "journald"})["changed"]
+    node.engine.write(live_restore=False)
+    result = node.ensure(settings={"log-driver": "journald"}, restart="never")
+    assert result["actions"] == ["not restarted: log-driver from docker's next start on"]
+    assert node.systemctl == []
+    assert node.ensure(settings={"exec-opts": ["a=b"]}, restart="always")["changed"]
+    assert node.systemctl == ["restart docker.service"]
+
+
+def test_proxies_are_in_no_unit(node):
+    result = node.four_steps(proxy_env=PROXY)
+    assert node.read(PROXIES) == 'HTTPS_PROXY="http://user:pass\\\\word@proxy:3128"\nNO_PROXY="127.0.0.1"\n'
+    assert (node.root / PROXIES[1:]).stat().st_mode & 0o777 == 0o600
+    assert node.read(DROP_IN) == (
+        "# Written by inference.fleet; the next run overwrites it.\n[Service]\nEnvironmentFile=-%s\n" % PROXIES
+    )
+    assert "pass" not in str(result)
+    assert node.systemctl == ["daemon-reload", "restart docker.service"]
+    node.log.unlink()
+    node.four_steps(proxy_env={"HTTPS_PROXY": "http://other"})
+    assert node.systemctl == ["restart docker.service"]  # the unit is the same: no device is taken from any container
+    node.log.unlink()
+    node.four_steps(proxy_env={})
+    assert (node.read(PROXIES), node.read(DROP_IN)) == (None, None)
+    assert node.systemctl == ["daemon-reload", "restart docker.service"]
+
+
+def test_certificates_need_no_restart(node, tmp_path):
+    (tmp_path / "ca.pem").write_text(PEM)
+    registries = ["b.example:5000", "a.example"]
+    node.four_steps(ca_bundle=str(tmp_path / "ca.pem"), registries=registries)
+    for name in registries:
+        assert node.read("/etc/docker/certs.d/%s/inference-fleet.crt" % name) == PEM
+    assert node.systemctl == []
+    (tmp_path / "ca.pem").write_text("nothing")
+    assert node.refused(ca_bundle=str(tmp_path / "ca.pem"), registries=registries) == (
+        "fleet_ca_bundle is %s/ca.pem, which is no file with certificates (PEM) on this node." % tmp_path
+    )
+
+
+def test_podman_without_an_init_gets_one(tmp_path, monkeypatch):
+    """A distribution may install podman alone; then `podman run --init` fails."""
+    node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=["podman"]))
+    monkeypatch.setattr(container_setup.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(container_setup, "install_packages",
+                        lambda family, packages: node.write("/usr/libexec/podman/%s" % packages[0], ""))  # fmt: skip
+    result = node.four_steps(engine="podman")
+    assert result["actions"] == ["install catatonit"]
+
+
+def test_podman_has_files_and_no_daemon(tmp_path, monkeypatch):
+    node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=["podman"]))
+    node.write("/usr/libexec/podman/catatonit", "")
+    (tmp_path / "ca.pem").write_text(PEM)
+    node.four_steps(engine="podman", registry_mirrors=["http://m.example:5000/"], insecure_registries=["i.example"],
+                    registries=["a.example"], ca_bundle=str(tmp_path / "ca.pem"), proxy_env=PROXY)  # fmt: skip
+    assert node.read(container_setup.PODMAN_REGISTRIES) == (
+        "# Written by inference.fleet; the next run overwrites it.\n"
+        '[[registry]]\nprefix = "docker.io"\nlocation = "docker.io"\n'
+        '[[registry.mirror]]\nlocation = "m.example:5000"\ninsecure = true\n'
+        '[[registry]]\nlocation = "i.example"\ninsecure = true\n'
+    )
+    assert node.read("/etc/containers/certs.d/a.example/inference-fleet.crt") == PEM
+    assert node.systemctl == []
+
+
+def test_one_that_does_not_run_is_started(node):
+    down = node.engine.bin / "systemctl"
+    down.write_text('#!/bin/sh\necho "$@" >> %s\nsed -i s/down/up/ %s\n' % (node.log, node.engine.file))
+    (node.engine.bin / "sed").symlink_to("/bin/sed")
+    down.write_text(down.read_text().replace("sed -i s/down/up/", '/bin/sed -i \'s/"\\*": "down"//\''))
+    node.engine.write(errors={"*": "down"})
+    result = node.ensure()
+    assert (result["actions"], node.systemctl) == (["start docker"], ["enable --now docker.service"])
+    assert not node.ensure()["changed"]
+
+
+def test_without_systemd_it_is_for_a_person_to_start(node):
+    (node.root / "run/systemd/system").rmdir()
+    node.engine.write(errors={"*": "down"})
+    assert node.refused() == (
+        "docker does not run, and this node has no systemd to start it. Start it as this node starts its daemons."
+    )
+
+
+def test_a_missing_engine_is_installed(tmp_path, monkeypatch):
+    node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=[]))
+    installed = []
+
+    def install(family, packages):
+        installed.append((family, packages))
+        if len(installed) == 2:  # Debian 13: docker.io without its client
+            node.engine.add("docker")
+
+    monkeypatch.setattr(container_setup, "install_packages", install)
+    monkeypatch.setattr(container_setup.os, "geteuid", lambda: 0)
+    assert node.ensure(check_mode=True)["actions"] == ["install docker.io"]
+    assert not installed
+    assert node.ensure()["actions"] == ["install docker.io"]
+    assert installed == [("debian", ["docker.io"]), ("debian", ["docker-cli"])]
+    assert not node.ensure()["changed"]
+
+
+def test_what_cannot_be_installed(tmp_path, monkeypatch):
+    node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=[]))
+    monkeypatch.setattr(container_setup.os, "geteuid", lambda: 1000)
+    assert node.refused() == (
+        "docker is not whole on this node, and installing docker.io needs root. Run the play with become."
+    )
+    node.write("/etc/os-release", 'ID=rhel\nPRETTY_NAME="RHEL 9"\n')
+    assert node.refused() == (
+        "No package of RHEL 9 is known that holds docker. Install it yourself, name its packages in "
+        "container_engine_packages, or set fleet_container_engine to podman."
+    )
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '"a"'])
+def test_a_broken_file_is_not_overwritten(node, text):
+    node.write(DAEMON, text)
+    message = node.refused(settings={"debug": True})
+    assert message.startswith("/etc/docker/daemon.json is no valid JSON (")
+    assert message.endswith("), so nothing is merged into it. Mend or remove it; docker itself does not start with it.")
+
+
+def test_a_proxy_that_no_variable_can_hold(node):
+    assert node.refused(proxy_env={"HTTPS_PROXY": "a\nb"}) == (
+        "fleet_proxy_env: HTTPS_PROXY cannot be set: its name or value has a character that no variable has."
+    )
+
+
+def test_the_module_shows_no_proxy(node, capsys, monkeypatch):
+    monkeypatch.setattr(module, "ensure", node.ensure)
+    result = run_module(capsys, module, proxy_env=PROXY)
+    assert result["actions"] == ["restart docker for proxies"]
+    assert "pass" not in str(result)
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda inner: st.lists(
+    inner, max_size=3) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3), max_leaves=10)  # fmt: skip
+MAPPING = st.dictionaries(st.sampled_from("abcd"), JSON, max_size=4)
+
+
+RECORD = "/var/lib/inference-fleet/container_engine.json"
+
+
+@given(MAPPING, MAPPING)
+def test_merging_takes_nothing_away_and_is_done_once(base, more):
+    merged, notes = lay(base, more)
+    assert lay(merged, more) == (merged, [])
+    assert lay(merged, more, notes) == (merged, notes)
+    assert set(merged) == set(base) | set(more)
+    for key in set(base) - set(more):
+        assert merged[key] == base[key]
+    for key in set(base) & set(more):
+        if isinstance(base[key], list) and isinstance(more[key], list):
+            assert merged[key][: len(base[key])] == base[key]
+
+
+@given(MAPPING, st.lists(MAPPING, max_size=4))
+def test_whatever_was_laid_is_taken_back(base, turns):
+    settings, notes = base, []
+    for turn in turns:
+        settings, notes = lay(settings, turn, notes)
+        assert lay(settings, turn, notes) == (settings, notes)
+    assert json.loads(json.dumps(notes)) == notes
+    assert lay(settings, {}, notes) == (base, [])
+
+
+def test_what_others_change_meanwhile_stays():
+    base = {"debug": False, "labels": ["theirs"]}
+    settings, notes = lay(base, {"debug": True, "labels": ["ours"], "runtimes": {"ours": {"path": "x"}}})
+    settings["debug"] = "theirs"
+    settings["labels"].append("theirs too")
+    settings["runtimes"]["theirs"] = {}
+    assert lay(settings, {}, notes)[0] == {
+        "debug": "theirs",
+        "labels": ["theirs", "theirs too"],
+        "runtimes": {"theirs": {}},
+    }
+
+
+def test_what_leaves_the_inventory_leaves_the_node(node, tmp_path):
+    before = '{"log-driver": "journald", "registry-mirrors": ["https://old.example"]}'
+    node.write(DAEMON, before)
+    (tmp_path / "ca.pem").write_text(PEM)
+    node.engine.write(containers=[FOREIGN])
+    both = ["https://one.example", "https://two.example"]
+    node.four_steps(registry_mirrors=both, insecure_registries=["10.0.0.1:5000"], registries=["a.example", "b.example"],
+                    ca_bundle=str(tmp_path / "ca.pem"))  # fmt: skip
+    node.log.unlink()
+    result = node.four_steps(registry_mirrors=both[1:], registries=["b.example"], ca_bundle=str(tmp_path / "ca.pem"))
+    assert json.loads(node.read(DAEMON)) == {"log-driver": "journald",
+                                             "registry-mirrors": ["https://old.example", both[1]]}  # fmt: skip
+    assert result["actions"] == ["reload docker for insecure-registries, registry-mirrors"]
+    assert set(node.systemctl) == {"reload docker.service"}
+    certificates = "/etc/docker/certs.d/%s/inference-fleet.crt"
+    assert (node.read(certificates % "a.example"), node.read(certificates % "b.example")) == (None, PEM)
+    node.log.unlink()
+    node.four_steps()
+    assert json.loads(node.read(DAEMON)) == json.loads(before)
+    assert not (node.root / "etc/docker/certs.d").exists()
+    assert node.read(RECORD) is None
+
+
+def test_a_list_that_is_gone_is_emptied_first_since_docker_does_not_read_what_is_missing(node):
+    node.four_steps(registry_mirrors=["https://one.example"])
+    copy = node.root / "seen"
+    systemctl = node.engine.bin / "systemctl"
+    systemctl.write_text(systemctl.read_text() + 'while read -r line; do echo "$line"; done < %s%s >> %s\n'
+                         % (node.root, DAEMON, copy))  # fmt: skip
+    assert node.ensure()["changed"]
+    assert '"registry-mirrors": []' in copy.read_text()
+    assert node.read(DAEMON) is None  # the file was the fleet's, as /etc/docker was
+    assert not (node.root / "etc/docker").exists()
+
+
+def test_a_setting_that_docker_takes_back_by_a_restart_only(node):
+    node.four_steps(settings={"live-restore": True})
+    node.engine.write(containers=[FOREIGN])
+    assert node.ensure(restart="never")["actions"] == ["not restarted: live-restore from docker's next start on"]
+    assert node.read(DAEMON) is None
+
+
+def test_absent_leaves_nothing_of_it_and_starts_nothing(node, tmp_path):
+    (tmp_path / "ca.pem").write_text(PEM)
+    before = set(node.root.rglob("*"))
+    node.four_steps(settings={"log-driver": "journald"}, registry_mirrors=["https://one.example"], proxy_env=PROXY,
+                    registries=["a.example"], ca_bundle=str(tmp_path / "ca.pem"))  # fmt: skip
+    node.log.unlink()
+    node.engine.write(errors={"*": "down"}, containers=[FOREIGN])
+    node.four_steps(state="absent", restart="never")
+    kept = {node.root / "var", node.root / "var/lib", node.root / "var/lib/inference-fleet"}  # the record's own
+    assert set(node.root.rglob("*")) - kept == before
+    assert node.systemctl == []
+
+
+def test_absent_is_of_one_root(node):
+    node.four_steps(root="/srv/a", registry_mirrors=["https://a.example"], proxy_env=PROXY)
+    node.log.unlink()
+    node.four_steps(root="/srv/b", registry_mirrors=["https://a.example", "https://b.example"], proxy_env=PROXY)
+    assert not node.ensure(root="/srv/c", state="absent")["changed"]
+    node.log.unlink()
+    node.four_steps(root="/srv/b", state="absent", restart="never")
+    assert json.loads(node.read(DAEMON)) == {"registry-mirrors": ["https://a.example"]}
+
+
+def test_absent_reads_nothing_of_others(node):
+    node.write(DAEMON, "no JSON at all")
+    node.engine.write(errors={"*": "permission"})
+    assert not node.ensure(state="absent")["changed"]
+    assert node.engine.called("version") == []
+
+
+def test_absent_where_there_is_no_engine(tmp_path, monkeypatch):
+    node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=[]))
+    for engine in ("docker", "podman"):
+        assert not node.ensure(engine=engine, state="absent")["changed"]
+    node.write(container_setup.PODMAN_REGISTRIES, "")
+    node.four_steps(engine="podman", state="absent")
+    assert node.read(container_setup.PODMAN_REGISTRIES) is None

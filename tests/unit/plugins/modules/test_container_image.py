@@ -1,0 +1,343 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Images on a node, with a stand-in for the engines' clients: what is pulled from where, what is said of failures."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import time
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import processes
+from ansible_collections.inference.fleet.plugins.module_utils.detached_jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.modules import container_image
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import CANNOT_BE_USED, ScriptedEngine, image
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
+
+D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+PROXY = {"HTTPS_PROXY": "http://proxy:3128"}
+NAME = "nvcr.io/team/app"
+PINNED = "%s@%s" % (NAME, D1)
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    return ScriptedEngine(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def pull(capsys, tmp_path):
+    def call(check_mode=False, **arguments):
+        arguments = {"image": NAME + ":1", "root": str(tmp_path / "root"), **arguments}
+        return run_module(capsys, container_image, check_mode=check_mode, **arguments)
+
+    return call
+
+
+def sources(engine):
+    return [call["argv"][-1] for call in engine.called("pull")]
+
+
+def test_by_tag(engine, capsys, tmp_path):
+    engine.write(registry={NAME + ":1": image("a", PINNED, tags=[NAME + ":1"])})
+    check, applied = four_steps(capsys, container_image, image=NAME + ":1", root=str(tmp_path))
+    assert check["diff"] == applied["diff"] == {"before": "", "after": "image %s:1\n" % NAME}
+    assert check["image"] is None
+    assert applied["image"] == {"reference": NAME + ":1", "id": "sha256:" + "a" * 64, "digests": [PINNED], "size": 5}
+    assert sources(engine) == [NAME + ":1"]
+
+
+def test_by_digest_and_the_tag_is_put_on_it(engine, capsys, tmp_path):
+    engine.write(registry={PINNED: image("a", PINNED)})
+    four_steps(capsys, container_image, image=NAME + ":1", digest=D1, root=str(tmp_path))
+    assert sources(engine) == [PINNED]
+    assert engine.read()["images"][NAME + ":1"]["id"] == "sha256:" + "a" * 64
+
+
+def test_a_tag_that_names_another_image_is_moved_without_a_network(engine, pull):
+    engine.write(images={PINNED: image("a", PINNED), NAME + ":1": image("b")})
+    for check_mode in (True, False):
+        result = pull(check_mode, digest=D1)
+        assert result["diff"] == {
+            "before": "tag %s:1: sha256:%s\n" % (NAME, "b" * 64),
+            "after": "tag %s:1: sha256:%s\n" % (NAME, "a" * 64),
+        }
+    assert not pull(digest=D1)["changed"]
+    assert sources(engine) == []
+
+
+@pytest.mark.parametrize(
+    ("mirror", "name", "source"),
+    [
+        ("mirror.example:5000", "nvcr.io/team/app:1", "mirror.example:5000/team/app:1"),
+        ("mirror.example/hub/", "redis:7", "mirror.example/hub/library/redis:7"),
+        ({"nvcr.io": "mirror.example/nvcr"}, "nvcr.io/team/app:1", "mirror.example/nvcr/team/app:1"),
+        ({"nvcr.io": "mirror.example/nvcr"}, "quay.io/team/app:1", "quay.io/team/app:1"),
+        ({"docker.io": "mirror.example"}, "team/app:1", "mirror.example/team/app:1"),
+        ("", "localhost:5000/app:1", "localhost:5000/app:1"),
+        (None, "app", "app"),
+    ],
+)
+def test_through_a_mirror_it_keeps_its_own_name(engine, pull, mirror, name, source):
+    engine.write(registry={source: image("a", source.rpartition(":")[0] + "@" + D1)})
+    result = pull(image=name, mirror=mirror)
+    assert (result["image"]["reference"], sources(engine)) == (name, [source])
+    assert not pull(image=name, mirror=mirror)["changed"]
+
+
+def test_through_a_mirror_by_digest(engine, pull):
+    source = "mirror.example/team/app@" + D1
+    engine.write(registry={source: image("a", source)})
+    result = pull(digest=D1, mirror="mirror.example")
+    assert result["image"]["reference"] == "sha256:" + "a" * 64  # the engine knows no nvcr.io/team/app@sha256:1…
+    assert not pull(digest=D1, mirror="mirror.example")["changed"]
+    assert not pull(digest=D1, mirror="other.example")["changed"]
+    assert sources(engine) == [source]
+
+
+LOGINS = {
+    "nvcr.io": {"username": "$oauthtoken", "password": "pa:ss"},
+    "docker.io": {"username": "usr", "password": "pwd"},
+}
+
+
+def test_logins_are_in_a_file_of_this_pull_alone(engine, pull, tmp_path):
+    engine.write(registry={NAME + ":1": image("a")})
+    result = pull(auth=LOGINS)
+    (call,) = engine.called("pull")
+    assert call["login"] == {
+        "mode": "0o600",
+        "auths": {
+            "nvcr.io": {"auth": base64.b64encode(b"$oauthtoken:pa:ss").decode()},
+            "https://index.docker.io/v1/": {"auth": base64.b64encode(b"usr:pwd").decode()},
+        },
+    }
+    assert "pa:ss" not in str(call["argv"]) + str(call["environment"]) + str(result)
+    assert [name for _folder, _folders, names in os.walk(tmp_path / "root") for name in names if "config" in name] == []
+    assert not (engine.called("image")[0]["login"] or [one for one in engine.called("ps") if one["login"]])
+
+
+def test_podman_gets_its_login_and_proxies_by_its_environment(tmp_path, monkeypatch, pull):
+    engine = ScriptedEngine(tmp_path, monkeypatch, kinds=["podman"])
+    engine.write(registry={NAME + ":1": image("a")})
+    result = pull(auth={"nvcr.io": {"username": "usr", "password": "pwd"}}, environment=PROXY)
+    assert result["engine"] == "podman"  # engine: auto
+    (call,) = engine.called("pull")
+    assert (call["login"]["mode"], call["environment"]["HTTPS_PROXY"]) == ("0o600", PROXY["HTTPS_PROXY"])
+
+
+def test_an_engine_at_an_address(engine, pull):
+    engine.write(registry={NAME + ":1": image("a")})
+    pull(address="unix:///run/other.sock")
+    assert {tuple(call["argv"][1:3]) for call in engine.called("pull")} == {("--host", "unix:///run/other.sock")}
+
+
+def test_a_pull_goes_on_without_its_caller(engine, pull, tmp_path):
+    held = tmp_path / "held"  # what is printed is there, the rest comes when this is gone
+    held.touch()
+    engine.write(registry={NAME + ":1": image("a")}, held=str(held))
+    first = pull(wait_s=0, auth=LOGINS)
+    assert (first["changed"], first["finished"], first["image"]) == (True, False, None)
+    again = wait_until(lambda: _with_layers(pull(wait_s=0)))
+    assert again["progress"] == {"layers_done": 1, "layers_total": 2, "percent": 50, "phase": "pulling",
+                                 "file": NAME + ":1 (1 of 2 layers)"}  # fmt: skip
+    assert again["msg"].startswith("pulling %s:1: 1 of 2 layers after " % NAME)
+    (folder,) = (tmp_path / "root/var/lib/inference-fleet/jobs").glob("image-*[0-9a-f]")
+    held.unlink()
+    wait_until((folder / "status").exists)
+    assert not (folder / "login").exists()  # though nobody has asked since
+    last = pull(wait_s=300)
+    assert (last["finished"], last["image"]["reference"]) == (True, NAME + ":1")
+    assert len(sources(engine)) == 1
+    assert [name for name in os.listdir(tmp_path / "root/var/lib/inference-fleet/jobs") if "." not in name] == []
+
+
+def _with_layers(result):
+    assert not result["finished"], result
+    return result if result["progress"]["layers_total"] else None
+
+
+class TestLeftBehind:
+    """Pulls that nobody asked about since: what they say of themselves is not what is so now."""
+
+    @pytest.fixture
+    def jobs(self, tmp_path):
+        return tmp_path / "root/var/lib/inference-fleet/jobs"
+
+    def folder(self, jobs):
+        (folder,) = jobs.glob("image-*[0-9a-f]")
+        return folder
+
+    def failed(self, engine, pull, jobs, **arguments):
+        """A pull that fails while nobody looks; its status file. The registry is well again."""
+        engine.write(registry={NAME + ":1": image("a")}, errors={"pull": "auth"})
+        assert not pull(wait_s=0, **arguments)["finished"]
+        wait_until((self.folder(jobs) / "status").exists)
+        engine.write(errors={})
+        return self.folder(jobs) / "status"
+
+    def test_a_failure_of_another_login(self, engine, pull, jobs):
+        self.failed(engine, pull, jobs, auth={"nvcr.io": {"username": "usr", "password": "wrong"}})
+        result = pull(auth={"nvcr.io": {"username": "usr", "password": "right"}})
+        assert (result["finished"], len(sources(engine))) == (True, 2)
+
+    def test_a_failure_of_long_ago(self, engine, pull, jobs):
+        status = self.failed(engine, pull, jobs)
+        os.utime(status, (time.time() - 3600,) * 2)
+        assert (pull()["finished"], len(sources(engine))) == (True, 2)
+
+    def test_a_failure_of_the_same_login_is_told_once(self, engine, pull, jobs):
+        self.failed(engine, pull, jobs, auth=LOGINS)
+        assert "wants a login" in pull(auth=LOGINS)["msg"]
+        assert len(sources(engine)) == 1
+        assert pull(auth=LOGINS)["finished"]
+
+    def test_a_success_whose_image_is_gone(self, engine, pull, jobs):
+        engine.write(registry={NAME + ":1": image("a")})
+        assert not pull(wait_s=0)["finished"]
+        wait_until((self.folder(jobs) / "status").exists)
+        engine.write(images={})
+        assert (pull()["finished"], len(sources(engine))) == (True, 2)
+
+    @pytest.mark.parametrize("other", [False, True])
+    def test_the_login_of_a_killed_pull_goes_with_the_next_call(self, engine, pull, jobs, other):
+        """Be it for this image, which came another way, or for another one."""
+        engine.write(registry={NAME + ":1": image("a")}, held=str(engine.file))
+        pull(wait_s=0, auth=LOGINS)
+        folder = self.folder(jobs)
+        os.killpg(int((folder / "pid").read_text()), signal.SIGKILL)
+        wait_until(lambda: not DetachedJob(str(folder)).alive())
+        assert (folder / "login").exists()
+        engine.write(images={NAME + ":1": image("a"), "other:1": image("b")})
+        assert pull(image="other:1" if other else NAME + ":1")["finished"]
+        assert not folder.exists()
+
+    def test_as_long_as_its_client_lives_a_pull_is_one(self, engine, pull, jobs):
+        engine.write(registry={NAME + ":1": image("a")}, held=str(engine.file))
+        pull(wait_s=0, auth=LOGINS)
+        folder = self.folder(jobs)
+        wait_until(lambda: sources(engine))
+        shell = int((folder / "pid").read_text())
+        os.kill(shell, signal.SIGKILL)
+        engine.write(images={"other:1": image("b")}, held=None)
+        assert pull(image="other:1")["finished"] and (folder / "login").exists()
+        assert not pull(wait_s=0, auth=LOGINS)["finished"] and len(sources(engine)) == 1
+        os.killpg(shell, signal.SIGKILL)
+        wait_until(lambda: not DetachedJob(str(folder)).alive())
+        assert (pull(auth=LOGINS)["finished"], len(sources(engine))) == (True, 2)
+
+    def test_a_process_that_the_client_leaves_is_no_pull(self, engine, pull, tmp_path):
+        engine.write(registry={NAME + ":1": image("a")})
+        client, left = engine.bin / "docker", tmp_path / "left"
+        real = client.rename(engine.bin / "real")
+        sleep = shutil.which("sleep")
+        client.write_text('#!/bin/sh\n[ $1 != pull ] || { %s 600 & echo $! >%s; }\n%s "$@"\n' % (sleep, left, real))
+        client.chmod(0o755)
+        try:
+            assert pull(wait_s=60)["finished"]
+        finally:
+            os.kill(int(left.read_text()), signal.SIGKILL)
+
+
+REGISTRY = {
+    "auth": "The registry nvcr.io wants a login, or refuses this one. Set fleet_registry_auth: {nvcr.io: {username: …, "
+            "password: …}}, best from a vault.",
+    "unknown": "The registry nvcr.io has no such image, tag or digest, or none for this machine's architecture (%s). "
+               "Correct container.image and container.digest." % os.uname().machine,
+    "digest": "What the registry nvcr.io sent is not what the digest says. Correct container.digest, or mend the "
+              "registry.",
+    "unreachable": "The registry nvcr.io cannot be reached from this node. Set fleet_registry_mirror, or "
+                   "fleet_proxy_env and run the step prepare.",
+    "certificate": "The certificate of the registry nvcr.io is not trusted by this node. Set fleet_ca_bundle to a file "
+                   "with its authority and run the step prepare.",
+    "http": "The registry nvcr.io speaks HTTP only. Name it in container_engine_insecure_registries, or give it a "
+            "certificate.",
+    "space": "There is no room for it. Free space where docker keeps its images.",
+    "ratelimit": "The registry nvcr.io allows no more pulls for now. Log in with fleet_registry_auth, or set "
+                 "fleet_registry_mirror.",
+}  # fmt: skip
+REGISTRY.update(denied=REGISTRY["auth"], platform=REGISTRY["unknown"], timeout=REGISTRY["unreachable"],
+                podman_digest=REGISTRY["digest"])  # fmt: skip
+
+
+@pytest.mark.parametrize("scripted", sorted(REGISTRY))
+def test_what_a_registry_does_wrong_is_said_with_what_to_do(engine, pull, scripted):
+    engine.write(registry={NAME + ":1": image("a")}, errors={"pull": scripted})
+    message = pull()["msg"]
+    text, words = message.split(" (", 1) if scripted not in ("unknown", "platform") else message.rsplit(" (", 1)
+    assert text == "%s:1 cannot be pulled: %s" % (NAME, REGISTRY[scripted])
+    assert words.endswith(")") and len(words) > 20
+    engine.write(errors={})
+    assert pull()["finished"]  # nothing of the failed one stands in the way
+
+
+def test_other_words_are_handed_on(engine, pull):
+    engine.write(errors={"pull": "other"})
+    assert pull()["msg"] == "%s:1 cannot be pulled: something that nobody has seen." % NAME
+
+
+@pytest.mark.parametrize(("scripted", "message"), CANNOT_BE_USED)
+def test_an_engine_that_cannot_be_used(engine, pull, monkeypatch, scripted, message):
+    monkeypatch.setattr(processes, "user_name", lambda uid: "somebody")
+    engine.write(errors={"*": scripted})
+    assert pull()["msg"] == message
+
+
+def test_no_engine_at_all(tmp_path, monkeypatch, pull):
+    ScriptedEngine(tmp_path, monkeypatch, kinds=[])
+    assert pull()["msg"] == (
+        "There is no docker on this node. The step prepare installs it (role container_engine); where the node has "
+        "another engine, set fleet_container_engine."
+    )
+    assert pull(check_mode=True)["changed"]  # an earlier task would have installed it
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"image": PINNED},
+         "image is '%s'; allowed: REGISTRY/NAME:TAG without a digest, which has its own key." % PINNED),
+        ({"digest": "1234"}, "digest is '1234'; allowed: sha256: and 64 hexadecimal digits."),
+        ({"auth": {"nvcr.io": {"username": "somebody"}}},
+         "fleet_registry_auth['nvcr.io'] must be a mapping with username and password, both texts. For NGC the "
+         "username is $oauthtoken and the password is the API key."),
+    ],
+)  # fmt: skip
+def test_bad_input(engine, pull, arguments, message):
+    for check_mode in (True, False):
+        assert pull(check_mode, **arguments)["msg"] == message
+    assert not engine.calls.exists()
+
+
+def test_an_image_that_is_not_what_was_asked_for(engine, pull):
+    """A mirror that answers to the digest with something else."""
+    source = "mirror.example/team/app@" + D1
+    engine.write(registry={source: image("a", "mirror.example/team/app@" + D2)})
+    assert pull(digest=D1, mirror="mirror.example")["msg"] == (
+        "%s was pulled from %s, but docker does not list it under its digest." % (PINNED, source)
+    )
+    assert NAME + ":1" not in engine.read()["images"]
+
+
+def test_an_image_goes_by_all_the_names_that_a_pull_gave_it(engine, capsys, tmp_path):
+    through = "mirror.example/team/app@" + D1
+    one = image("a", through, "other.example/app@" + D1)
+    engine.write(registry={through: one}, images={"other.example/app:1": one})
+    arguments = {"image": NAME + ":1", "digest": D1, "mirror": "mirror.example", "root": str(tmp_path)}
+    four_steps(capsys, container_image, **arguments)
+    check, applied = four_steps(capsys, container_image, state="absent", **arguments)
+    assert check["diff"] == applied["diff"] == {"before": "image %s:1\nimage %s\n" % (NAME, through), "after": ""}
+    assert list(engine.read()["images"]) == ["other.example/app:1"]  # somebody else's name for it
+    engine.write(images={PINNED: image("a", PINNED)}, errors={"rmi": "conflict: container 1 is using its image"})
+    message = run_module(capsys, container_image, state="absent", **arguments)["msg"]
+    assert message == "docker failed: conflict: container 1 is using its image."
+
+
+def test_no_engine_has_no_image(engine, capsys):
+    (engine.bin / "docker").unlink()
+    assert not run_module(capsys, container_image, image=NAME + ":1", state="absent")["changed"]
