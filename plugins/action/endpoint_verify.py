@@ -39,7 +39,10 @@ class ActionModule(ActionBase):
                 what = report.deployed(
                     plain(arguments["servers"]), plain(arguments.get("deployment")), arguments.get("simulated")
                 )
-                report.write_reports(folder, host, result["mode"], result["verdicts"], task_vars["groups"]["all"], what)
+                report.write_reports(
+                    folder, host, result["mode"], result["verdicts"], task_vars["groups"]["all"], what,
+                    arguments.get("problem"),
+                )  # fmt: skip
             except OSError as error:
                 problems.append("No report could be written to reports_dir %s: %s." % (folder, error.strerror))
             else:

@@ -1,7 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings the packed stand-in to a node, but only when the node asks for it; otherwise there is one module call."""
+"""Brings the packed stand-in to a node, but only when the node asks for it; otherwise there is one module call, which
+is told which task it belongs to."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ class ActionModule(ActionBase):
         arguments = dict(self._task.args)
         packed = arguments.pop("packed", None)
         if arguments.get("source") != "standin":
+            arguments["caller"] = self._task._uuid  # the same each time that `until` asks again
             result.update(self._execute_module(module_args=arguments, task_vars=task_vars))
             return result
         packed = os.path.abspath(os.path.expanduser(packed)) if packed else PACKED

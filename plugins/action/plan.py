@@ -36,7 +36,7 @@ class ActionModule(ActionBase):
         if unknown:
             raise AnsibleActionFail("plan: hosts names '%s', which the inventory does not have." % unknown[0])
         try:
-            planned = plan_inventory(hosts, task_vars)
+            planned = plan_inventory(hosts, task_vars, deploys=True)
         except FleetError as error:
             raise AnsibleActionFail(error.message) from error
         result.update(changed=False, plan=planned)

@@ -25,6 +25,12 @@ options:
     type: str
     choices: [servers, deployment]
     default: servers
+  deploys:
+    description:
+      - Whether what is planned is about to be deployed. Then a server that cannot fit its devices' memory is an error,
+        unless C(fleet_capacity) is V(warn). Otherwise it is planned like any other, so that it can be stopped too.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -61,7 +67,7 @@ class LookupModule(LookupBase):
         if unknown:
             raise AnsibleLookupError("'%s' is no host of the inventory." % unknown[0])
         try:
-            planned = plan_inventory(hosts, variables)
+            planned = plan_inventory(hosts, variables, self.get_option("deploys"))
         except FleetError as error:
             raise AnsibleLookupError(error.message) from error
         field = self.get_option("field")

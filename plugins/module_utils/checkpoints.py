@@ -29,6 +29,50 @@ def inspect(path):
     header implies. Shards are counted by the index: gpt-oss-120b has 15 of them, named 00000 to 00014 "of-00014".
     Raises FleetError that names every file in question.
     """
+    return {**describe(path), **_whole("checkpoint", path, _tensors_by_shard(path), [TOKENIZER])}
+
+
+def inspect_draft(path):
+    """As `inspect`, for the draft model in the directory `path`: {hidden_size, vocab_size, shards, bytes}.
+
+    It needs no tokenizer, and may have its weights in the older form of PyTorch, whose files must be there and hold
+    something. Raises FleetError.
+    """
+    sizes = describe_draft(path)
+    if any(os.path.isfile(os.path.join(path, name)) for name in (INDEX, SINGLE)):
+        return {**sizes, **_whole("draft model", path, _tensors_by_shard(path))}
+    names = sorted(name for name in os.listdir(path) if name.endswith((".safetensors", ".bin", ".pt")))
+    names = [name for name in names if os.path.isfile(os.path.join(path, name))]
+    if not names:
+        raise FleetError(
+            "The draft model in %s is not whole, missing: %s. Fetch or copy it again." % (path, SINGLE),
+            missing=[SINGLE],
+        )
+    return {**sizes, **_whole("draft model", path, dict.fromkeys(names))}
+
+
+def _whole(what, path, tensors, besides=()):
+    """{shards, bytes} of {shard: tensors or None}. FleetError unless they are whole, and `besides` is there."""
+    names = sorted(tensors)
+    missing = [name for name in (*names, *besides) if not os.path.isfile(os.path.join(path, name))]
+    if missing:
+        raise FleetError(
+            "The %s in %s is not whole, missing: %s. Fetch or copy it again." % (what, path, ", ".join(missing)),
+            missing=missing,
+        )
+    damage = [text for text in (_damage(path, name, tensors[name]) for name in names) if text]
+    if damage:
+        raise FleetError(
+            "The %s in %s is damaged: %s. Fetch or copy it again." % (what, path, "; ".join(damage)), damage=damage
+        )
+    return {"shards": names, "bytes": sum(os.path.getsize(os.path.join(path, name)) for name in names)}
+
+
+def describe(path):
+    """What config.json in the directory `path` says: {model_type, format, hidden_size, vocab_size, num_layers}.
+
+    Raises FleetError unless it says gpt_oss in a known format.
+    """
     if not os.path.isdir(path):
         raise FleetError("There is no checkpoint directory %s on this node; check the path, or mount it." % path)
     config = _json(path, CONFIG)
@@ -50,22 +94,40 @@ def inspect(path):
                 "%s: %s is %s, allowed: a positive whole number." % (os.path.join(path, CONFIG), key, json.dumps(value))
             )
         result[name] = value
-    tensors = _tensors_by_shard(path)
-    missing = [name for name in sorted(tensors) if not os.path.isfile(os.path.join(path, name))]
-    missing += [] if os.path.isfile(os.path.join(path, TOKENIZER)) else [TOKENIZER]
-    if missing:
-        raise FleetError(
-            "The checkpoint in %s is not whole, missing: %s. Fetch or copy it again." % (path, ", ".join(missing)),
-            missing=missing,
-        )
-    damage = [text for text in (_damage(path, name, tensors[name]) for name in sorted(tensors)) if text]
-    if damage:
-        raise FleetError(
-            "The checkpoint in %s is damaged: %s. Fetch or copy it again." % (path, "; ".join(damage)), damage=damage
-        )
-    result["shards"] = sorted(tensors)
-    result["bytes"] = sum(os.path.getsize(os.path.join(path, name)) for name in tensors)
     return result
+
+
+def describe_draft(path):
+    """{hidden_size, vocab_size} of the draft model in the directory `path`, as its config.json says. Raises FleetError.
+
+    A draft is a small model of another kind that reads the target's hidden states and proposes the target's tokens.
+    Configurations of the speculators library hold the sizes one level down.
+    """
+    config = _json(path, CONFIG)
+    inner = config.get("transformer_layer_config")
+    sizes = {**(inner if isinstance(inner, dict) else {}), **config}
+    return {key: sizes.get(key) for key in ("hidden_size", "vocab_size")}
+
+
+def check_draft(draft):
+    """Raise FleetError unless the draft model's folder holds a whole one. None and "": there is no draft."""
+    if draft and not os.path.isfile(os.path.join(draft, CONFIG)):
+        raise FleetError(
+            "There is no draft model in %s: %s is missing. Put it there, or take the draft out of the recipe."
+            % (draft, CONFIG)
+        )
+    if draft:
+        inspect_draft(draft)
+
+
+def check_draft_sizes(name, draft, target_name, target):
+    """Raise FleetError where the sizes of a draft and of its target differ. None: it does not say."""
+    for key in ("hidden_size", "vocab_size"):
+        if None not in (target.get(key), draft[key]) and draft[key] != target[key]:
+            raise FleetError(
+                "The draft model %s has %s %s, but %s has %s; speculative decoding with it cannot work. Choose a draft "
+                "that was made for this model." % (name, key, json.dumps(draft[key]), target_name, target[key])
+            )
 
 
 def check_format(path, found, wanted):
@@ -128,25 +190,68 @@ def _tensors_by_shard(path):
     return tensors
 
 
+def read_header(file):
+    """({tensor: {dtype, shape, data_offsets}} of a safetensors file, bytes that the file must have, and has).
+
+    Only the header is read, never the data. ValueError where there is none or it is broken; raises OSError.
+    """
+    with open(file, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        tensors, implied = parse_header(stream.read, size)
+    return tensors, implied, size
+
+
+def parse_header(read, size):
+    """({tensor: {dtype, shape, data_offsets}}, bytes that the file must have) of a safetensors file of `size` bytes.
+
+    read(count): its next bytes. ValueError where there is no header or it is broken.
+    """
+    length = int.from_bytes(read(8), "little")
+    if size < 8 or not 2 <= length <= LONGEST_HEADER or 8 + length > size:
+        raise ValueError("has no safetensors header (%d bytes long)" % size)
+    try:
+        header = json.loads(read(length).decode("utf-8"))
+        tensors = {key: entry for key, entry in header.items() if key != "__metadata__"}
+        ends = [entry["data_offsets"][1] for entry in tensors.values()]
+        return tensors, 8 + length + max(ends, default=0)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        raise ValueError("has a broken safetensors header") from None
+
+
 def _damage(path, name, tensors):
     """What is wrong with a shard, by its header and its length; None where nothing is."""
-    file = os.path.join(path, name)
+    if not name.endswith(".safetensors"):
+        return None if os.path.getsize(os.path.join(path, name)) else "%s is empty" % name
     try:
-        with open(file, "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            length = int.from_bytes(stream.read(8), "little")
-            if size < 8 or not 2 <= length <= LONGEST_HEADER or 8 + length > size:
-                return "%s has no safetensors header (%d bytes long)" % (name, size)
-            header = json.loads(stream.read(length).decode("utf-8"))
-        ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
-        implied = 8 + length + max(ends, default=0)
+        header, implied, size = read_header(os.path.join(path, name))
     except OSError as error:
         return "%s cannot be read (%s)" % (name, error.strerror)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return "%s has a broken safetensors header" % name
+    except ValueError as error:
+        return "%s %s" % (name, error)
     if implied != size:
         return "%s is %d bytes long, its header implies %d" % (name, size, implied)
     absent = sorted((tensors or set()) - set(header))
     if absent:
         return "%s lacks %d of the tensors that the index puts there, such as %s" % (name, len(absent), absent[0])
     return None
+
+
+def tensors(path):
+    """{tensor: {dtype, shape, data_offsets}} of all shards of the checkpoint in the directory `path`.
+
+    Only headers are read. FleetError where a shard is missing or damaged.
+    """
+    found = {}
+    for name, wanted in sorted(_tensors_by_shard(path).items()):
+        problem = _damage(path, name, wanted)
+        if problem:
+            raise FleetError(
+                "The checkpoint in %s is damaged: %s. Fetch or copy it again." % (path, problem), damage=[problem]
+            )
+        found.update(read_header(os.path.join(path, name))[0])
+    return found
+
+
+def configuration(path):
+    """config.json of the checkpoint in the directory `path` as a dict. FleetError where it is missing or no JSON."""
+    return _json(path, CONFIG)

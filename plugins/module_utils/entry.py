@@ -13,20 +13,25 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 
 SCHEMA = 1
 NAME = re.compile(r"^[a-z0-9-]{1,40}$")
+ARTIFACT_KEY = re.compile(r"^[0-9a-f]{8,64}$")  # names files and folders
 ROLES = ("server", "frontend", "prefill", "decode")
 LAUNCHERS = ("process", "container")
 KEYS = frozenset(
     (
         "schema", "host", "name", "role", "launcher", "platform", "devices", "bind", "port", "ports", "command",
         "environment", "secrets", "secret_versions", "config", "container", "launch", "directories", "user",
-        "model_id", "reasoning_field", "health", "start", "cpus", "hash",
+        "model_id", "reasoning_field", "health", "start", "cpus", "artifact_key", "weights", "hash",
     )
 )  # fmt: skip
+CONTAINER_KEYS = frozenset(
+    ("engine", "address", "image", "digest", "mounts", "devices", "flags", "workdir", "entrypoint", "user")
+)
 
 
 def canonical(value):
-    """The bytes a hash is taken of: JSON with sorted keys and no spaces, UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    """The bytes a hash is taken of: JSON with sorted keys and no spaces, UTF-8 (and what is no Unicode as it is)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def entry_hash(entry):
@@ -57,6 +62,18 @@ def check_entry(entry):
     for key, allowed in (("role", ROLES), ("launcher", LAUNCHERS)):
         if entry[key] not in allowed:
             raise FleetError("%s: %s is %r, allowed: %s." % (where, key, entry[key], ", ".join(allowed)))
+    container = entry["container"]
+    if (entry["launcher"] == "container") != (container is not None):
+        raise FleetError("%s: launcher is %r, but container is %s." % (
+            where, entry["launcher"], "null" if container is None else "given"))  # fmt: skip
+    if container is not None and set(container) != CONTAINER_KEYS:
+        raise FleetError("%s: container has the keys %s; allowed: %s."
+                         % (where, ", ".join(sorted(container)), ", ".join(sorted(CONTAINER_KEYS))))  # fmt: skip
+    key, weights = entry["artifact_key"], entry["weights"]
+    if key is not None and not (isinstance(key, str) and ARTIFACT_KEY.match(key)):
+        raise FleetError("%s: artifact_key is %r; allowed: null, or 8-64 characters of 0-9 and a-f." % (where, key))
+    if not isinstance(weights, list) or not all(isinstance(one, str) and one.startswith("/") for one in weights):
+        raise FleetError("%s: weights is %r; allowed: a list of absolute paths." % (where, weights))
     if entry["hash"] != entry_hash(entry):
         raise FleetError("%s: its hash does not fit its content; plan again instead of editing entries." % where)
     return entry

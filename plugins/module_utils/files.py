@@ -54,8 +54,22 @@ def read_json(path):
         return None
 
 
-def sha256_file(path, block=1 << 20):
-    """sha256 (hex) of the file's bytes. Raises OSError."""
+def write_hashed(path, blocks):
+    """Write the blocks (bytes) to `path`, mode 0644, down to the disk; returns {size, sha256: hex}. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
+    with open(path, "wb") as stream:
+        for block in blocks:
+            stream.write(block)
+            digest.update(block)
+            size += len(block)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.chmod(path, 0o644)
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def sha256_file(path, block=1 << 20, read=None):
+    """sha256 (hex) of the file's bytes; read(count): called after each block. Raises OSError."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         while True:
@@ -63,3 +77,5 @@ def sha256_file(path, block=1 << 20):
             if not chunk:
                 return digest.hexdigest()
             digest.update(chunk)
+            if read is not None:
+                read(len(chunk))

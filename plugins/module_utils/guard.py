@@ -4,25 +4,37 @@
 """Stands between a service manager and an engine, alone: standard library only, nothing of the collection.
 
     guard.py run ENTRY.json --state STATE.json --secrets SECRETS.json --root ROOT
-    guard.py reap
+    guard.py end ENTRY.json --root ROOT [--remove]
+    guard.py folders ENTRY.json [--user NAME]
+    guard.py reap [--servers FOLDER --state FOLDER]
 
 `run` is what a service manager executes. It sweeps what an earlier start of the same server left behind, keeps the
 start limit and the start order, records what it does in STATE and becomes the engine (execve: its pid is the engine's).
-`reap` is an event listener of supervisord that kills the process group of a program that has ended.
+An engine in a container is no child of this: the guard becomes the engine's client (docker run, podman run), whose end
+the service manager sees. `end` stops the container (--remove: nothing is left of it) when the client has to go.
+It also keeps the compiled artifacts of engines that have them: one server compiles, the others load what it made.
+`folders` makes the server's directories where they are gone; a service manager runs it with the right to do so.
+`reap` is an event listener of supervisord that kills the process group of a program that has ended, and ends those
+servers that restart with it.
 
-A copy of this file lies on the node; the collection's modules import it for its view of /proc.
+A copy of this file lies on the node, with container_engine.py beside it; the collection's modules import it for its
+view of /proc.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
+import fcntl
+import hashlib
 import json
 import os
 import pwd
 import resource
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -36,10 +48,25 @@ RESTART_DELAY_S = 5.0
 FIRST_DELAY_S = 1.0
 TERM_S = 5.0
 KILL_S = 5.0
+FOLLOWER_S = 15.0
 REQUEST_S = 5.0
+ENGINE_S = 120.0  # how long a container engine may take to come up again
+ENGINE_POLL_S = 1.0
+END_CALL_S = 8  # of each call of `end --remove`: two of them, TERM and KILL fit into the unit's TimeoutStopSec
 KEPT_STARTS = 20
 PF_KTHREAD = 0x00200000  # include/linux/sched.h
 ENDED = ("Z", "X")  # states of processes that only wait to be forgotten
+ARTIFACT_VARIABLE = "NEURON_COMPILED_ARTIFACTS"
+ARTIFACT_RECORD = "inference-fleet.json"
+ARTIFACT_SCHEMA = 1
+ARTIFACT_IDENTITY = ("versions", "weights", "machine")  # what an archive carries of it
+# Distributions that a compilation depends on, as far as an environment has them.
+PACKAGES = ("vllm", "vllm-neuron", "neuronx-cc", "neuronx-distributed-inference", "libneuronxla", "torch-neuronx")
+WEIGHT_MANIFEST = ".inference-fleet-manifest.json"  # weight_manifest.py writes it beside weights
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SHARD = ".safetensors"
+DIGITS = 12  # of a digest, for a person
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -162,9 +189,11 @@ def terminate(find, term_s, kill_s):
 class State:
     """The server's state file.
 
-    {name, hash, user, pid, ticks, phase, since, started, starts, count, reason}: pid and ticks name the process that
-    wrote it; phase is "restarting", "waiting for NAME", "running" or "failed", since when: epoch seconds; started: when
-    the engine was executed; starts: the latest of such times; count: how many there were since the module's own start.
+    {name, hash, user, pid, ticks, phase, since, started, starts, count, reason, artifact, weights}: pid and ticks name
+    the process that wrote it; phase is "restarting", "waiting for NAME", "running" or "failed", since when: epoch
+    seconds; started: when the engine was executed; starts: the latest of such times; count: how many there were since
+    the module's own start; artifact: "compiles" or "loads" for a server with a compiled artifact, else null; weights:
+    {folder: weights_note()} as they were when the engine was executed, null before.
     """
 
     def __init__(self, path, name, entry_hash):
@@ -174,6 +203,8 @@ class State:
         kept = read_json(path)
         kept = kept if isinstance(kept, dict) and kept.get("name") == name else {}
         now = time.time()
+        self.artifact = None
+        self.weights = None
         self.starts = [start for start in kept.get("starts", []) if start < now + 60]  # a clock that was set back
         self.count = kept.get("count", len(self.starts))
 
@@ -200,14 +231,11 @@ class State:
             "starts": self.starts,
             "count": self.count,
             "reason": reason,
+            "artifact": self.artifact,
+            "weights": self.weights,
         }
-        folder = os.path.dirname(self.path)
-        os.makedirs(folder, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(self.path), dir=folder)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(state, stream)
-        os.chmod(temporary, 0o644)
-        os.rename(temporary, self.path)
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        write_json(self.path, state)
 
 
 def read_json(path):
@@ -217,6 +245,15 @@ def read_json(path):
             return json.load(stream)
     except (OSError, ValueError):
         return None
+
+
+def write_json(path, value):
+    """Put the JSON value at `path`, mode 0644; readers see the old file or the new one. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=os.path.dirname(path))
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        json.dump(value, stream)
+    os.chmod(temporary, 0o644)
+    os.rename(temporary, path)
 
 
 def user_of_process():
@@ -231,6 +268,110 @@ def say(text):
     """A line in the server's log."""
     sys.stdout.write("%s guard: %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text))
     sys.stdout.flush()
+
+
+# ---- containers
+
+
+def container_engine():
+    """The module container_engine, of which a copy lies beside that of this script."""
+    import importlib.util  # here, since a process needs none of it
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "container_engine.py")
+    spec = importlib.util.spec_from_file_location("container_engine", path)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def sweep_containers(entry, options, state):
+    """Nothing of an earlier start is left with the container engine, and the name is free.
+
+    None, or why this cannot start. It waits for an engine that does not answer: after
+    a reboot or its own end it may come later than its servers.
+    """
+    module = container_engine()
+    engine = module.engine_of_entry(entry)
+    end = time.monotonic() + ENGINE_S
+    while True:
+        try:
+            left = engine.containers(options.root, entry["name"])
+            engine.stop(left, round(TERM_S))
+            engine.remove(left)
+            holder = engine.holder_of_name(module.container_name(entry["name"], options.root))
+            break
+        except module.EngineError as error:
+            if time.monotonic() > end or error.kind not in ("down", "timeout"):
+                return "%s: %s" % (engine.label, error.words)
+            state.write("waiting for " + engine.label, error.words)
+            time.sleep(ENGINE_POLL_S)
+    if holder:
+        words = "the name %s belongs to a container that is not of this server (%s)"
+        return words % (module.container_name(entry["name"], options.root), holder[0][:12])
+    return None
+
+
+def container_argv(entry):
+    """The entry's launch as it is executed: with the hash as a label, and the image by what is on this node.
+
+    Raises FileNotFoundError where the image is not there.
+    """
+    module = container_engine()
+    container, launch = entry["container"], list(entry["launch"])
+    try:
+        found = module.engine_of_entry(entry).find_image(container["image"], container["digest"])
+    except module.EngineError as error:
+        raise OSError(error.words) from error
+    if found is None:
+        named = module.pinned_reference(container["image"], container["digest"])
+        raise FileNotFoundError("the image %s is not on this node; a run of the collection fetches it" % named)
+    launch[len(launch) - len(entry["command"]) - 1] = found["reference"]
+    at = launch.index("run") + 1
+    return [*launch[:at], "--label=%s=%s" % (module.LABEL_HASH, entry["hash"]), *launch[at:]]
+
+
+def client_environment(entry, secrets, root):
+    """{str: str} for the client of a container engine.
+
+    What the engine inside gets stands in the entry's launch. Secrets, and values that podman would change, are only
+    named there, and the client takes them from here.
+    """
+    environment = container_engine().engine_of_entry(entry).client_environment()
+    named = {name: value for name, value in entry["environment"].items() if "--env=" + name in entry["launch"]}
+    environment.update(named)
+    environment.update(secrets)
+    environment[MARKER_SERVER] = entry["name"]
+    environment[MARKER_ROOT] = root or "/"
+    return environment
+
+
+def end(options):
+    """Stop the container of an entry, with --remove until nothing is left of it; the exit status.
+
+    Where the engine does not answer, or with --remove, its processes are ended as the node's /proc shows them. All of
+    it comes to its end within the time that the service manager gives.
+    """
+    entry = read_json(options.entry) or {}
+    module = container_engine()
+    engine = module.engine_of_entry(entry, END_CALL_S)
+    problem = None
+    if engine is not None:
+        try:
+            left = engine.containers(options.root, entry["name"])
+            if options.remove:
+                engine.remove(left)
+            else:
+                engine.stop(left)
+        except module.EngineError as error:
+            problem = error.words
+    survivors = []
+    if entry.get("name") and (options.remove or problem):
+        survivors = terminate(lambda: marked_processes(options.root).get(entry["name"], ()), TERM_S, KILL_S)
+    if survivors:
+        say("processes that cannot be killed: %s" % ", ".join(map(str, survivors)))
+    if problem:
+        say("%s: %s; the container may be left there" % (engine.label, problem))
+    return 1 if problem or survivors else 0
 
 
 # ---- run
@@ -261,6 +402,11 @@ def run(options):
         reason = "an earlier start left processes that cannot be killed: %s" % ", ".join(map(str, survivors))
         return give_up(state, reason, 1, options.restart_delay)
 
+    if entry["launcher"] == "container":
+        problem = sweep_containers(entry, options, state)
+        if problem:
+            return give_up(state, problem, 1, options.restart_delay)
+
     budget = entry["health"]["budget_s"]
     interval = start_interval(budget, options.burst, options.restart_delay)
     recent = state.recent(interval)
@@ -271,17 +417,33 @@ def run(options):
         state.write("restarting", "it ended; start %d of %d within %d s" % (recent + 1, options.burst, interval))
         time.sleep(min(FIRST_DELAY_S, options.restart_delay) if recent == 1 else options.restart_delay)
 
+    artifact = artifact_of(entry)
     for leader in entry["start"]["after"]:
-        if not wait_for(leader, options, state):
+        compiles = artifact is not None and leader in entry["start"].get("artifact_leaders", ())
+        if not wait_for(leader, options, state, (lambda: is_loadable(artifact, entry)) if compiles else None):
+            return 1
+
+    if artifact is not None:
+        try:
+            state.artifact = take_artifact(artifact, entry, state, options)
+        except OSError as error:
+            reason = "its compiled artifact %s cannot be prepared: %s" % (artifact, error)
+            return give_up(state, reason, 1, options.restart_delay)
+        if state.artifact is None:
             return 1
 
     state.count_start()
     try:
+        if artifact is not None:
+            watch_artifact(artifact, entry, options.state)
         secrets = read_json(options.secrets) or {}
-        environment = engine_environment(entry, secrets, options.root)
-        argv = [item.encode("utf-8", "surrogateescape") for item in entry["launch"]]
-        program = find_program(entry["launch"][0], environment["PATH"])
+        contained = entry["launcher"] == "container"
+        environment = (client_environment if contained else engine_environment)(entry, secrets, options.root)
+        launch = container_argv(entry) if contained else entry["launch"]
+        argv = [item.encode("utf-8", "surrogateescape") for item in launch]
+        program = find_program(launch[0], environment["PATH"])
         prepare_process(entry)
+        state.weights = {folder: weights_note(folder) for folder in entry.get("weights", ())}
         state.write("running")
         os.execve(program, argv, {os.fsencode(key): value.encode("utf-8", "surrogateescape")
                                   for key, value in environment.items()})  # fmt: skip
@@ -307,11 +469,16 @@ def enter_clean_environment(name, root):
     os.execve(sys.executable, [sys.executable, "-I", os.path.abspath(__file__), *sys.argv[1:]], clean)
 
 
-def wait_for(leader, options, state):
-    """Wait until the server `leader` answers its health path with 200. False when its start budget is over."""
+def wait_for(leader, options, state, needless=None):
+    """Wait until the server `leader` answers its health path with 200. False when its start budget is over.
+
+    needless: a function that says whether there is nothing to wait for any more.
+    """
     began = time.monotonic()
     told = False
     while True:
+        if needless is not None and needless():
+            return True
         entry = read_json(os.path.join(os.path.dirname(options.entry), leader + ".json"))
         health = (entry or {}).get("health", {})
         if entry is not None and is_healthy(entry, os.path.join(os.path.dirname(options.state), leader + ".json")):
@@ -385,7 +552,7 @@ def parse_cpus(text):
 
 def prepare_process(entry):
     """Cores, limits, work directory, input and signals as an engine should find them. Raises OSError, ValueError."""
-    if entry["cpus"]:
+    if entry["cpus"] and entry["launcher"] != "container":  # there the engine does it
         try:
             os.sched_setaffinity(0, parse_cpus(entry["cpus"]))
         except OSError as error:
@@ -406,11 +573,411 @@ def prepare_process(entry):
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+# ---- compiled artifacts
+#
+# An engine on Neuron compiles a model for 20 to 40 minutes and saves the result in a directory that other servers of
+# the same configuration load. Nothing in that directory says whether it is whole, so a record in it does: who compiles
+# it, from before the first file on, and, once that server is healthy, which files it has. Of two servers that would
+# compile one artifact, the second waits for the first. What a compilation left that did not come to its end is cleared
+# before the next one. A directory with files and no record is somebody else's: it is loaded as it is, never cleared.
+# An engine loads whatever it finds, so the record also says what it was compiled for: the plan's key, the packages of
+# the environment and the weights. One that was compiled for anything else is compiled again.
+
+
+def artifact_of(entry):
+    """The directory of the entry's compiled artifact, None for an engine without one."""
+    path = (entry.get("directories") or {}).get("artifact")
+    return path if path and entry["environment"].get(ARTIFACT_VARIABLE) == path else None
+
+
+def artifact_files(path, entry=None):
+    """{name below `path`: bytes} of the artifact's files, the record apart. Raises OSError.
+
+    entry: leave out what its engine keeps in VLLM_CACHE_ROOT beside compiled graphs, which it changes as it likes.
+    """
+    files = {}
+    cache = (entry or {}).get("environment", {}).get("VLLM_CACHE_ROOT")
+    graphs = os.path.join(cache, "neuron", "compile_cache", "") if cache else None
+    for folder, folders, names in os.walk(path):
+        for name in sorted(names):
+            file = os.path.join(folder, name)
+            relative = os.path.relpath(file, path)
+            if relative == ARTIFACT_RECORD or relative.startswith("." + ARTIFACT_RECORD):
+                continue
+            if cache and file.startswith(os.path.join(cache, "")) and not file.startswith(graphs):
+                continue
+            files[relative] = os.lstat(file).st_size
+        folders.sort()
+    return files
+
+
+def artifact_state(path):
+    """(state, record) of the directory `path`; record is {} where there is none.
+
+    state: "empty", "complete", "damaged" (complete once, and files are missing or of another size), "compiling" (by
+    a process that lives), "abandoned" (by one that does not) or "foreign" (files that no server of ours made). Raises
+    OSError.
+    """
+    record = read_json(os.path.join(path, ARTIFACT_RECORD))
+    if not isinstance(record, dict):
+        return ("foreign" if artifact_files(path) else "empty"), {}
+    if record.get("state") == "complete":
+        files = artifact_files(path)
+        lost = [name for name, size in record.get("files", {}).items() if files.get(name) != size]
+        if lost and record.get("found"):
+            return "foreign", {}
+        return ("damaged" if lost else "complete"), record
+    return ("compiling" if compiler_lives(record) else "abandoned"), record
+
+
+def artifact_identity(entry):
+    """What a compilation for the entry depends on, as this node has it now and beside what is planned.
+
+    {versions: {package: version}, weights: [weights_identity() of each of its folders], machine: of this node}.
+    """
+    return {
+        "versions": environment_versions(entry),
+        "weights": [weights_identity(folder) for folder in entry.get("weights", ())],
+        "machine": machine_id(),
+    }
+
+
+def artifact_misfit(entry, record):
+    """Why what the record (or an archive's manifest) tells of was compiled for something else, None where it was not.
+
+    What only one side knows is not compared; what somebody else made, never.
+    """
+    if record.get("found"):
+        return None
+    key = entry.get("artifact_key")
+    if key and record.get("key") not in (None, key):
+        return "it was compiled for another configuration (key %s, this one is %s)" % (record["key"], key)
+    now = artifact_identity(entry)
+    old, new = record.get("versions") or {}, now["versions"]
+    differing = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    if old and new and differing:
+        words = [", ".join("%s %s" % (name, side[name]) if name in side else "no " + name for name in differing)
+                 for side in (old, new)]  # fmt: skip
+        return "it was compiled with %s, and this node has %s" % tuple(words)
+    here = (record.get("host"), record.get("machine")) == (socket.gethostname(), now["machine"] or "unknown")
+    for folder, old, new in zip(entry.get("weights", ()), record.get("weights") or (), now["weights"]):
+        if not old or not new:
+            continue
+        for kind in ("files", "content"):
+            if old.get(kind) and new[kind] and old[kind] != new[kind]:
+                return "it was compiled from other weights (digest %s) than those in %s (digest %s)" % (
+                    old[kind][:DIGITS], folder, new[kind][:DIGITS])  # fmt: skip
+        before, after = old.get("written") or {}, new["written"] or {}
+        mended = sorted(name for name in before if before[name] != after.get(name))
+        if here and after and 0 < len(mended) < len(before):
+            # a shard was mended; an engine keeps the weights beside its graphs, and there it is rotten still. Where all
+            # were written anew they came anew.
+            return "weights in %s were mended since (%s)" % (folder, ", ".join(mended))
+    return None
+
+
+def is_loadable(path, entry):
+    """Whether a start of the entry would load what is in the directory `path`."""
+    try:
+        found, record = artifact_state(path)
+    except OSError:
+        return False
+    return found == "foreign" or (found == "complete" and artifact_misfit(entry, record) is None)
+
+
+def environment_versions(entry):
+    """{package: version} of PACKAGES in the environment of the entry's command, {} where none is found.
+
+    It looks at the names of what is installed and imports nothing. What a container has, its image says, which is in
+    the plan's key, as surely as it is named by its digest.
+    """
+    if entry.get("launcher") == "container" or not entry.get("command"):
+        return {}
+    import glob  # here, since only servers with an artifact need it
+
+    environment = entry["environment"]
+    path = environment.get("PATH", PATH)
+    programs = [shutil.which(name, path=path) for name in (entry["command"][0], "python3")]
+    first, second = (os.path.dirname(os.path.dirname(program)) if program else None for program in programs)
+    for root in filter(None, (first, environment.get("VIRTUAL_ENV"), second)):
+        found = {}
+        for folder in sorted(glob.glob(os.path.join(glob.escape(root), "lib*", "python3*", "*-packages"))):
+            with contextlib.suppress(OSError):
+                found.update(_versions_in(folder))
+        if found:
+            return found
+    return {}
+
+
+def _versions_in(folder):
+    versions = {}
+    for name in sorted(os.listdir(folder)):
+        stem, ending = os.path.splitext(name)
+        package, _dash, version = stem.partition("-")
+        package = package.replace("_", "-").replace(".", "-").lower()
+        if ending == ".dist-info" and package in PACKAGES:
+            versions[package] = version
+    return versions
+
+
+def machine_id():
+    """What the system calls this machine, None where it has no name for it."""
+    try:
+        with open("/etc/machine-id", encoding="ascii") as stream:
+            return stream.read().strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def compiler_lives(record):
+    """Whether the process that the record says compiles is there. One of another host is believed for its budget."""
+    if record.get("host") != socket.gethostname():
+        return time.time() - record.get("since", 0) < record.get("budget_s", 0)
+    found = process(record.get("pid") or 0)
+    return (
+        record.get("boot") == boot_id()
+        and found is not None
+        and found.ticks == record.get("ticks")
+        and found.state not in ENDED
+    )
+
+
+def boot_id():
+    """What the kernel calls this boot."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            return stream.read().strip()
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def artifact_lock(path):
+    """One process at a time looks at the artifact and decides; file systems without locks go without."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.ENOSYS):
+                raise
+        yield
+    finally:
+        os.close(handle)
+
+
+def clear_artifact(path):
+    """Delete all that is in the directory `path`, the record last. Raises OSError."""
+    for name in sorted(os.listdir(path), key=lambda name: name == ARTIFACT_RECORD):
+        file = os.path.join(path, name)
+        if os.path.isdir(file) and not os.path.islink(file):
+            shutil.rmtree(file)
+        else:
+            os.unlink(file)
+
+
+def take_artifact(path, entry, state, options):
+    """Make the artifact fit for this server's start: "loads", or "compiles" where it is this server's to make.
+
+    Waits while another server compiles it; None when the start budget is over by then. Raises OSError.
+    """
+    began = time.monotonic()
+    told = None
+    while True:
+        os.makedirs(path, exist_ok=True)
+        with artifact_lock(path):
+            found, record = artifact_state(path)
+            misfit = artifact_misfit(entry, record) if found == "complete" else None
+            if found == "foreign" or (found == "complete" and misfit is None):
+                return "loads"
+            if found != "compiling":
+                if found != "empty":
+                    fault = misfit or ARTIFACT_FAULTS[found] % record.get("server")
+                    say("clearing the artifact %s: %s" % (path, fault))
+                    clear_artifact(path)
+                write_json(os.path.join(path, ARTIFACT_RECORD), compiling_record(entry))
+                return "compiles"
+        if compiler_is_ready(record, options):
+            complete_artifact(path, read_json(os.path.join(os.path.dirname(options.entry), record["server"] + ".json")))
+            continue
+        if told != record.get("server"):
+            told = record.get("server")
+            say("waiting for %s, which compiles %s" % (told, path))
+            state.write("waiting for %s" % told, "it compiles")
+        if time.monotonic() - began > entry["health"]["budget_s"]:
+            say("%s did not finish the artifact %s within %d s" % (told, path, entry["health"]["budget_s"]))
+            return None
+        time.sleep(entry["health"]["poll_s"])
+
+
+def compiler_is_ready(record, options):
+    """Whether the server that the record says compiles answers, so that nothing but the record is missing."""
+    entry = read_json(os.path.join(os.path.dirname(options.entry), "%s.json" % record.get("server")))
+    state_path = os.path.join(os.path.dirname(options.state), "%s.json" % record.get("server"))
+    return entry is not None and record.get("host") == socket.gethostname() and is_healthy(entry, state_path)
+
+
+ARTIFACT_FAULTS = {
+    "abandoned": "%s compiled it and ended before it was ready",
+    "damaged": "files are missing or cut since %s completed it",
+}
+
+
+def compiling_record(entry):
+    """What stands in the entry's artifact from before the compilation until the server is ready."""
+    return {
+        "schema": ARTIFACT_SCHEMA,
+        "key": entry.get("artifact_key"),
+        "state": "compiling",
+        "server": entry["name"],
+        "host": socket.gethostname(),
+        "boot": boot_id(),
+        "pid": os.getpid(),
+        "ticks": process(os.getpid()).ticks,
+        "since": round(time.time(), 3),
+        "budget_s": entry["health"]["budget_s"],
+        **artifact_identity(entry),
+    }
+
+
+def watch_artifact(path, entry, state_path):
+    """Leave a process behind that records the artifact as complete once this one, the engine to be, is healthy.
+
+    It ends then, or with the engine. It is nobody's child, so that no engine meets one that it does not know.
+    """
+    pid, ticks = os.getpid(), process(os.getpid()).ticks
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        if os.fork() == 0:
+            os.chdir("/")
+            while True:
+                found = process(pid)
+                if found is None or found.ticks != ticks or found.state in ENDED:
+                    break
+                if is_healthy(entry, state_path):
+                    complete_artifact(path, entry)
+                    break
+                time.sleep(entry["health"]["poll_s"])
+    except Exception as error:  # whatever it is, this copy of the guard must not go on as a second engine
+        say("the artifact %s is not recorded as complete: %s" % (path, error))
+    finally:
+        os._exit(0)
+
+
+def complete_artifact(path, entry):
+    """Record that the artifact is whole, as it is now; a server that saved nothing leaves no record. Raises OSError."""
+    record_path = os.path.join(path, ARTIFACT_RECORD)
+    with artifact_lock(path):
+        found, record = artifact_state(path)
+        if found == "complete":
+            return
+        files = artifact_files(path, entry)
+        if not files:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(record_path)
+            say("the engine is ready and saved nothing in %s; the next start compiles again" % path)
+            return
+        begun = record if found in ("compiling", "abandoned") else {}
+        seconds = time.time() - begun["since"] if "since" in begun else None
+        record = {
+            # as it was when the compilation began, whoever looks at it now
+            **{name: begun[name] for name in ARTIFACT_IDENTITY if name in begun},
+            "schema": ARTIFACT_SCHEMA,
+            "key": entry.get("artifact_key"),
+            "state": "complete",
+            "server": entry["name"],
+            "found": found == "foreign",
+            "host": socket.gethostname(),
+            "at": round(time.time(), 3),
+            "seconds": None if seconds is None else round(seconds, 1),
+            "files": files,
+        }
+        write_json(record_path, record)
+    say("the artifact %s is complete: %d files, %d bytes" % (path, len(files), sum(files.values())))
+
+
+# ---- weights
+
+
+def _digest(value):
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def weight_records(folder):
+    """{name: {size, sha256, mtime_ns, …}} of the manifest beside the weights in `folder`, None without one."""
+    manifest = read_json(os.path.join(folder, WEIGHT_MANIFEST))
+    records = manifest.get("files") if isinstance(manifest, dict) else None
+    return records if isinstance(records, dict) and all(isinstance(one, dict) for one in records.values()) else None
+
+
+def weights_note(folder):
+    """A digest of what the manifest in `folder` says of its files, None without one.
+
+    A file that was mended has the checksum that it always should have had, so when it was written counts too.
+    """
+    records = weight_records(folder)
+    if records is None:
+        return None
+    return _digest({name: [one.get("size"), one.get("sha256"), _written(one)] for name, one in records.items()})
+
+
+def weights_identity(folder):
+    """Digests of what an engine compiles from: configuration, index and shards. None where no checkpoint is.
+
+    {files: without a look at the shards but for their sizes, content: by the manifest's checksums, written: {name: when
+    it was written, by the manifest}; the last two null without a manifest}.
+    """
+    try:
+        shards = {name: os.stat(os.path.join(folder, name)).st_size
+                  for name in os.listdir(folder) if name.endswith(SHARD)}  # fmt: skip
+        texts = {}
+        for name in (CONFIG, INDEX):
+            with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, name), "rb") as stream:
+                texts[name] = hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return None
+    if CONFIG not in texts:
+        return None
+    records = weight_records(folder)
+    loaded = {name: one for name, one in (records or {}).items() if name in texts or name in shards}
+    return {
+        "files": _digest([texts, shards]),
+        "content": _digest({name: one.get("sha256") for name, one in loaded.items()}) if loaded else None,
+        "written": {name: _written(one) for name, one in loaded.items()} or None,
+    }
+
+
+def _written(record):
+    """When a file of the manifest was written; mtime_ns may be newer, of bytes that were found as they were."""
+    return record.get("written_ns", record.get("mtime_ns"))
+
+
+# ---- folders
+
+
+def make_folders(entry, user):
+    """Make the entry's directories that are gone, the user's own, as a disk that a reboot empties needs. OSError."""
+    owner = pwd.getpwnam(user) if user else None
+    for path in sorted(set((entry.get("directories") or {}).values())):
+        if not os.path.isdir(path):
+            os.makedirs(path, mode=0o755)
+            if owner is not None:
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+    return 0
+
+
 # ---- reap
 
 
-def reap(source, sink):
-    """Serve supervisord's event listener protocol until the input ends: kill the group of each program that ended."""
+def reap(source, sink, servers=None, states=None):
+    """Serve supervisord's event listener protocol until the input ends: kill the group of each program that ended.
+
+    servers, states: folders of entries and of guards' records; servers that restart with the one that ended are ended,
+    so that supervisord starts them again.
+    """
     while True:
         sink.write(b"READY\n")
         sink.flush()
@@ -421,8 +988,11 @@ def reap(source, sink):
         payload = source.read(int(headers[b"len"]))
         event = dict(item.split(b":", 1) for item in payload.split() if b":" in item)
         pid = int(event.get(b"pid", b"0"))
-        if pid > 1 and event.get(b"groupname", b"").startswith(PREFIX.encode()):
+        group = event.get(b"groupname", b"")
+        if pid > 1 and group.startswith(PREFIX.encode()):
             reap_group(pid)
+            for follower in followers(os.fsdecode(group[len(PREFIX) :]), servers, states):
+                end_follower(*follower)
         sink.write(b"RESULT 2\nOK")
         sink.flush()
 
@@ -435,6 +1005,41 @@ def reap_group(pid):
         os.killpg(pid, signal.SIGKILL)
 
 
+def followers(leader, servers, states):
+    """[(pid, ticks)] of the engines that run and restart with the server `leader`."""
+    found = []
+    try:
+        names = sorted(name for name in os.listdir(servers or "") if name.endswith(".json"))
+    except OSError:
+        return found
+    for name in names:
+        start = (read_json(os.path.join(servers, name)) or {}).get("start") or {}
+        if start.get("restart_with_leader") and leader in start.get("after", ()):
+            record = read_json(os.path.join(states, name)) or {}
+            running = process(record.get("pid") or 0)
+            if record.get("phase") == "running" and running is not None and running.ticks == record.get("ticks"):
+                found.append((record["pid"], record["ticks"]))
+    return found
+
+
+def end_follower(pid, ticks):
+    """TERM, and KILL where it is still there after FOLLOWER_S; supervisord starts it again."""
+
+    def kill():
+        found = process(pid)
+        if found is not None and found.ticks == ticks:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGTERM)
+    import threading  # here, since only a reaper needs it
+
+    timer = threading.Timer(FOLLOWER_S, kill)
+    timer.daemon = True
+    timer.start()
+
+
 def main(arguments):
     parser = argparse.ArgumentParser(prog="guard.py")
     commands = parser.add_subparsers(dest="action", required=True)
@@ -445,10 +1050,24 @@ def main(arguments):
     runner.add_argument("--root", required=True)
     runner.add_argument("--burst", type=int, default=BURST)
     runner.add_argument("--restart-delay", type=float, default=RESTART_DELAY_S)
-    commands.add_parser("reap", help="event listener of supervisord")
+    ender = commands.add_parser("end", help="stop the container of an entry")
+    ender.add_argument("entry")
+    ender.add_argument("--root", required=True)
+    ender.add_argument("--remove", action="store_true")
+    folders = commands.add_parser("folders", help="make the directories of an entry")
+    folders.add_argument("entry")
+    folders.add_argument("--user")
+    reaper = commands.add_parser("reap", help="event listener of supervisord")
+    reaper.add_argument("--servers")
+    reaper.add_argument("--state")
     options = parser.parse_args(arguments)
+    if options.action == "folders":
+        os.umask(0o022)
+        return make_folders(read_json(options.entry) or {}, options.user)
     if options.action == "reap":
-        return reap(sys.stdin.buffer, sys.stdout.buffer)
+        return reap(sys.stdin.buffer, sys.stdout.buffer, options.servers, options.state)
+    if options.action == "end":
+        return end(options)
     try:
         return run(options)
     except Exception as error:  # whatever it is: into the server's log, and not again at once

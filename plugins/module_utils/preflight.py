@@ -13,12 +13,17 @@ from ansible_collections.inference.fleet.plugins.module_utils import checkpoints
 from ansible_collections.inference.fleet.plugins.module_utils.accelerators import detector
 from ansible_collections.inference.fleet.plugins.module_utils.accelerators.cpu import describe_cpu
 from ansible_collections.inference.fleet.plugins.module_utils.accelerators.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.accelerators.neuron import lacks_driver
+from ansible_collections.inference.fleet.plugins.module_utils.checkpoints import check_draft
+from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import format_cpu_list, parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.model_weights import check_draft
+from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import our_containers, port_holder
+from ansible_collections.inference.fleet.plugins.module_utils.neuron_preflight import missing_cores, neuron_checks
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import existing_parent
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.servers import missing_cpus
 from ansible_collections.inference.fleet.plugins.module_utils.shared_libraries import install_hint, missing_libraries
 
 OLDEST_PYTHON = (3, 9)
@@ -26,18 +31,19 @@ COMMAND_SHOWN = 120  # characters of a port holder's command
 
 
 def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", only=(), installable=(), satisfied_by=(),
-              model=None, sysroot=""):  # fmt: skip
+              model=None, venv=None, sysroot=""):  # fmt: skip
     """Check the node against its plan. Nothing is changed.
 
     root: fleet_root. servers: plan entries of this node; only: the names that this run is limited to, all where empty.
     hardware: fleet_hardware, needs: the recipe's needs; an absent key and None are the same. platform: a name of
     accelerators.DETECTORS. installable: libraries that the platform's role installs where it is root. satisfied_by:
     paths that are there once a deployment is; no free disk is asked for then. model: the recipe's, with its paths
-    resolved; one that is to be served from a directory of the node must be there already, and whole. sysroot: where
-    /proc and /sys are read.
+    resolved; one that is to be served from a directory of the node must be there already, and whole. venv: the
+    recipe's; one that is not made here must be there already. sysroot: where /proc and /sys are read.
 
-    Returns {changed, accelerators (form.py), problems: []}. FleetError tells all problems; its details hold them as
-    problems: [{check, message}].
+    Returns {changed, accelerators (form.py; None where the driver is yet to be installed), problems: [], warnings:
+    [text] of what works and is slow, unchecked: what the node does not tell, as sentences}. FleetError tells all
+    problems; its details hold them as problems: [{check, message}].
     """
     try:
         paths = NodePaths(root)
@@ -47,18 +53,33 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         ) from error
     entries = check_entries(servers)
     hardware, needs, system = hardware or {}, needs or {}, System(sysroot)
-    found, hardware_problems = _check_hardware(system, platform, hardware, needs)
-    checks = (
+    installs = platform == "neuron" and "aws-neuronx-dkms" in installable and os.geteuid() == 0
+    if installs and lacks_driver(system):
+        found, hardware_problems = None, []  # the role installs the driver, and then looks at the devices
+    else:
+        # A driver that is too old is replaced by the role, which holds needs.driver against the loaded one as well.
+        found, hardware_problems = _check_hardware(
+            system, platform, hardware, dict(needs, driver=None) if installs else needs
+        )
+    unchecked = detector(platform).unchecked(found, hardware, needs) if found else []
+    checks = [
         ("python", _check_python()),
         ("root", _check_root(paths)),
         ("hardware", hardware_problems),
         ("cpu_flags", _check_cpu_flags(system, needs)),
         ("libraries", _check_libraries(needs, installable, sysroot)),
+        ("cpus", _check_cpus(entries, only, sysroot)),
         ("ports", _check_ports(paths, entries, only)),
-        ("memory", _check_memory(system, paths, entries, needs, only)),
+        ("memory", _check_memory(system, paths, entries, needs, only, unchecked)),
         ("disk", _check_disk(paths, needs, satisfied_by)),
         ("model", _check_model(model or {})),
-    )
+    ]
+    if platform == "neuron":
+        if found and not hardware_problems:  # else the plan is to change anyway
+            checks.append(("cores", missing_cores(entries.values(), found, only)))
+        unchanged = [name for name, entry in entries.items() if _running_hash(paths, name) == entry["hash"]]
+        lnc = hardware.get("lnc") or needs.get("lnc")
+        checks += neuron_checks(paths.root, entries, only, found, model or {}, venv or {}, lnc, unchanged)
     problems = [{"check": check, "message": message} for check, messages in checks for message in messages]
     if problems:
         host = next((entry["host"] for entry in entries.values()), machine.node())
@@ -72,7 +93,13 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
             ),
             problems=problems,
         )
-    return {"changed": False, "accelerators": found.as_dict(), "problems": []}
+    return {
+        "changed": False,
+        "accelerators": found.as_dict() if found else None,
+        "problems": [],
+        "warnings": list(_far_cpus(entries, only, found)),
+        "unchecked": unchecked,
+    }
 
 
 def _check_python():
@@ -148,12 +175,53 @@ def _check_libraries(needs, installable, sysroot):
         )
 
 
+def _check_cpus(entries, only, sysroot):
+    for name, entry in entries.items():
+        missing = missing_cpus(entry, sysroot) if not only or name in only else ""
+        if missing:
+            yield (
+                "%s runs on the CPUs %s, this node lacks %s. Correct cpus of the server in fleet_override, or "
+                "fleet_hardware.cpu_affinity." % (name, entry["cpus"], missing)
+            )
+
+
+def _far_cpus(entries, only, found):
+    """Sentences on servers with CPUs that the node does not report beside their devices; where it reports none, none.
+
+    A CPU's devices are shares of the machine, so there is nothing to be near to.
+    """
+    owners = {number: device for device in found.devices for number in device.core_ids} if found else {}
+    for name, entry in entries.items():
+        devices = {owners[number].id: owners[number] for number in entry["devices"] if number in owners}
+        if not entry["cpus"] or not devices or (only and name not in only):
+            continue
+        near = set().union(*(parse_cpu_list(device.cpus) for device in devices.values()))
+        far = parse_cpu_list(entry["cpus"]) - near
+        if far and all(device.cpus for device in devices.values()):
+            numa = format_cpu_list(device.numa for device in devices.values() if device.numa is not None)
+            yield (
+                "%s runs on the CPUs %s; beside its device%s %s this node reports %s%s, so %s are farther from %s. "
+                "Correct cpus of the server in fleet_override, or fleet_hardware.cpu_affinity."
+                % (
+                    name,
+                    entry["cpus"],
+                    "" if len(devices) == 1 else "s",
+                    format_cpu_list(devices),
+                    format_cpu_list(near),
+                    " (NUMA node %s)" % numa if numa else "",
+                    format_cpu_list(far),
+                    "it" if len(devices) == 1 else "them",
+                )
+            )
+
+
 def _check_ports(paths, entries, only):
+    containers = our_containers(paths.root, entries.values())
     for name, entry in entries.items():
         if only and name not in only:
             continue
         for kind, port in [("port", entry["port"]), *sorted(entry["ports"].items())]:
-            holder = processes.port_holder(entry["bind"], port) if port is not None else None
+            holder = port_holder(entry["bind"], port, paths.root, containers) if port is not None else None
             if holder is not None and not _makes_way(holder, paths, only):
                 yield (
                     "Port %d (%s%s) is held by %s. %s, or set another port in fleet_override: {servers: {%s: %s}}."
@@ -189,26 +257,27 @@ def _describe_holder(holder):
     return text
 
 
-def _is_running(paths, name):
-    """Whether the engine of the server runs, by what its guard recorded."""
+def _running_hash(paths, name):
+    """The hash of the entry that the server's engine runs, by what its guard recorded; None where it does not run."""
     state = read_json(paths.server_state(name)) or {}
     found = guard.process(state.get("pid") or 0)
-    return (
+    runs = (
         state.get("phase") == "running"
         and found is not None
-        and found.state not in ("Z", "X")
+        and found.state not in guard.ENDED
         and found.ticks == state.get("ticks")
     )
+    return state.get("hash", "") if runs else None
 
 
-def _check_memory(system, paths, entries, needs, only):
+def _check_memory(system, paths, entries, needs, only, unchecked):
     each = needs.get("host_memory_gib") or 0
-    starting = [name for name in entries if (not only or name in only) and not _is_running(paths, name)]
+    starting = [name for name in entries if (not only or name in only) and _running_hash(paths, name) is None]
     if not each or not starting:
         return
     available = system.memory_available()
     if available is None:
-        system.warn("The memory that is available cannot be read; needs.host_memory_gib was not checked.")
+        unchecked.append("Not checked: needs.host_memory_gib; the memory that is available cannot be read.")
         return
     if not only:
         # What no longer is in the plan is stopped before anything is started.

@@ -50,6 +50,21 @@ def _overlap(bind, address):
     return ("127.0.0.1" if bind == "localhost" else bind.strip("[]")) == address
 
 
+def is_narrow(bind):
+    """Whether a server bound to this address is not meant to be reached through all of them."""
+    return bind not in WILDCARDS
+
+
+def open_to_all(bind, port, sockets):
+    """The address through which a server listens wider than it is bound ("0.0.0.0" or "::"), else None.
+
+    sockets: listening_sockets(). With bind 127.0.0.1 a server that takes no address would serve the whole network.
+    """
+    if not is_narrow(bind):
+        return None
+    return next((address for address, found, _inode in sockets if found == port and address in WILDCARDS), None)
+
+
 def port_holder(bind, port):
     """Who listens where a server bound to (bind, port) would: a wildcard on either side counts. None where nobody does.
 

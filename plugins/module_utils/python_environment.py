@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from ansible_collections.inference.fleet.plugins.module_utils import files
 from ansible_collections.inference.fleet.plugins.module_utils.entry import canonical
@@ -436,20 +435,6 @@ def pip_places(wanted):
     if wanted.find_links:
         variables["PIP_FIND_LINKS"] = " ".join(wanted.find_links)
     return variables
-
-
-def url_secrets(*values):
-    """The passwords and tokens in URLs among `values` (strings, lists and dicts of them), to be kept out of logs."""
-    found = set()
-    for value in values:
-        if isinstance(value, dict):
-            found |= url_secrets(*value.values())
-        elif isinstance(value, (list, tuple)):
-            found |= url_secrets(*value)
-        elif isinstance(value, str) and "@" in value and "://" in value:
-            parts = urlsplit(value)
-            found |= {part for part in (parts.password or parts.username,) if part}
-    return found
 
 
 def _create(wanted, python, uv, environment):

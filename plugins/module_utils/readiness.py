@@ -15,6 +15,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.guard import RESTART_DELAY_S
 from ansible_collections.inference.fleet.plugins.module_utils.servers import (
     Seen,
+    changed_weights,
+    changed_weights_words,
     check_only,
     condition,
     entry_changes,
@@ -29,11 +31,28 @@ MESSAGE_LINES = 3
 THREADS = 32
 ANSWERS_CHAT = ("server", "frontend")
 UNVERIFIED = "not verified (check)"
+OPEN = "listens on all addresses"
 
 
 def health_port(entry):
     """The port of the health path; None for a server without any, which is ready when it runs."""
     return entry["port"] or entry["ports"].get("system")
+
+
+def all_answer(entries, timeout):
+    """Whether the server of each entry answers its health path with 200, and at its address alone: a hint that saves
+    waiting, no verdict."""
+    sockets = processes.listening_sockets()
+
+    def answers(entry):
+        port = health_port(entry)
+        url = port and http_client.base_url(entry["bind"], port) + entry["health"]["path"]
+        return port is None or (
+            http_client.request("GET", url, timeout=timeout).ok and _open_to_all(entry, sockets) is None
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(min(THREADS, max(1, len(entries)))) as pool:
+        return all(pool.map(answers, entries))
 
 
 def probe(entry, timeout):
@@ -72,9 +91,21 @@ def probe(entry, timeout):
     return "completion: " + answer.describe(200) + (", because %s" % cause if cause else "")
 
 
+def _open_to_all(entry, sockets):
+    """What is wrong where the server listens on all addresses though it is bound to one, else None."""
+    address = processes.open_to_all(entry["bind"], entry["port"], sockets)
+    if address is None:
+        return None
+    return (
+        "it %s (%s:%d), the plan binds it to %s; let its command take the address (--host), or set fleet_bind_address "
+        "to 0.0.0.0 if that is meant" % (OPEN, address, entry["port"], entry["bind"])
+    )
+
+
 def is_permanent(lack):
-    """Whether what a server lacks cannot come by waiting: a file that it read once and found missing or broken."""
-    return any(cause in lack for cause in (causes.ENCODINGS, causes.DAMAGED_ENCODINGS))
+    """Whether what a server lacks cannot come by waiting: a file that it read once and found missing or broken, or an
+    address that it was not given."""
+    return any(cause in lack for cause in (causes.ENCODINGS, causes.DAMAGED_ENCODINGS, OPEN))
 
 
 def waiting_since(state, budget_s):
@@ -137,8 +168,14 @@ def _probe_all(entries, timeout):
     if not entries:
         return {}
     with concurrent.futures.ThreadPoolExecutor(min(THREADS, len(entries))) as pool:
-        answers = pool.map(lambda entry: probe(entry, timeout), entries)
-        return dict(zip([entry["name"] for entry in entries], answers))
+        answers = list(pool.map(lambda entry: probe(entry, timeout), entries))
+    sockets = processes.listening_sockets()
+    return {entry["name"]: lack or _open_to_all(entry, sockets) for entry, lack in zip(entries, answers)}
+
+
+def _doing(seen):
+    """What a server does that runs and does not answer yet."""
+    return {"compiles": "compiling", "loads": "loading its artifact"}.get(seen.state.get("artifact"), "starting")
 
 
 def _problem(entry, seen, lack):
@@ -153,7 +190,7 @@ def _problem(entry, seen, lack):
         return "it runs another entry than the planned one; run engine_servers to restart it", True
     if now.state == "waiting":
         return "%s%s" % (now.reason, age), False
-    words = "starting%s, %s" % (age, lack)
+    words = "%s%s, %s" % (_doing(seen), age, lack)
     if now.restarts:
         words += ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s")
     budget = entry["health"]["budget_s"]
@@ -189,7 +226,10 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10):
         lacks = _probe_all([entry for entry in running if "health" in entry], timeout)
         for result in rows:
             result["ready"] = lacks.get(result["name"], "it does not run") is None
-            result["reason"] = result["reason"] or lacks.get(result["name"])
+            lack = lacks.get(result["name"])
+            if lack and seen[result["name"]].state.get("artifact"):
+                lack = "%s, %s" % (_doing(seen[result["name"]]), lack)
+            result["reason"] = result["reason"] or lack
     return rows
 
 
@@ -206,4 +246,7 @@ def _drift(planned, name, seen):
     now = condition(seen)
     if now.hash is not None and now.hash != planned[name]["hash"]:
         return "changed: it runs an older entry than the deployed one"
+    changed = changed_weights(seen)
+    if changed:
+        return "changed: " + changed_weights_words(changed)
     return None

@@ -21,12 +21,15 @@ import shutil
 import tempfile
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
+from ansible_collections.inference.fleet.plugins.module_utils import container_engine, guard, processes
 from ansible_collections.inference.fleet.plugins.module_utils.config_text import config_text
+from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import format_cpu_list, parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json, read_text
 from ansible_collections.inference.fleet.plugins.module_utils.launchers import get_launcher
+from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import our_containers, port_holder
+from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
 
 STATES = ("started", "stopped", "restarted", "absent")
 FAILED_LOG_LINES = 15
@@ -59,12 +62,14 @@ class Seen:
 
     entry: as deployed, None where it is not; secrets: {ENV: value} in its file, {} without one; definition, config:
     texts on disk, None where they are missing; state: the guard's record ({} without one); fresh: whether that record
-    is of the process that the manager runs now; service: services.Status or None; pids: all that runs of it;
-    files: what there is of it on disk, directories apart; folders: existing directories of it that a purge deletes.
+    is of the process that the manager runs now; service: services.Status or None; pids: all that runs of it, in its
+    container as well; containers: [container_engine.Container] of it, in any state; files: what there is of it on disk,
+    directories apart; folders: existing directories of it that a purge deletes; kept: existing directories of its
+    artifact that a purge leaves; weights: {folder: guard.weights_note()} of its checkpoints, as they are on disk.
     """
 
     def __init__(self, name, entry=None, secrets=None, definition=None, config=None, state=None, fresh=False,
-                 service=None, pids=(), files=(), folders=()):  # fmt: skip
+                 service=None, pids=(), files=(), folders=(), containers=(), kept=(), weights=None):  # fmt: skip
         self.name = name
         self.entry = entry
         self.secrets = secrets or {}
@@ -76,11 +81,14 @@ class Seen:
         self.pids = list(pids)
         self.files = list(files)
         self.folders = list(folders)
+        self.containers = list(containers)
+        self.kept = list(kept)
+        self.weights = weights or {}
 
     @property
     def is_there(self):
         """Whether anything of it is left on the node."""
-        return bool(self.files or self.pids or self.service)
+        return bool(self.files or self.pids or self.service or self.containers)
 
 
 class Condition:
@@ -111,6 +119,7 @@ def condition(seen):
         if not seen.fresh:
             return Condition("waiting", "starting", pid=seen.service.pid, restarts=restarts)
         if phase == "running":
+            known["entry_hash"] = _running_hash(seen)
             return Condition("running", **known)
         if phase == "failed":
             return Condition("failed", record.get("reason"), **known)
@@ -119,9 +128,10 @@ def condition(seen):
     if seen.service and seen.service.state == "restarting":
         return Condition("waiting", "restarting: %s" % seen.service.reason, restarts=restarts,
                          entry_hash=record.get("hash"))  # fmt: skip
-    if seen.pids:
-        return Condition("running", "it runs without its service manager", record.get("since"), seen.pids[0], restarts,
-                         record.get("hash"), managed=False)  # fmt: skip
+    if seen.pids or any(one.running for one in seen.containers):
+        pid = seen.pids[0] if seen.pids else None
+        return Condition("running", "it runs without its service manager", record.get("since"), pid, restarts,
+                         _running_hash(seen), managed=False)  # fmt: skip
     failed = seen.service is not None and seen.service.state == "failed"
     if failed or phase == "failed":
         reason = record.get("reason") if phase == "failed" else seen.service.reason
@@ -133,10 +143,29 @@ def condition(seen):
     return Condition("stopped")
 
 
-def observe(paths, manager, entries=(), purge=False):
+def _running_hash(seen):
+    """Hash of the entry that runs: a container says it of itself, of a process the guard's record does."""
+    return next((one.hash for one in seen.containers if one.running), seen.state.get("hash"))
+
+
+def changed_weights(seen):
+    """[(folder, note at its start, note of now)] of the checkpoints that a running server read before they changed."""
+    runs = seen.fresh and seen.state.get("phase") == "running"
+    noted = (seen.state.get("weights") if runs else None) or {}
+    pairs = [(folder, noted.get(folder), now) for folder, now in sorted(seen.weights.items())]
+    return [pair for pair in pairs if pair[1] and pair[2] and pair[1] != pair[2]]
+
+
+def changed_weights_words(changed):
+    """Why changed_weights() are a reason to restart."""
+    return "the weights in %s changed since it was started" % ", ".join(folder for folder, _old, _new in changed)
+
+
+def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
     """{name: Seen} of all servers that this root knows of: deployed, defined, running, or in `entries` ({name: entry}).
 
-    paths: NodePaths; manager: ServiceManager. purge: look for directories as well. Changes nothing.
+    paths: NodePaths; manager: ServiceManager. purge: look for directories as well, purge_artifacts: also for those of
+    artifacts outside the root's own folder. Changes nothing.
     """
     entries = dict(entries)
     deployed = {}
@@ -145,8 +174,10 @@ def observe(paths, manager, entries=(), purge=False):
         deployed[name] = entry if isinstance(entry, dict) and entry.get("name") == name else {"name": name}
     statuses = manager.statuses()
     running = guard.marked_processes(paths.root)
-    seen = {}
-    for name in sorted(set(entries) | set(deployed) | set(manager.defined()) | set(statuses) | set(running)):
+    containers = our_containers(paths.root, [*deployed.values(), *entries.values()])
+    seen, notes = {}, {}
+    known = set(entries) | set(deployed) | set(manager.defined()) | set(statuses) | set(running) | set(containers)
+    for name in sorted(known):
         if not NAME.match(name):
             continue
         entry = deployed.get(name)
@@ -161,9 +192,10 @@ def observe(paths, manager, entries=(), purge=False):
         own = [paths.entry(name), paths.secret(name), manager.definition_path(name), paths.server_state(name)]
         files = [path for path in [*own, *sorted(configs)] if os.path.lexists(path)] + manager.log_files(name)
         secrets = _read_secrets(paths, name)
-        folders = set()
-        for one in (entry, entries.get(name)) if purge else ():
-            folders.update(path for path in ((one or {}).get("directories") or {}).values() if os.path.isdir(path))
+        folders, kept = _purged(paths, (entry, entries.get(name)), purge_artifacts) if purge else ((), ())
+        for folder in (entries.get(name) or entry or {}).get("weights", ()) if state.get("weights") else ():
+            if folder not in notes:
+                notes[folder] = guard.weights_note(folder)
         seen[name] = Seen(
             name,
             entry=entry,
@@ -175,9 +207,31 @@ def observe(paths, manager, entries=(), purge=False):
             service=service,
             pids=running.get(name, ()),
             files=files,
-            folders=sorted(folders),
+            folders=folders,
+            containers=containers.get(name, ()),
+            kept=kept,
+            weights={folder: notes[folder] for folder in state.get("weights") or () if folder in notes},
         )
     return seen
+
+
+def _purged(paths, entries, purge_artifacts):
+    """(existing directories of these entries that a purge deletes, those of artifacts that it leaves), both sorted.
+
+    An artifact outside the root's own folder, or on a file system of its own in it, may be a whole fleet's, which all
+    its nodes mount.
+    """
+    folders, kept = set(), set()
+    for entry in entries:
+        for kind, path in ((entry or {}).get("directories") or {}).items():
+            if os.path.isdir(path):
+                own = _inside(path, paths.lib) and os.stat(path).st_dev == os.stat(paths.lib).st_dev
+                if kind == "artifact" and not own and not purge_artifacts:
+                    kept.add(os.path.realpath(path))
+                else:
+                    folders.add(path)
+    folders = {path for path in folders if not any(_overlap(path, other) for other in kept)}
+    return sorted(folders), sorted(kept)
 
 
 def _read_secrets(paths, name):
@@ -230,8 +284,9 @@ WRITES = STARTS | {"redefine"}
 def decide(wanted, seen, state, only=None, purge=False):
     """[Action] that bring `seen` ({name: Seen}) to `wanted` ({name: Wanted}) and `state` (of STATES). Pure.
 
-    only: names to act upon; strays (seen, but not wanted) are left alone then, unless they are named and the state is
-    stopped or absent. The actions come in the order of `wanted`, strays last, by name.
+    only: names to act upon, and with them those that run and restart with one of them. Strays (seen, but not wanted)
+    are left alone then, unless they are named and the state is stopped or absent. The actions come in the order of
+    `wanted`, strays last, by name.
     """
     actions = []
     for name, want in wanted.items():
@@ -239,6 +294,8 @@ def decide(wanted, seen, state, only=None, purge=False):
             action = _decide_one(want, seen.get(name) or Seen(name), state, purge)
             if action is not None:
                 actions.append(action)
+    if state in ("started", "restarted"):
+        actions = _with_followers(actions, wanted, seen)
     for name in sorted(set(seen) - set(wanted)):
         if only is None and seen[name].is_there:
             actions.append(Action(name, "remove", "it is not in the plan"))
@@ -249,6 +306,28 @@ def decide(wanted, seen, state, only=None, purge=False):
     return actions
 
 
+def _with_followers(actions, wanted, seen):
+    """`actions` with a restart for each running server that restarts with a leader which is among those started.
+
+    A service manager restarts these with their leader, whether somebody named them or not.
+    """
+    by_name = {action.name: action for action in actions}
+    order = start_order({name: one.entry for name, one in wanted.items()})
+    for name in order:
+        leader = next((one for one in leaders_to_follow(wanted[name].entry)
+                       if one in by_name and by_name[one].kind in STARTS), None)  # fmt: skip
+        done = name in by_name and by_name[name].kind in STARTS
+        if leader is not None and not done and condition(seen.get(name) or Seen(name)).state in ("running", "waiting"):
+            by_name[name] = Action(name, "restart", "it restarts with %s" % leader)
+    return [by_name[name] for name in wanted if name in by_name]
+
+
+def leaders_to_follow(entry):
+    """Names of the servers with which this one restarts."""
+    start = entry["start"]
+    return start["after"] if start.get("restart_with_leader") else []
+
+
 def _decide_one(want, seen, state, purge):
     now = condition(seen)
     if state == "absent":
@@ -256,7 +335,7 @@ def _decide_one(want, seen, state, purge):
             return Action(seen.name, "remove", "state is absent")
         return None
     if state == "stopped":
-        if seen.pids or seen.service is not None or seen.definition is not None:
+        if seen.pids or seen.containers or seen.service is not None or seen.definition is not None:
             return Action(seen.name, "stop", "state is stopped")
         return None
     changes = differences(seen, want)
@@ -274,6 +353,11 @@ def _decide_one(want, seen, state, purge):
         return Action(seen.name, "restart", now.reason)
     if now.hash is not None and now.hash != want.entry["hash"]:
         return Action(seen.name, "restart", "it runs an older entry than the deployed one")
+    changed = changed_weights(seen)
+    if changed:
+        before = {folder: "digest " + old[: guard.DIGITS] for folder, old, _new in changed}
+        after = {folder: "digest " + new[: guard.DIGITS] for folder, _old, new in changed}
+        return Action(seen.name, "restart", changed_weights_words(changed), [("weights", before, after)])
     if want.user is not None and seen.fresh and seen.state.get("user") != want.user:
         return Action(seen.name, "restart", "it runs as %s instead of %s" % (seen.state.get("user"), want.user))
     if seen.definition != want.definition:
@@ -287,10 +371,12 @@ def entry_changes(before, after):
     for field in sorted(set(before) | set(after)):
         if field in ("hash", "name", "schema", "secret_versions", "secrets"):
             continue
-        if field == "launch" and after.get("launch") == after.get("command"):
+        if field == "launch" and after.get("container") is None:
             continue  # a process is launched by its command; once is enough
         if before.get(field) != after.get(field):
             changes.append((field, before.get(field), after.get(field)))
+    if len(changes) > 1 and after.get("container"):
+        changes = [change for change in changes if change[0] != "launch"]  # made of all the others
     if secret_summary(before) != secret_summary(after):
         changes.append(("secrets", secret_summary(before), secret_summary(after)))
     if before and not changes and before.get("hash") != after["hash"]:
@@ -394,20 +480,22 @@ class Node:
         self.user = user
 
 
-def reconcile(node, entries, state="started", only=None, secrets=None, purge=False, check=False):
+def reconcile(node, entries, state="started", only=None, secrets=None, purge=False, check=False,
+              purge_artifacts=False):  # fmt: skip
     """Bring the node to `entries` (list of plan entries) and return the module's result.
 
     secrets: {variable: value}. check: decide everything, do nothing. Result: {changed, diff: {before, after},
-    servers: [row()], removed: [names]}. Raises FleetError; then nothing was stopped unless the message says so.
+    servers: [row()], removed: [names], kept: [paths]}. Raises FleetError; then nothing was stopped unless the message
+    says so.
     """
     wanted_entries = check_entries(entries)
     for entry in wanted_entries.values():
         get_launcher(entry, node.paths.root)
     try:
         if check:
-            return _reconcile(node, wanted_entries, state, only, secrets or {}, purge, True)
+            return _reconcile(node, wanted_entries, state, only, secrets or {}, purge, purge_artifacts, True)
         with _locked(node.paths, bool(entries) and state in ("started", "restarted")):
-            return _reconcile(node, wanted_entries, state, only, secrets or {}, purge, False)
+            return _reconcile(node, wanted_entries, state, only, secrets or {}, purge, purge_artifacts, False)
     except OSError as error:
         raise FleetError(
             "The servers cannot be brought to the plan: %s. Mend that and run again; what is done already is not done "
@@ -415,8 +503,8 @@ def reconcile(node, entries, state="started", only=None, secrets=None, purge=Fal
         ) from error
 
 
-def _reconcile(node, entries, state, only, secrets, purge, check):
-    seen = observe(node.paths, node.manager, entries, purge)
+def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, check):
+    seen = observe(node.paths, node.manager, entries, purge, purge_artifacts)
     check_only(only, entries, seen, state)
     deploys = state in ("started", "restarted")
     wanted = {
@@ -428,12 +516,18 @@ def _reconcile(node, entries, state, only, secrets, purge, check):
     if deploys:
         _check_order(wanted)
     actions = decide(wanted, seen, state, only, purge)
+    followers = sorted({action.name for action in actions} - set(only)) if only is not None and deploys else []
+    if followers:  # they start as the plan has them now
+        only = [*only, *followers]
+        wanted.update((name, want(node, entries[name], secrets)) for name in followers)
+        actions = decide(wanted, seen, state, only, purge)
+    kept = sorted({path for name in seen if only is None or name in only for path in seen[name].kept})
     diff = describe(actions, seen)
     shared = shared_changes(node) if deploys and wanted else {}
     for path in sorted(shared):
         diff["before"] += "%s: %s\n" % (path, "another version" if os.path.exists(path) else "missing")
         diff["after"] += "%s: as this collection has it\n" % path
-    _check_ports(node, actions, wanted)
+    _check_ports(node, actions, wanted, seen)
     if not check:
         apply(node, actions, wanted, seen, shared, purge)
         seen = settle(node, entries, [action.name for action in actions if action.kind in STARTS])
@@ -445,6 +539,7 @@ def _reconcile(node, entries, state, only, secrets, purge, check):
         "diff": diff,
         "servers": [row(node, name, seen.get(name) or Seen(name), planned.get(name)) for name in shown],
         "removed": [action.name for action in actions if action.kind == "remove"],
+        "kept": kept if state == "absent" else [],
     }
 
 
@@ -496,7 +591,25 @@ def want(node, entry, secrets):
     if user is not None and user != own and os.getuid() != 0:
         raise FleetError("Server '%s' runs as %s, but this runs as %s, who cannot change users. Use become."
                          % (name, user, own))  # fmt: skip
+    _check_cpus(entry)
     return Wanted(entry, values, user, node.manager.definition(entry, user), config_text(entry["config"]))
+
+
+def _check_cpus(entry):
+    missing = missing_cpus(entry)
+    if missing:
+        raise FleetError(
+            "Server '%s': its cpus %s are not all among this node's, %s are not. Correct cpus of the server, or "
+            "fleet_hardware.cpu_affinity. Nothing was changed." % (entry["name"], entry["cpus"], missing)
+        )
+
+
+def missing_cpus(entry, sysroot=""):
+    """Those of an entry's CPUs that this node does not have, as text; empty where all are there or it names none."""
+    online = read_text(sysroot + "/sys/devices/system/cpu/online")
+    if not entry["cpus"] or not online:
+        return ""
+    return format_cpu_list(parse_cpu_list(entry["cpus"]) - parse_cpu_list(online))
 
 
 def _check_order(wanted):
@@ -531,16 +644,17 @@ def server_ports(entry):
     return ports + [(port, "%s port" % kind) for kind, port in sorted((entry.get("ports") or {}).items()) if port]
 
 
-def _check_ports(node, actions, wanted):
+def _check_ports(node, actions, wanted, seen):
     """FleetError where a port that a start needs is held by something that this run does not stop."""
     ending = {action.name for action in actions if action.kind != "redefine"}
     root = node.paths.root or "/"
+    containers = {name: one.containers for name, one in seen.items()}
     for action in actions:
         if action.kind not in STARTS:
             continue
         entry = wanted[action.name].entry
         for port, what in server_ports(entry):
-            holder = processes.port_holder(entry["bind"], port)
+            holder = port_holder(entry["bind"], port, node.paths.root, containers)
             if holder is None or (holder["root"] == root and holder["server"] in ending):
                 continue
             raise FleetError(
@@ -567,7 +681,8 @@ def _holder_words(holder, root):
 def shared_changes(node):
     """{path: text} of the files that all servers share and that differ from what they should be: the guard's copy and
     the service manager's own."""
-    texts = {node.paths.lib + "/lib/guard.py": inspect.getsource(guard)}
+    texts = {"%s/lib/%s.py" % (node.paths.lib, name): inspect.getsource(module)
+             for name, module in (("container_engine", container_engine), ("guard", guard))}  # fmt: skip
     texts.update(node.manager.shared_files())
     return {path: text for path, text in texts.items() if _digest(read_text(path)) != _digest(text)}
 
@@ -591,7 +706,7 @@ def apply(node, actions, wanted, seen, shared, purge=False):
         problem = node.manager.problem(sorted({wanted[name].user for name in starts} - {None}))
         if problem:
             raise FleetError("Servers cannot be started: %s Nothing was changed." % problem)
-    stop_first = [name for name in starts if seen.get(name) and (seen[name].pids or seen[name].service)]
+    stop_first = [name for name in starts if seen.get(name) and _runs(seen[name])]
 
     with _Staging() as staging:
         if writes or shared:
@@ -616,6 +731,10 @@ def apply(node, actions, wanted, seen, shared, purge=False):
         node.manager.start(order)
     elif ends:
         node.manager.finish()
+
+
+def _runs(seen):
+    return bool(seen.pids or seen.containers or seen.service)
 
 
 def stop(node, names, seen):
@@ -703,7 +822,7 @@ def _stage(node, staging, action, one, owner):
     if one.config is not None:
         staging.add(config_path(entry), one.config)
     for path in entry["directories"].values():
-        _make_folder(path, owner)
+        _make_folder(path, _container_owner(entry) or owner)
 
 
 def _forget_old(node, seen, one):
@@ -733,7 +852,8 @@ def _remove(node, seen, wanted, all_seen, purge):
         if name != seen.name and one.entry and os.path.exists(node.paths.entry(name)):
             shared.update((one.entry.get("directories") or {}).values())
     for path in seen.folders:
-        if not any(_inside(path, other) or _inside(other, path) for other in shared):
+        # one that several shared is gone with the first of them, where none was deployed any more
+        if os.path.isdir(path) and not any(_overlap(path, other) for other in shared):
             _purge(path)
     with contextlib.suppress(OSError):
         os.rmdir("%s/servers/%s" % (node.paths.lib, seen.name))  # only where nothing else is in it
@@ -748,6 +868,10 @@ def _inside(path, folder):
     return os.path.commonpath([os.path.realpath(path), os.path.realpath(folder)]) == os.path.realpath(folder)
 
 
+def _overlap(path, other):
+    return _inside(path, other) or _inside(other, path)
+
+
 def _purge(path):
     """Delete a server's directory; FleetError for one that cannot be a server's own."""
     real = os.path.realpath(path)
@@ -755,6 +879,15 @@ def _purge(path):
     if real.count("/") < 3 or real in homes or os.path.ismount(real):
         raise FleetError("%s is not purged: it looks like more than one server's directory. Delete it yourself." % path)
     shutil.rmtree(real, ignore_errors=False)
+
+
+def _container_owner(entry):
+    """(uid, gid) of the numbers that an entry's container runs as, None where it says nothing."""
+    user = (entry["container"] or {}).get("user")
+    if not user:
+        return None
+    uid, _colon, gid = user.partition(":")
+    return int(uid), int(gid or 0)
 
 
 def _owner(name, user):
@@ -776,14 +909,8 @@ def _make_folder(path, owner=None):
 
     Raises FleetError.
     """
-    missing, folder = [], path
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
     try:
-        for folder in reversed(missing):
-            os.mkdir(folder)
-            os.chmod(folder, 0o755)
+        make_directory(path)
         if owner is not None and (os.stat(path).st_uid, os.stat(path).st_gid) != owner:
             os.chown(path, owner[0], owner[1])
     except OSError as error:

@@ -102,29 +102,33 @@ def _manager(family):
     return next((argv for argv in MANAGERS[family] if shutil.which(argv[0])), MANAGERS[family][0])
 
 
-def _run(argv):
-    """(exit status, last lines of the output) of a package manager."""
-    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C")
+def run_manager(argv, environment=None, seconds=None, lines=8):
+    """(exit status, last lines of the output) of a package manager and its kin, in an English locale, asking nothing.
+
+    Status 124: no end after `seconds`; 127: it cannot be run.
+    """
+    seconds = seconds or INSTALL_TIMEOUT_S
+    variables = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C", **(environment or {})}
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-            text=True, errors="replace", timeout=INSTALL_TIMEOUT_S, check=False,
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=variables,
+            text=True, errors="replace", timeout=seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return 124, "no end after %d s" % INSTALL_TIMEOUT_S
+        return 124, "no end after %d s" % seconds
     except OSError as error:
         return 127, error.strerror
-    return done.returncode, "\n".join(done.stdout.strip().splitlines()[-5:])
+    return done.returncode, "\n".join(done.stdout.strip().splitlines()[-lines:])
 
 
-def _install(family, packages):
+def install_packages(family, packages):
     """Install `packages` with the family's manager; FleetError with its last words where that fails."""
     argv = _manager(family)
-    status, output = _run([*argv, *packages])
+    status, output = run_manager([*argv, *packages])
     if status and family == "debian":
         # A fresh image has no package lists, or old ones that name files which are gone.
-        _run(["apt-get", "update"])
-        status, output = _run([*argv, *packages])
+        run_manager(["apt-get", "update"])
+        status, output = run_manager([*argv, *packages])
     if status:
         raise FleetError(
             "Installing %s failed: '%s' ended with %d: %s"
@@ -165,7 +169,7 @@ def ensure_libraries(libraries, check_mode=False, search_paths=(), sysroot=""):
             missing=missing,
         )
     if not check_mode:
-        _install(family, packages)
+        install_packages(family, packages)
         still = missing_libraries(missing, search_paths)
         if still:
             raise FleetError(

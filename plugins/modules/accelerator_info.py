@@ -12,12 +12,14 @@ description:
   - Reads what hardware a node can run inference servers on, and changes nothing.
   - A CPU has one device for each NUMA node. Its cores and memory are what this process may use, by its affinity and by
     its cgroup's limits. Where that is less than the machine has, a warning says why.
+  - A Trainium chip is a device. It is asked of C(neuron-ls), and of the driver's files where that is not installed;
+    nothing is concluded from the instance type.
 options:
   vendor:
     description:
       - Which kind of accelerator to look for. V(auto) takes the first that is present.
     type: str
-    choices: [auto, cpu]
+    choices: [auto, neuron, cpu]
     default: auto
 attributes:
   check_mode:
@@ -72,6 +74,16 @@ driver:
   returned: success
   type: str
   sample: null
+runtime:
+  description: Version of the vendor's library beside the driver. Null where there is none.
+  returned: success
+  type: str
+  sample: null
+lnc:
+  description: Physical cores in a logical one. Null where there are no logical cores, or nothing tells.
+  returned: success
+  type: int
+  sample: null
 flags:
   description: Instruction sets and features, sorted.
   returned: success
@@ -91,10 +103,12 @@ devices:
       description: Its memory in MiB. Null where it cannot be read.
       type: int
     cores:
-      description: Cores that can be used. For a CPU these are logical CPUs.
+      description:
+        - Cores that can be used. For a CPU these are logical CPUs, for Trainium logical NeuronCores, or physical ones
+          where RV(lnc) is null.
       type: int
     numa:
-      description: The NUMA node that it is at. Null where the kernel names none.
+      description: The NUMA node that it is at. Null where that is not told.
       type: int
     cpus:
       description: The CPUs beside it.
@@ -106,8 +120,14 @@ devices:
       description: Processes that have it open, as C(pid) and C(command).
       type: list
       elements: dict
+    core_ids:
+      description:
+        - The numbers that a plan entry's C(devices) uses, where servers are given parts of a device. Empty where
+          nothing tells which they are.
+      type: list
+      elements: int
   sample:
-    - {id: 0, memory_mib: 32768, cores: 4, numa: 0, cpus: 0-3, health: ok, holders: []}
+    - {id: 0, memory_mib: 32768, cores: 4, numa: 0, cpus: 0-3, health: ok, holders: [], core_ids: []}
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -117,7 +137,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 
 def main():
     module = AnsibleModule(
-        argument_spec={"vendor": {"type": "str", "choices": ["auto", "cpu"], "default": "auto"}},
+        argument_spec={"vendor": {"type": "str", "choices": ["auto", "neuron", "cpu"], "default": "auto"}},
         supports_check_mode=True,
     )
     try:

@@ -122,6 +122,13 @@ options:
         Empty where nothing is. For the action plugin.
     type: str
     default: ""
+  problem:
+    description:
+      - What went wrong before the servers are asked, such as that one never became ready. The host's report tells it
+        and is not good, whatever the servers answer; the task itself fails by their answers alone. For the action
+        plugin.
+    type: str
+    default: ""
 attributes:
   check_mode:
     support: full
@@ -287,6 +294,7 @@ def main():
             "reports_dir": {"type": "path", "default": ""},
             "deployment": {"type": "dict", "default": {}},
             "simulated": {"type": "str", "default": ""},
+            "problem": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )

@@ -13,6 +13,8 @@ description:
   - A server is ready when it runs the planned entry, its health path answers 200, its model is listed, and one short
     chat completion comes back through its own port. Prefill and decode workers, which clients do not talk to, are ready
     with the health path alone.
+  - A server that listens on all addresses where the plan binds it to one is not ready; it would serve whoever reaches
+    the node. That is seen in C(/proc/net/tcp) and C(/proc/net/tcp6), for the port that clients talk to.
   - RV(final) says that more waiting is no use.
 options:
   timeout:

@@ -15,6 +15,8 @@ description:
     after those that start after it), is sent to the whole process group or cgroup, TERM and then KILL, and is proven by
     the absence of processes and the free port.
   - All new files are checked and written beside the old ones, and ports are looked up, before anything is stopped.
+  - A server whose weights were mended or updated since it was started is restarted. The guard notes at the start what
+    the manifest beside them says; without a manifest there is nothing to compare.
   - A server restarts by itself when it ends, up to five times within ten start budgets; then it is C(failed), and the
     next run with O(state=started) starts it again.
 options:
@@ -39,7 +41,13 @@ options:
   purge:
     description:
       - With O(state=absent), also delete the directories of the servers (work, compile, artifact, cache) that no other
-        server here uses.
+        server here uses. An artifact outside the root's own C(var/lib/inference-fleet), or on a file system of its own,
+        stays, since it may be that of a whole fleet, which other nodes mount.
+    type: bool
+    default: false
+  purge_artifacts:
+    description:
+      - With O(purge=true), also delete artifacts outside the root's own folder, for all nodes that mount them.
     type: bool
     default: false
 extends_documentation_fragment:
@@ -113,7 +121,7 @@ servers:
       type: int
       sample: 0
     pid:
-      description: The engine's process.
+      description: The engine's process; of a server in a container that of the container engine's client.
       type: int
       sample: 4711
     hash:
@@ -129,6 +137,28 @@ servers:
       type: list
       elements: str
       sample: []
+answering:
+  description:
+    - Whether nothing was changed and every server runs and answers 200 on its health path. That is no verdict; it only
+      tells that M(inference.fleet.engine_ready) has nothing to wait for.
+  returned: success
+  type: bool
+  sample: false
+held:
+  description:
+    - Processes that hold an accelerator of the stopped servers and are none of ours, C(pid), C(command), C(user) and
+      C(devices). What was left of the servers themselves was ended. On a CPU there is nothing to hold.
+    - Null where the devices could not be asked, since the driver is broken, not loaded or not there; a warning says so.
+  returned: with O(state=stopped) and O(state=absent), outside check mode
+  type: list
+  elements: dict
+  sample: []
+kept:
+  description: Directories of artifacts that O(purge) left, see O(purge_artifacts).
+  returned: success
+  type: list
+  elements: str
+  sample: []
 removed:
   description: Names of the servers that were removed, strays included.
   returned: success
@@ -138,9 +168,13 @@ removed:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.fleet.plugins.module_utils import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import NODE_ARGUMENTS, node_of
+from ansible_collections.inference.fleet.plugins.module_utils.readiness import all_answer
 from ansible_collections.inference.fleet.plugins.module_utils.servers import reconcile
+
+HEALTH_S = 5
 
 
 def main():
@@ -149,6 +183,7 @@ def main():
         "secrets": {"type": "dict", "no_log": True},
         "user": {"type": "str"},
         "purge": {"type": "bool", "default": False},
+        "purge_artifacts": {"type": "bool", "default": False},
     }
     arguments.update(NODE_ARGUMENTS)
     module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
@@ -161,11 +196,41 @@ def main():
             only=params["only"],
             secrets=params["secrets"],
             purge=params["purge"],
+            purge_artifacts=params["purge_artifacts"],
             check=module.check_mode,
         )
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
+    if params["state"] in ("stopped", "absent") and not module.check_mode:
+        _free_devices(module, result)
+    result["answering"] = not result["changed"] and _all_answer(params["servers"], result["servers"])
     module.exit_json(**result)
+
+
+def _free_devices(module, result):
+    """Prove that the stopped servers hold no device; what others hold is told."""
+    names = {row["name"] for row in result["servers"]}
+    entries = [entry for entry in module.params["servers"] if entry["name"] in names]
+    try:
+        result["held"], unknown = device_holders.release(entries, module.params["root"].rstrip("/"))
+    except FleetError as error:
+        module.fail_json(msg=error.message, **dict(result, **error.details))
+    if unknown:
+        module.warn(
+            "The servers are stopped and none of their processes is left; the devices could not be asked whether "
+            "somebody holds them: %s" % unknown
+        )
+    for holder in result["held"] or ():
+        module.warn(
+            "The servers are stopped, and yet %s holds what was theirs; it is none of ours. End it, or leave it the "
+            "device." % device_holders.describe(holder)
+        )
+
+
+def _all_answer(entries, rows):
+    running = {row["name"] for row in rows if row["state"] == "running"}
+    named = [entry for entry in entries if entry["name"] in {row["name"] for row in rows}]
+    return all(entry["name"] in running for entry in named) and all_answer(named, HEALTH_S)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ servers:
       type: int
       sample: 1990
     pid:
-      description: The engine's process.
+      description: The engine's process; of a server in a container that of the container engine's client.
       type: int
       sample: 4711
     port:

@@ -12,6 +12,7 @@ version_added: 0.1.0
 description:
   - Makes the system account that servers run as, and the folders that several parts of the collection share.
   - An account and folders that are there keep what they have.
+  - A record below the folders says which accounts were made here.
 options:
   root:
     description:
@@ -24,6 +25,19 @@ options:
       - Name of the system account, which has a group of the same name and cannot log in.
       - By default none is made, and servers run as whoever connects.
     type: str
+  state:
+    description:
+      - V(absent) removes the accounts that were made here, and the collection's folders with all that is in them. The
+        servers must have been stopped. Accounts that were there before stay, and so does what is mounted in those
+        folders, which other nodes may have too.
+    type: str
+    default: present
+    choices: [present, absent]
+  keep:
+    description: Paths that O(state=absent) must not touch. They stay with the folders above them.
+    type: list
+    elements: path
+    default: []
 attributes:
   check_mode:
     support: full
@@ -46,15 +60,19 @@ EXAMPLES = r"""
 - name: All below a folder of one's own
   inference.fleet.node_layout:
     root: "{{ ansible_facts.env.HOME }}/fleet"
+
+- name: Nothing of it is left
+  inference.fleet.node_layout:
+    state: absent
 """
 
 RETURN = r"""
 user:
-  description: As in O(user).
+  description: As in O(user); null with O(state=absent).
   type: str
   returned: success
 directories:
-  description: The folders.
+  description: The folders; none with O(state=absent).
   type: list
   elements: str
   returned: success
@@ -70,15 +88,20 @@ def main():
         argument_spec={
             "root": {"type": "str", "default": ""},
             "user": {"type": "str"},
+            "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
+            "keep": {"type": "list", "elements": "path", "default": []},
         },
         supports_check_mode=True,
     )
+    params = module.params
     try:
-        module.exit_json(
-            **node_layout.ensure(module.params["root"], module.params["user"] or None, check_mode=module.check_mode)
-        )
+        if params["state"] == "absent":
+            result = node_layout.remove(params["root"], params["keep"], check_mode=module.check_mode)
+        else:
+            result = node_layout.ensure(params["root"], params["user"] or None, check_mode=module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ description:
   - Checks the Python, write access below the root, the hardware against what the inventory declares, the CPU's flags,
     shared libraries, the planned ports, memory and disk. It fails with all problems in one message, and never changes
     anything.
+  - On Trainium it also looks for processes that hold the cores, for vLLM in the machine image's environment, into a
+    start script, at compiled artifacts, and at an EAGLE3 draft, so that nothing is compiled in vain.
+  - A server whose CPUs are not beside its devices, by what the node reports of them, is warned of.
   - A port that is held by the same server of the same root is no problem, nor is one that belongs to a server which
     this run moves or removes.
 options:
@@ -63,6 +66,11 @@ options:
         description:
           - Memory of one device in GiB. On a CPU the node must have O(hardware.count) times as much.
         type: float
+      cpu_affinity:
+        description:
+          - Devices to the CPUs near them. The plan has made the servers' C(cpus) of it; those are what is compared with
+            what the node reports.
+        type: dict
   needs:
     description:
       - What the recipe needs. Every need is checked, or refused where the platform cannot have it.
@@ -124,6 +132,12 @@ options:
     description:
       - The recipe's model, with its paths resolved. One whose C(source) is C(path) must be in its directory already, a
         whole gpt_oss checkpoint of the right format, with its draft model; others come later.
+      - An EAGLE3 draft for NxD Inference on Trainium must be of the one architecture that this engine runs, by its
+        configuration and the names and shapes of its tensors.
+    type: dict
+  venv:
+    description:
+      - The recipe's environment. On Trainium one whose C(create) is false must be there, with vLLM in it.
     type: dict
 attributes:
   check_mode:
@@ -165,7 +179,8 @@ EXAMPLES = r"""
 RETURN = r"""
 accelerators:
   description:
-    - What the node has, as M(inference.fleet.accelerator_info) returns it, with C(warnings) in it.
+    - What the node has, as M(inference.fleet.accelerator_info) returns it, with C(warnings) in it. Null on a node whose
+      driver the platform's role is yet to install.
   returned: success
   type: dict
   sample:
@@ -191,6 +206,12 @@ problems:
     message:
       description: What is wrong and what to do.
       type: str
+unchecked:
+  description: What could not be checked, since the node does not tell it. Also given as warnings.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -213,6 +234,7 @@ def main():
                     "cores": {"type": "int"},
                     "lnc": {"type": "int"},
                     "memory_gib": {"type": "float"},
+                    "cpu_affinity": {"type": "dict"},
                 },
             },
             "needs": {
@@ -232,6 +254,7 @@ def main():
             "installable": {"type": "list", "elements": "str", "default": []},
             "satisfied_by": {"type": "list", "elements": "path", "default": []},
             "model": {"type": "dict"},
+            "venv": {"type": "dict"},
         },
         supports_check_mode=True,
     )
@@ -239,6 +262,8 @@ def main():
         result = preflight(**module.params)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
+    for sentence in result.pop("warnings") + result["unchecked"]:
+        module.warn(sentence)
     module.exit_json(**result)
 
 

@@ -14,7 +14,8 @@ description:
     planned too.
   - All mistakes of the fleet are told in one error.
   - Weights and KV cache of each server are counted against the memory of its devices. What cannot run is an error, what
-    may not fit is a warning.
+    may not fit is a warning. The variable C(fleet_capacity), V(refuse) by default, makes a warning of such an error for
+    the hosts where it is V(warn).
 options:
   hosts:
     description: Hosts to plan. All hosts of the inventory by default, whatever C(--limit) says.

@@ -180,6 +180,7 @@ stderr:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import python_environment
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import url_secrets
 
 
 def main():
@@ -210,7 +211,7 @@ def main():
         },
         supports_check_mode=True,
     )
-    module.no_log_values.update(python_environment.url_secrets(module.params))
+    module.no_log_values.update(url_secrets(module.params))
     try:
         wanted = python_environment.from_parameters(module.params)
         module.exit_json(**python_environment.ensure(wanted, check_mode=module.check_mode))

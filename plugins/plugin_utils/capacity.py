@@ -11,12 +11,12 @@ weights out, peak activations); it decides about warnings and is what people are
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import math
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import BF16, MODELS, Model
 
 GIB = 2**30
@@ -72,8 +72,7 @@ class Server:
     memory: bytes of one device as the engine sees it, None where nobody declared them. budget: how the engine sizes
     its KV cache, "utilization" (vLLM), "free" (TensorRT-LLM), "contiguous" (NxD Inference), "capped" (vLLM Neuron) or
     "bytes" (given, cache_bytes). max_len None: the engine chooses it. kv_bytes: of one element. windowed: whether
-    sliding layers keep their window only. buffer_tokens: of Dynamo's KV transfer. concurrency: requests at once that
-    the recipe's benchmark sends to all ``copies`` equal servers of the host.
+    sliding layers keep their window only. buffer_tokens: of Dynamo's KV transfer.
     """
 
     model: Model
@@ -97,8 +96,6 @@ class Server:
     draft: bool = False
     buffer_tokens: int = 0
     sequence: int = SEQUENCE
-    concurrency: int | None = None
-    copies: int = 1
 
     @property
     def attention_degree(self):
@@ -340,7 +337,7 @@ def assess(server):
     """The verdict on a Server; equal ones are computed once, so treat the result as read-only.
 
     Returns {"ok", "verdict", "text", "warnings", "refusal", "memory_gib", "weights_gib", "kv_gib", "tokens",
-    "requests", "sequence", "max_seqs", "max_len", "ranks", "concurrency"}. verdict: "ok", "warning", "error" (refusal
+    "requests", "sequence", "max_seqs", "max_len", "ranks"}. verdict: "ok", "warning", "error" (refusal
     says why) or "not checked". ok: true for ok, null for not checked, else false. Sizes are of one device, in GiB;
     tokens and requests (of ``sequence`` tokens) are of one rank.
     """
@@ -363,7 +360,6 @@ def assess(server):
         "max_seqs": server.max_seqs,
         "max_len": server.max_len,
         "ranks": server.ranks,
-        "concurrency": server.concurrency,
     }
 
 
@@ -414,21 +410,6 @@ def _warnings(server, weights, activations, budget, tokens, requests):
                 "%s %g leaves %s of a device for peaks. Lower it to 0.8 or 0.7, or lower %s or %s."
                 % (fraction, server.fraction, gib(budget * (1 - server.fraction) / server.fraction), sequences, length)
             )
-    taken = server.max_seqs * server.ranks * server.copies
-    if server.concurrency and server.concurrency > taken:
-        found.append(
-            "%d requests at once are expected, but %s %d%s%s takes %d; the others wait, which counts as latency. "
-            "Raise %s or lower the benchmark's concurrency."
-            % (
-                server.concurrency,
-                sequences,
-                server.max_seqs,
-                " x %d ranks" % server.ranks if server.ranks > 1 else "",
-                " x %d servers" % server.copies if server.copies > 1 else "",
-                taken,
-                sequences,
-            )
-        )
     return found
 
 
@@ -481,11 +462,10 @@ def _degree(values, names):
     return number
 
 
-def server_of(entry, deployment, hardware, copies=1, on_host=1):
+def server_of(entry, deployment, hardware, on_host=1):
     """The Server of a plan entry, or None for one without devices (a frontend). _Unreadable says what is in the way.
 
-    deployment: the resolved recipe. hardware: Hardware. copies: equal servers of this host.
-    on_host: all servers of it.
+    deployment: the resolved recipe. hardware: Hardware. on_host: all servers of this host.
     """
     if not entry["devices"]:
         return None
@@ -503,9 +483,6 @@ def server_of(entry, deployment, hardware, copies=1, on_host=1):
     longest = settings["max_len"] or model.max_len
     lengths = [benchmark.get(key) for key in ("input_tokens", "output_tokens")]
     sequence = sum(lengths) if all(isinstance(length, int) for length in lengths) else SEQUENCE
-    concurrency = benchmark.get("concurrency")
-    if isinstance(concurrency, list):
-        concurrency = max((one for one in concurrency if isinstance(one, int)), default=None)
     weights_format = deployment["model"]["format"]
     if hardware.accelerator == "trainium2":
         weights_format = "bf16"  # Trainium2 computes no MXFP4; the engines unpack it (vLLM Neuron, gpt-oss recipe)
@@ -516,9 +493,6 @@ def server_of(entry, deployment, hardware, copies=1, on_host=1):
         memory=rank_memory(hardware, on_host),
         draft=bool(deployment["model"].get("draft")),
         sequence=max(1, min(sequence, longest)),
-        # a prefill worker hands each request on, so what it takes at once limits nobody
-        concurrency=concurrency if isinstance(concurrency, int) and entry["role"] != "prefill" else None,
-        copies=copies,
         **settings,
     )
 
@@ -621,26 +595,91 @@ def _trtllm(values, content, entry, hardware, model):
 def check(entries, deployment, hardware):
     """The capacity of a host's servers: [{"server", …}], assess() for each entry that has devices.
 
-    Raises FleetError with a sentence for each shape of server that cannot run.
+    Whether the host takes as many requests at once as are expected is told by a warning of each server that answers.
     """
-    groups = {}
+    entries = [entry for entry in entries if entry["devices"]]
+    result, answering = [], []
     for entry in entries:
-        if entry["devices"]:
-            groups.setdefault((entry["role"], entry["name"].rpartition("-")[0]), []).append(entry)
-    on_host = sum(len(group) for group in groups.values())
-    result, refused = [], {}
-    for group in groups.values():
-        for entry in group:
-            try:
-                found = assess(server_of(entry, deployment, hardware, len(group), on_host))
-            except _Unreadable as error:
-                found = {"ok": None, "verdict": "not checked", "text": str(error), "warnings": [], "refusal": None}
-            if found["refusal"]:
-                refused.setdefault(found["refusal"], []).append(entry["name"])
-            result.append({"server": entry["name"], **found})
-    if refused:
-        raise FleetError(" ".join("%s: %s" % (servers_text(names), sentence) for sentence, names in refused.items()))
+        server = None
+        try:
+            server = server_of(entry, deployment, hardware, len(entries))
+            found = {**assess(server)}
+        except _Unreadable as error:
+            found = {"ok": None, "verdict": "not checked", "text": str(error), "warnings": [], "refusal": None}
+        result.append({"server": entry["name"], **found})
+        if entry["role"] != "prefill":  # it hands each request on, so what it takes at once limits nobody
+            answering.append((server, result[-1]))
+    warning = _waiting(_concurrency(deployment), [server for server, _item in answering])
+    for _server, item in answering if warning else ():
+        item["warnings"] = [*item["warnings"], warning]
+        if item["refusal"] is None:
+            item.update(ok=False, verdict="warning")
     return result
+
+
+def refusals(found):
+    """What cannot run of check()'s result, in sentences; "" where all can."""
+    refused = {}
+    for item in found:
+        if item["refusal"]:
+            refused.setdefault(item["refusal"], []).append(item["server"])
+    return " ".join("%s: %s" % (servers_text(names), sentence) for sentence, names in refused.items())
+
+
+def overruled(found):
+    """check()'s result with refusals as warnings: somebody knows better (fleet_capacity: warn)."""
+    return [
+        {
+            **item,
+            "warnings": [*item["warnings"], item["refusal"] + " Tried all the same, as fleet_capacity is warn."],
+            "verdict": "warning",
+            "refusal": None,
+        }
+        if item["refusal"]
+        else item
+        for item in found
+    ]
+
+
+def _concurrency(deployment):
+    """Requests at once that the recipe's benchmark sends to the servers of a host, at most; None where it has none."""
+    concurrency = (deployment.get("benchmark") or {}).get("concurrency")
+    if isinstance(concurrency, list):
+        concurrency = max((one for one in concurrency if isinstance(one, int)), default=None)
+    return concurrency if isinstance(concurrency, int) else None
+
+
+def _waiting(expected, servers):
+    """The sentence that says that fewer requests are taken at once than are expected, or None.
+
+    servers: all that answer on a host; None among them is one that cannot be read, and then nothing is certain.
+    """
+    if not expected or not servers or None in servers:
+        return None
+    taken = sum(server.max_seqs * server.ranks for server in servers)
+    if expected <= taken:
+        return None
+    kinds = collections.Counter((NAMES[server.budget][0], server.max_seqs, server.ranks) for server in servers)
+    return (
+        "%d requests at once are expected, but %s %s %d; the others wait, which counts as latency. "
+        "Raise %s or lower the benchmark's concurrency."
+        % (
+            expected,
+            " + ".join(
+                "%s %d%s%s"
+                % (
+                    sequences,
+                    number,
+                    " x %d ranks" % ranks if ranks > 1 else "",
+                    " x %d servers" % copies if copies > 1 else "",
+                )
+                for (sequences, number, ranks), copies in kinds.items()
+            ),
+            "takes" if len(kinds) == 1 else "take",
+            taken,
+            " and ".join(dict.fromkeys(sequences for sequences, _number, _ranks in kinds)),
+        )
+    )
 
 
 def servers_text(names):

@@ -8,23 +8,35 @@ from __future__ import annotations
 import difflib
 import os
 
+from ansible_collections.inference.fleet.plugins.module_utils.container_engine import ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils import capacity, overrides, plan, recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils import (
+    capacity,
+    container_launch,
+    overrides,
+    plan,
+    recipes,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
 
 PLATFORM_GROUPS = ("cpu", "neuron", "nvidia", "ascend")
 ENGINE_GROUPS = ("vllm", "trtllm", "dynamo")
+CAPACITY = ("refuse", "warn")  # fleet_capacity: what is done about servers that cannot fit
 # Shared variables of the collection; those of roles carry the role's name instead.
 KNOWN = (
     "fleet_bind_address",
     "fleet_ca_bundle",
+    "fleet_capacity",
+    "fleet_container_engine",
     "fleet_hardware",
     "fleet_override",
     "fleet_pip_index_url",
     "fleet_plan_file",
     "fleet_proxy_env",
     "fleet_purge",
+    "fleet_purge_artifacts",
+    "fleet_purge_images",
     "fleet_recipe",
     "fleet_recipe_paths",
     "fleet_registry_auth",
@@ -96,10 +108,11 @@ def check_names(variables):
                 raise FleetError("variable %s is unknown; did you mean %s?" % (name, close[0]))
 
 
-def plan_one(host, variables, groups=(), inventory_sources=()):
+def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False):
     """(entries, deployment, capacity) of one host; ([], None, []) where no fleet_recipe is set. Raises FleetError.
 
-    variables: HostVariables. groups: names of the host's groups. inventory_sources: paths given with -i.
+    variables: HostVariables. groups: names of the host's groups. inventory_sources: paths given with -i. deploys:
+    whether servers that cannot fit are a mistake; who stops them, or reads their logs, need not care.
     """
     check_names(variables)
     name = variables.get("fleet_recipe")
@@ -128,6 +141,12 @@ def plan_one(host, variables, groups=(), inventory_sources=()):
     root = variables.get("fleet_root", "")
     if root and not str(root).startswith("/"):
         raise FleetError("fleet_root is %s; allowed: an absolute path, or empty for the system's own." % show(root))
+    engine = variables.get("fleet_container_engine", container_launch.DEFAULT_ENGINE)
+    if engine not in ENGINES:
+        raise FleetError("fleet_container_engine is %s; allowed: %s." % (show(engine), ", ".join(ENGINES)))
+    rule = variables.get("fleet_capacity", CAPACITY[0])
+    if rule not in CAPACITY:
+        raise FleetError("fleet_capacity is %s; allowed: %s." % (show(rule), ", ".join(CAPACITY)))
     site = plan.Site(
         root=str(root or "").rstrip("/"),
         bind=str(variables.get("fleet_bind_address", "127.0.0.1")),
@@ -136,27 +155,34 @@ def plan_one(host, variables, groups=(), inventory_sources=()):
             for key, secret in sorted(recipe.get("secrets", {}).items())
             if secret
         ),
+        container_engine=engine,
     )
     try:
         entries, deployment = plan.plan_host(host, recipe, hardware, site), plan.deployment(recipe, site, host)
-        return entries, deployment, capacity.check(entries, deployment, hardware)
+        fits = capacity.check(entries, deployment, hardware)
+        if rule == "warn":
+            fits = capacity.overruled(fits)
+        refused = capacity.refusals(fits) if deploys else ""
+        if refused:
+            raise FleetError(refused + " Where this count is wrong, fleet_capacity: warn overrules it.")
+        return entries, deployment, fits
     except FleetError as error:
         used = [name for name, layer in layers if layer]
         raise FleetError("%s%s: %s" % (label, " with " + ", ".join(used) if used else "", error.message)) from error
 
 
-def plan_fleet(hosts, variables_of, groups_of, inventory_sources=()):
+def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=False):
     """{host: {"servers": entries, "deployment": resolved recipe or None, "capacity": […]}} for all ``hosts``, in order.
 
     capacity: whether each server fits into the memory of its devices, see capacity.check.
-    variables_of(host) -> mapping, groups_of(host) -> names. One FleetError tells every mistake of the fleet, equal
-    ones of several hosts once.
+    variables_of(host) -> mapping, groups_of(host) -> names. deploys: see plan_one. One FleetError tells every mistake
+    of the fleet, equal ones of several hosts once.
     """
     planned, mistakes = {}, {}
     for host in hosts:
         try:
             entries, deployment, fits = plan_one(
-                host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources
+                host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources, deploys
             )
         except FleetError as error:
             mistakes.setdefault(error.message, []).append(host)
@@ -171,7 +197,7 @@ def _hosts_text(hosts):
     return ", ".join(hosts[:3]) + (" and %d more" % (len(hosts) - 3) if len(hosts) > 3 else "")
 
 
-def plan_inventory(hosts, variables):
+def plan_inventory(hosts, variables, deploys=False):
     """plan_fleet of inventory hosts, read from the variables that ansible gives a task (hostvars and the sources)."""
     hostvars = variables["hostvars"]
     return plan_fleet(
@@ -179,7 +205,19 @@ def plan_inventory(hosts, variables):
         lambda host: hostvars[host],
         lambda host: hostvars[host]["group_names"],
         [str(source) for source in variables.get("ansible_inventory_sources") or []],
+        deploys,
     )
+
+
+def plan_each(hosts, variables):
+    """{host: its part of plan_fleet(), or None where it cannot be planned} of those that have servers, or should."""
+    planned = {}
+    for host in hosts:
+        try:
+            planned[host] = plan_inventory([host], variables)[host]
+        except FleetError:
+            planned[host] = None  # whoever is to do something with it says what is wrong
+    return {host: item for host, item in planned.items() if item is None or item["servers"]}
 
 
 def plan_table(planned):
@@ -224,10 +262,13 @@ def capacity_table(planned):
 
 
 def capacity_warnings(planned):
-    """What may not fit, as sentences for people; equal ones of several hosts once."""
+    """What may not fit, as sentences for people; equal ones of several servers, and of several hosts, once."""
     found = {}
     for host, item in planned.items():
-        for names, fits in capacity.grouped(item["capacity"]):
+        warned = {}
+        for fits in item["capacity"]:
             for warning in fits["warnings"]:
-                found.setdefault("%s: %s" % (capacity.servers_text(names), warning), []).append(host)
+                warned.setdefault(warning, []).append(fits["server"])
+        for warning, names in warned.items():
+            found.setdefault("%s: %s" % (capacity.servers_text(names), warning), []).append(host)
     return ["%s: %s" % (_hosts_text(hosts), text) for text, hosts in found.items()]

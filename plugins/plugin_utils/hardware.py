@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
 
@@ -34,12 +35,15 @@ ACCELERATORS = {
     "ascend-a2": Accelerator("ascend", memory_gib=64),
     "ascend-a3": Accelerator("ascend", memory_gib=64),
 }
-KEYS = ("accelerator", "count", "cores", "lnc", "memory_gib")
+KEYS = ("accelerator", "count", "cores", "lnc", "memory_gib", "cpu_affinity")
 
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """What the inventory declares of a node: ``count`` devices of ``cores`` physical cores each, at ``lnc``."""
+    """What the inventory declares of a node: ``count`` devices of ``cores`` physical cores each, at ``lnc``.
+
+    cpu_affinity: (number of a device or logical core, CPUs near it as text) for each that is declared.
+    """
 
     accelerator: str
     platform: str
@@ -47,6 +51,7 @@ class Hardware:
     cores: int
     lnc: int
     memory_gib: float
+    cpu_affinity: tuple = ()
 
     @property
     def units(self):
@@ -110,4 +115,24 @@ def parse_hardware(declared, where):
         )
     memory = declared.get("memory_gib", kind.memory_gib)
     memory = _number(where, "memory_gib", memory, float) if memory else 0.0
-    return Hardware(name, kind.platform, count, cores, lnc, memory)
+    return Hardware(name, kind.platform, count, cores, lnc, memory, _affinity(where, declared.get("cpu_affinity")))
+
+
+def _affinity(where, declared):
+    """((device, CPUs as text), …) of {"0-3": "0-47,96-143"}: keys are devices, or ranges of them."""
+    if declared is None:
+        return ()
+    found = {}
+    try:
+        for devices, cpus in declared.items():
+            parse_cpu_list(str(cpus))
+            for device in parse_cpu_list(str(devices)):
+                if device in found:
+                    raise FleetError("%s: fleet_hardware.cpu_affinity has the device %d twice." % (where, device))
+                found[device] = str(cpus)
+    except (AttributeError, ValueError):
+        raise FleetError(
+            "%s: fleet_hardware.cpu_affinity is %s; allowed: a mapping of devices to the CPUs near them, for example "
+            '{"0-3": "0-47,96-143", "4-7": "48-95,144-191"}.' % (where, show(declared))
+        ) from None
+    return tuple(sorted(found.items()))

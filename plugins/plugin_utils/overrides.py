@@ -12,7 +12,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema impo
 
 VARIABLE = re.compile(r"^fleet_override(_\w+)?$")
 # A null in these of a group or an instance removes what the recipe says for all servers; the plan does that.
-KEPT = ("arguments", "environment")
+KEPT = ("arguments", "environment", "container")
 
 
 def override_names(variables):

@@ -16,6 +16,7 @@ import shlex
 import urllib.parse
 
 from ansible_collections.inference.fleet.plugins.module_utils.acceptance.probes import is_standin
+from ansible_collections.inference.fleet.plugins.module_utils.acceptance.runner import PROBED_ROLES
 
 try:
     import jinja2
@@ -37,7 +38,7 @@ CAUSE = 1000
 NAME = 200  # longest name, address or version; what is longer is no such thing
 CARDS, PLACES = 40, 24  # so many kinds of failures are told one by one, so many servers are named with each
 SIZES = (0, 30, 100, 300, 1000, 3000, 10000)  # ms up to which the bar of a probe's time has its lengths
-OLD = datetime.timedelta(hours=1)
+OLD = datetime.timedelta(hours=1)  # where the report knows of no run, a verdict so much older than the newest is old
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905 - twelve lines otherwise
 DATE = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -124,16 +125,19 @@ def view(report):
     reports = {name: _mapping(report["hosts"][name]) for name in names}
     limit = _failed_limit(reports.values())
     newest = max(filter(None, (_time(value.get("generated")) for value in reports.values())), default=None)
+    began = _time(_mapping(report.get("run")).get("began"))
+    latest, grace = (began, datetime.timedelta()) if began else (newest, OLD)
     hosts = []
     for name in names:
-        hosts.append(_host(name, reports[name], len(hosts), newest, limit))
+        hosts.append(_host(name, reports[name], len(hosts), latest, grace, limit))
     servers = [server for host in hosts for server in host["servers"]]
     for number, server in enumerate(servers):
         server["id"] = "s%d" % number
     counts = {state: sum(server["state"] == state for server in servers) for state in ORDER}
-    state = FAILED if counts[FAILED] else PASSED if servers and counts[PASSED] == len(servers) else UNKNOWN
+    passed = bool(servers) and counts[PASSED] == len(servers) and not any(host["missing"] for host in hosts)
+    failed = counts[FAILED] or any(host["state"] == FAILED for host in hosts)
     return {
-        "state": state,
+        "state": FAILED if failed else PASSED if passed else UNKNOWN,
         "headline": "%d of %s verified" % (counts[PASSED], _count(len(servers), "server")),
         "counts": counts,
         "total": len(servers),
@@ -141,7 +145,8 @@ def view(report):
         "measured": sum(server["measured"] for server in servers),
         "generated": _when(report.get("generated")),
         "on": _on(hosts, servers),
-        "notes": _notes(hosts, servers),
+        "notes": _notes(hosts, servers, began),
+        "problems": _problems(hosts),
         **_failures(servers),
         # the overview keeps the inventory's order, so that a host is where it was the last time
         "overview": [host for host in hosts if host["servers"]],
@@ -162,27 +167,41 @@ def view(report):
     }
 
 
-def _host(name, report, number, newest, limit):
+def _host(name, report, number, latest, grace, limit):
     deployed = _mapping(report.get("deployed"))
     planned = {_text(entry.get("name")): entry for entry in _mappings(deployed.get("servers"))}
     full = _mapping(report.get("last_full"))
     before = {_text(verdict.get("server")): verdict for verdict in _mappings(full.get("verdicts"))}
+    model = _mapping(deployed.get("model"))
+    missing = _mapping(report.get("missing"))
+    verdicts = _mappings(report.get("verdicts"))
+    if missing:
+        verdicts = [
+            _not_asked(entry, model)
+            for entry in planned.values()
+            if entry.get("port") and _text(entry.get("role")) in PROBED_ROLES
+        ]
     servers = []
-    for verdict in _mappings(report.get("verdicts")):
+    for verdict in verdicts:
         key = _text(verdict.get("server"))
         servers.append(_server(name, verdict, _mapping(planned.pop(key, None)), limit))
         servers[-1]["full"] = _full(full, before[key], verdict, limit) if key in before else None
-    model = _mapping(deployed.get("model"))
     time = _time(report.get("generated"))
+    problem = _text(report.get("problem"), LONGEST)
+    last = _mapping(missing.get("last"))
     return {
         "id": "h%d" % number,
         "name": _text(name),
-        "file": _file(name),
-        "state": min((server["state"] for server in servers), key=ORDER.get, default=UNKNOWN),
+        "file": _file(name) if last or not missing else "",
+        "state": FAILED if problem else min((server["state"] for server in servers), key=ORDER.get, default=UNKNOWN),
+        "problem": problem,
+        "missing": _text(missing.get("cause"), LONGEST) if missing else "",
+        "began": _when(missing.get("began")),
+        "last": "%s, %s" % (WORDS[_state(last.get("ok"))], _when(last.get("generated"))) if last else "",
         "passed": sum(server["state"] == PASSED for server in servers),
         "servers": servers,
         "when": _when(report.get("generated")),
-        "old": bool(time and newest and newest - time > OLD),
+        "older": latest - time if time and latest and latest - time > grace else None,
         "mode": MODES.get(_text(report.get("mode")), _text(report.get("mode"))),
         "recipe": _text(deployed.get("recipe")),
         "description": _text(deployed.get("description"), LONGEST),
@@ -197,6 +216,16 @@ def _host(name, report, number, newest, limit):
             {"name": other, "role": _text(entry.get("role")), "devices": _text(entry.get("devices"))}
             for other, entry in planned.items()
         ],
+    }
+
+
+def _not_asked(entry, model):
+    """A planned server as a verdict that says nothing of it."""
+    return {
+        "server": entry.get("name"),
+        "url": "%s:%s" % (_text(entry.get("bind")), _text(entry.get("port"))),
+        "model_id": model.get("id"),
+        "hash": entry.get("hash"),
     }
 
 
@@ -304,9 +333,28 @@ def _failures(servers):
     return {"failures": failures, "more_failures": len(found) - len(failures)}
 
 
-def _notes(hosts, servers):
+def _problems(hosts):
+    """What went wrong on hosts before their servers were asked, equal ones once: [{text, hosts}]."""
+    found = {}
+    for host in hosts:
+        if host["problem"]:
+            found.setdefault(host["problem"], []).append(host)
+    return [
+        {"text": text, "hosts": where[:PLACES], "total": len(where)}
+        for text, where in sorted(found.items(), key=lambda item: -len(item[1]))[:CARDS]
+    ]
+
+
+def _notes(hosts, servers, began):
     """What a reader must know before believing the rest: [{title, text}]."""
     notes = []
+    missing = {}
+    for host in hosts:
+        if host["missing"]:
+            missing.setdefault((host["missing"], host["began"]), []).append(host["name"])
+    for (cause, run), names in missing.items():
+        when = " The run began on %s." % run if run else ""
+        notes.append({"title": "Not verified", "text": "%s: %s%s" % (_some(names), cause, when)})
     standins = sorted({server["model"] for server in servers if server["standin"]})
     if standins or any(host["standin"] for host in hosts):
         notes.append(
@@ -329,13 +377,21 @@ def _notes(hosts, servers):
                 % (_some(names), "" if what == "yes" else ": " + what),
             }
         )
-    old = [host["name"] for host in hosts if host["old"]]
+    old = [host for host in hosts if host["older"] is not None]
     if old:
+        than = "the last run, which was for other hosts"
+        if not began:
+            than = "the newest verdict. The last run may not have reached " + ("it" if len(old) == 1 else "them")
         notes.append(
             {
                 "title": "Older verdicts",
-                "text": "%s: more than an hour older than the newest verdict. The last run may not have reached %s."
-                % (_some(old), "it" if len(old) == 1 else "them"),
+                "text": "%s: %s%s older than %s."
+                % (
+                    _some([host["name"] for host in old]),
+                    "up to " if len(old) > 1 else "",
+                    _age(max(host["older"] for host in old)),
+                    than,
+                ),
             }
         )
     return notes
@@ -414,6 +470,14 @@ def _when(text):
     if time is None:
         return _text(text)
     return "%d %s %d, %s UTC" % (time.day, MONTHS[time.month - 1], time.year, time.strftime("%H:%M:%S"))
+
+
+def _age(delta):
+    """A long time in words: 50 min, 3 h, 2 days."""
+    minutes = int(delta.total_seconds() // 60)
+    if minutes < 120:
+        return "%d min" % max(1, minutes)
+    return "%d h" % (minutes // 60) if minutes < 2880 else "%d days" % (minutes // 1440)
 
 
 def _duration(ms):

@@ -8,29 +8,37 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from ansible_collections.inference.fleet.plugins.module_utils import hub
+from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, SCHEMA, check_entries, entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.plugin_utils import artifacts, container_launch, neuron
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, flag_argv, text
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import MODELS
 from ansible_collections.inference.fleet.plugins.plugin_utils.overrides import apply, group_name
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
 
 PLACEHOLDER = re.compile(r"\$\$\{|\$\{([^}]*)\}")
-START = {"order": "together", "budget_s": 300, "poll_s": 2, "health_path": "/health"}
+HUB_DEFAULTS = {"include": [], "exclude": list(hub.DEFAULT_EXCLUDE), "workers": 8}
+START = {"order": "together", "restart_with_leader": False, "budget_s": 300, "poll_s": 2, "health_path": "/health"}
 PORT_KINDS = ("metrics", "system", "side_channel")
 SYSTEM_USER = "inference-fleet"
+HOME = re.compile(r"^/home/([a-z_][a-z0-9_-]*)/")
 
 
 @dataclasses.dataclass(frozen=True)
 class Site:
     """What the inventory says beside recipe and hardware.
 
-    root: fleet_root. bind: address that servers listen on. secret_versions: {variable name: version}.
+    root: fleet_root. bind: address that servers listen on. secret_versions: {variable name: version}. container_engine:
+    what a recipe's container.engine auto means.
     """
 
     root: str = ""
     bind: str = "127.0.0.1"
     secret_versions: tuple = ()
+    container_engine: str = container_launch.DEFAULT_ENGINE
 
 
 def ranges(numbers):
@@ -96,6 +104,15 @@ def deployment(recipe, site, host):
     for key in ("model", "venv"):
         if recipe.get(key):
             result[key] = substitute(recipe[key], context, key)
+    model = result["model"]
+    result["model"] = {**model, **{key: model.get(key) or value for key, value in HUB_DEFAULTS.items()}}
+    if model.get("exclude") is not None:
+        result["model"]["exclude"] = model["exclude"]
+    result["hub_packages"] = list(hub.PACKAGES.get(model["source"], ()))
+    known = MODELS.get(result["model"]["repo"])
+    if known:
+        # A draft is held against its target before that is on any disk.
+        result["model"] = {**result["model"], "hidden_size": known.hidden, "vocab_size": known.vocab}
     if result.get("venv"):
         result["venv"] = {"create": True, **result["venv"]}
     result["start"] = {**START, **recipe.get("start", {})}
@@ -118,6 +135,10 @@ def check_needs(recipe, hardware):
         raise FleetError(
             "recipe %s is for platform %s, but '%s' is of platform %s."
             % (recipe["name"], recipe["platform"], hardware.accelerator, hardware.platform)
+        )
+    if recipe["platform"] == "ascend" and recipe["model"]["format"] == "mxfp4":
+        raise FleetError(
+            "model.format is 'mxfp4', which no Ascend NPU can load; allowed: 'bf16', with a checkpoint of that format."
         )
     if "lnc" in needs and hardware.lnc != needs["lnc"]:
         raise FleetError("fleet_hardware.lnc is %d; recipe %s needs %d." % (hardware.lnc, recipe["name"], needs["lnc"]))
@@ -204,13 +225,20 @@ def plan_host(host, recipe, hardware, site):
             "instances names '%s'; allowed: %s."
             % (unknown[0], ", ".join(name for group in names.values() for name in group))
         )
-    entries, first = [], 0
+    entries, keys, first = [], {}, 0
     for group, count in zip(recipe["servers"], counts):
         for index in range(count):
             devices = list(range(first, first + group["devices"]))
             first += group["devices"]
-            entries.append(_entry(recipe, prepared, group, index, names, devices, context, site, paths))
+            entry, key = _entry(recipe, prepared, group, index, names, devices, context, site, paths, hardware)
+            entries.append(entry)
+            keys[entry["name"]] = key
     _check_ports(entries)
+    if recipe["platform"] == "neuron":
+        artifacts.order(entries, keys, prepared["start"]["order"] == "leader-first")
+    for entry in entries:
+        entry["start"]["restart_with_leader"] &= bool(entry["start"]["after"])
+        entry["hash"] = entry_hash(entry)
     check_entries(entries)
     return entries
 
@@ -233,7 +261,8 @@ def _names(recipe, counts):
     return names
 
 
-def _entry(recipe, prepared, group, index, names, devices, context, site, paths):
+def _entry(recipe, prepared, group, index, names, devices, context, site, paths, hardware):
+    """(entry without its hash, artifact key) of one server."""
     base = group_name(group)
     name = names[base][index]
     own = recipe.get("instances", {}).get(name) or {}
@@ -254,6 +283,31 @@ def _entry(recipe, prepared, group, index, names, devices, context, site, paths)
         device_count=len(devices),
     )
     local.update({kind: ports.get(kind) for kind in PORT_KINDS})
+    declared = _container(recipe, group, own, where)
+    if declared and container_launch.has_own_network(declared):
+        local["bind"] = "0.0.0.0"  # inside; the ports are published on the host's address
+    config = None
+    for layer in (recipe.get("config"), group.get("config"), own.get("config")):
+        config = apply(config, layer) if config and layer else layer or config
+    local["config"] = None
+    if config:
+        local["config"] = "%s/%s.%s" % (paths.configs, name, {"yaml": "yml", "json": "json"}[config["format"]])
+    arguments = _merged("arguments", recipe, group, own)
+    environment = _merged("environment", recipe, group, own)
+    command = group.get("command") or recipe["command"]
+    key = _artifact_key(
+        {**prepared, "container": declared},
+        hardware,
+        len(devices),
+        local,
+        where,
+        command,
+        arguments,
+        environment,
+        config,
+    )
+    # Without a leader each server compiles for itself, so each has an artifact of its own.
+    local["artifact_key"] = key if prepared["start"]["order"] == "leader-first" else "%s-%s" % (key, name)
     directories = dict(paths.directories(name))
     directories.update(substitute(recipe.get("directories", {}), local, "directories"))
     for kind, path in directories.items():
@@ -261,36 +315,35 @@ def _entry(recipe, prepared, group, index, names, devices, context, site, paths)
             raise FleetError("%s: directories.%s is '%s'; allowed: an absolute path." % (where, kind, path))
     local.update(directories)
 
-    config = None
-    for layer in (recipe.get("config"), group.get("config"), own.get("config")):
-        config = apply(config, layer) if config and layer else layer or config
-    local["config"] = None
     if config:
-        local["config"] = "%s/%s.%s" % (paths.configs, name, {"yaml": "yml", "json": "json"}[config["format"]])
         content = substitute(config["content"], local, "%s: config" % where)
         config = {"path": local["config"], "format": config["format"], "content": content}
 
-    arguments = _merged("arguments", recipe, group, own)
-    environment = _merged("environment", recipe, group, own)
-    command = substitute(group.get("command") or recipe["command"], local, "%s: command" % where)
+    command = substitute(command, local, "%s: command" % where)
     if not command:
         raise FleetError("%s: command is empty; allowed: the engine's argv." % where)
     argv, values = list(command), {}
     for flag, value in arguments.items():
         values[flag] = substitute(value, local, "%s: arguments.%s" % (where, flag))
         argv += flag_argv(recipe["engine"], flag, values[flag])
-    _check_flags(recipe["engine"], values, where, len(devices), port, site.bind, base)
+    _check_flags(recipe["engine"], values, where, len(devices), port, local["bind"], base)
     variables = {
         key: text(substitute(value, local, "%s: environment.%s" % (where, key)))
         for key, value in environment.items()
         if value is not None
     }
     _check_bytes(where, argv, variables)
+    compiles = recipe["platform"] == "neuron" and bool(devices)
+    if compiles:
+        neuron.check_server(where, recipe, hardware, devices, values, variables, directories, key)
 
     start = prepared["start"]
     after = [other for group_after in group.get("after", []) for other in _group_names(names, group_after, where)]
-    if start["order"] == "leader-first" and index > 0:
+    artifact_leaders = []
+    if start["order"] == "leader-first" and index > 0 and names[base][0] not in after:
         after.append(names[base][0])
+        # on other platforms, and for servers that restart together, the order has another reason
+        artifact_leaders = after[-1:] if compiles and not start["restart_with_leader"] else []
     secrets = {key: value for key, value in recipe.get("secrets", {}).items() if value is not None}
     versions = dict(site.secret_versions)
     entry = {
@@ -312,15 +365,109 @@ def _entry(recipe, prepared, group, index, names, devices, context, site, paths)
         "container": None,
         "launch": argv,
         "directories": directories,
-        "user": None if site.root else SYSTEM_USER,
+        "user": None if site.root or declared else _user(prepared),
         "model_id": prepared["model"]["id"],
         "reasoning_field": recipe.get("reasoning_field", "reasoning"),
         "health": {"path": start["health_path"], "budget_s": start["budget_s"], "poll_s": start["poll_s"]},
-        "start": {"after": after},
-        "cpus": None,
+        "start": {
+            "after": after,
+            "artifact_leaders": artifact_leaders,
+            "restart_with_leader": start["restart_with_leader"],
+        },
+        "cpus": cpus(group, own, devices, hardware, where),
+        "artifact_key": key if compiles else None,
+        "weights": [path for path in (local["model"], local["draft"]) if path],
     }
-    entry["hash"] = entry_hash(entry)
-    return entry
+    if declared:
+        texts = [*argv, *variables.values(), *_texts(config["content"] if config else {})]
+        inputs = [local["config"], local["model"], local["draft"], local["encodings"]]
+        entry["container"] = container_launch.resolve(
+            substitute(declared, dict(local, device="${device}"), "%s: container" % where),
+            where, site.container_engine, devices, inputs, list(directories.values()), texts,
+        )  # fmt: skip
+        if container_launch.has_own_network(declared):
+            entry["container"]["flags"] += ["--publish=%s:%d:%d" % (_url_host(site.bind), number, number)
+                                            for number in [port, *ports.values()] if number]  # fmt: skip
+        by_name = container_launch.named_variables(entry["container"]["engine"], variables)
+        container_launch.check_secrets(where, [*secrets, *by_name])
+        entry["launch"] = container_launch.launch_argv(entry, site.root)
+        _check_bytes(where, entry["launch"], {})
+        container_launch.check_texts(where, entry["launch"])
+    return entry, key
+
+
+def _artifact_key(prepared, hardware, devices, local, where, command, arguments, environment, config):
+    """artifacts.artifact_key of what a server is given, read as every equal server reads it."""
+    neutral = artifacts.neutral_context(local)
+    return artifacts.artifact_key(
+        prepared,
+        hardware.accelerator,
+        devices,
+        hardware.lnc,
+        substitute(command, neutral, "%s: command" % where),
+        {flag: substitute(value, neutral, "%s: arguments.%s" % (where, flag)) for flag, value in arguments.items()},
+        {
+            name: text(substitute(value, neutral, "%s: environment.%s" % (where, name)))
+            for name, value in environment.items()
+        },
+        substitute(config["content"], neutral, "%s: config" % where) if config else None,
+    )
+
+
+def _user(prepared):
+    """Who servers run as: the recipe's user; the owner of the home in which a machine image has its environment."""
+    if prepared.get("user"):
+        return prepared["user"]
+    venv = prepared.get("venv") or {}
+    home = HOME.match(venv.get("path", ""))
+    return home.group(1) if home and not venv["create"] else SYSTEM_USER
+
+
+def _container(recipe, group, own, where):
+    """The recipe's container for one server, None where its engine is a process."""
+    if recipe.get("launcher", "process") != "container":
+        return None
+    result = recipe.get("container") or {}
+    for layer in (group.get("container"), own.get("container")):
+        result = apply(result, layer) if layer else result
+    result = {key: value for key, value in result.items() if value is not None}
+    result["ulimits"] = {key: value for key, value in result.get("ulimits", {}).items() if value is not None}
+    if not result.get("image"):
+        raise FleetError("%s: launcher is container, but container.image is not set; give the image." % where)
+    return result
+
+
+def _texts(value):
+    """All texts in nested mappings and lists."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [text for item in value for text in _texts(item)]
+    return [value] if isinstance(value, str) else []
+
+
+def _url_host(address):
+    return "[%s]" % address if ":" in address else address
+
+
+def cpus(group, own, devices, hardware, where):
+    """CPUs of one server as text, None for all: the instance's own, else the group's, else those of its devices."""
+    for layer in (own, group):
+        if layer.get("cpus"):
+            try:
+                return ranges(parse_cpu_list(layer["cpus"]))
+            except ValueError as error:
+                raise FleetError("%s: cpus: %s." % (where, error)) from None
+    near = dict(hardware.cpu_affinity)
+    lacking = [device for device in devices if device not in near]
+    if not near or len(lacking) == len(devices):
+        return None
+    if lacking:
+        raise FleetError(
+            "%s: fleet_hardware.cpu_affinity lacks the device %d, but has others of the same server; give all or none."
+            % (where, lacking[0])
+        )
+    return ranges({number for device in devices for number in parse_cpu_list(near[device])})
 
 
 def _merged(key, recipe, group, own):

@@ -1,7 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Verdicts as files and as text: one file per host, one for the fleet and its page, a table and a message."""
+"""Verdicts as files and as text: one file per host, one for the fleet and its page, a table and a message.
+
+A run begins by writing into the fleet's file which hosts a verdict is due of. What a host answers takes the place of
+that; a host that is never reached, or fails before it is asked, keeps it, however the run ends.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,8 @@ WORDS = {True: "ok", False: "FAILED", None: "not verified"}
 # whole; more of them share it, a third for what was sent, so that file and page stay small enough to be opened.
 EVIDENCE = 800000
 SHORTEST = 60
+MISSED = "No verdict of this run yet: not reached, failed before its servers were asked, or not asked yet."
+NEVER = "Planned, but in no run so far."
 
 
 def now():
@@ -82,18 +88,20 @@ def _software(entries, venv):
     return list(dict.fromkeys(found))
 
 
-def host_report(host, mode, verdicts, generated, previous=None, what=None):
-    """What hosts/<host>.json holds: {schema, host, ok, generated, mode, deployed, verdicts, last_full}.
+def host_report(host, mode, verdicts, generated, previous=None, what=None, problem=None):
+    """What hosts/<host>.json holds: {schema, host, ok, generated, mode, problem, deployed, verdicts, last_full}.
 
     previous: the report that it replaces, or None. A quick run keeps the last full verdicts in last_full
-    {ok, generated, verdicts}; a full run is that itself, and has null there. what: deployed(), or None.
+    {ok, generated, verdicts}; a full run is that itself, and has null there. what: deployed(), or None. problem: what
+    went wrong before the servers were asked, or None; with one the host is not ok, whatever they answered.
     """
     report = {
         "schema": SCHEMA,
         "host": host,
-        "ok": all_ok(verdict["ok"] for verdict in verdicts),
+        "ok": False if problem else all_ok(verdict["ok"] for verdict in verdicts),
         "generated": generated,
         "mode": mode,
+        "problem": problem or None,
         "deployed": what,
         "verdicts": verdicts,
         "last_full": None,
@@ -130,24 +138,79 @@ def settle_auto(servers_changed, servers, previous):
     return "quick" if verified == wanted else "full"
 
 
+def begin(fleet, run, due, planned, generated):
+    """What verdict.json holds when a run begins: its content before, without what is said of the hosts in `due`.
+
+    fleet: the content before, or None. run: {id, began}; a run that has begun already goes on with these hosts.
+    due: hosts of which this run is to bring a verdict. planned: {host: deployed() or None} of all hosts that have
+    servers, in this run or not; those of which nothing is known yet are said to be so, and what is in neither goes.
+    """
+    known, last = _hosts(fleet), _run(fleet)
+    hosts = {name: value for name, value in known.items() if name in due}
+    for name, what in planned.items():
+        if name in due:
+            hosts[name] = _without_verdict(name, what, MISSED, run, known.get(name))
+        else:
+            hosts[name] = known.get(name) or _without_verdict(name, what, NEVER)
+    before = last["hosts"] if last.get("id") == run["id"] else []
+    return _fleet(hosts, {**run, "hosts": sorted({*before, *due} & set(planned))}, generated)
+
+
+def _without_verdict(host, what, cause, run=None, before=None):
+    """A host's place in verdict.json until it has a verdict. before: what stood there, of which the sum is kept."""
+    last = _missing(before).get("last")
+    if before and not _missing(before):
+        last = {key: before.get(key) for key in ("ok", "generated", "mode")}
+    run = run or {"id": None, "began": None}
+    return {
+        **host_report(host, None, [], None, None, what),
+        "missing": {"cause": cause, "run": run["id"], "began": run["began"], "last": last},
+    }
+
+
 def merge(fleet, report, inventory_hosts, generated):
-    """What verdict.json holds after `report` of one host: {schema, ok, generated, hosts: {name: report in short}}.
+    """What verdict.json holds after `report` of one host: {schema, ok, generated, run, hosts: {name: report in short}}.
 
     fleet: its content before, or None. Hosts that the inventory no longer has are dropped; the report's own stays.
     In short: what passing probes sent and got is cut to what the fleet leaves to each, see EVIDENCE; all of it is in
     the host's own file.
     """
-    known = fleet.get("hosts") if isinstance(fleet, dict) else None
     keep = {*inventory_hosts, report["host"]}
-    hosts = {name: value for name, value in (known or {}).items() if name in keep}
+    hosts = {name: value for name, value in _hosts(fleet).items() if name in keep}
     hosts[report["host"]] = report
+    return _fleet(hosts, _run(fleet), generated)
+
+
+def _part(value, key):
+    """The mapping at `key`; empty where there is none, as in a file of another form."""
+    part = value.get(key) if isinstance(value, dict) else None
+    return part if isinstance(part, dict) else {}
+
+
+def _hosts(fleet):
+    return _part(fleet, "hosts")
+
+
+def _run(fleet):
+    return _part(fleet, "run")
+
+
+def _missing(report):
+    """Why a host in verdict.json has no verdict: {cause, run, began, last}; empty where it has one."""
+    return _part(report, "missing")
+
+
+def _fleet(hosts, run, generated):
     passed = sum(bool(probe["ok"]) for value in hosts.values() for probe in _probes(value))
     limit = max(SHORTEST, EVIDENCE // (passed or 1))
     return {
         "schema": SCHEMA,
         # a host without a server of its own (a decode node behind another node's frontend) has nothing to say here
-        "ok": all_ok(value["ok"] for value in hosts.values() if value["verdicts"]),
+        "ok": all_ok(
+            value["ok"] for value in hosts.values() if value["verdicts"] or value["ok"] is not None or _missing(value)
+        ),
         "generated": generated,
+        "run": run or None,
         "hosts": {name: shorten(hosts[name], limit) for name in sorted(hosts)},
     }
 
@@ -191,22 +254,52 @@ def page_path(folder):
     return os.path.join(folder, "verdict.html")
 
 
-def write_reports(folder, host, mode, verdicts, inventory_hosts, what=None):
+def write_reports(folder, host, mode, verdicts, inventory_hosts, what=None, problem=None):
     """Write hosts/<host>.json, merge it into verdict.json and make verdict.html of that, below `folder`.
 
-    what: deployed(), or None. Returns the host's report. Several hosts are reported at once, by processes of their
-    own: the fleet's file is changed under a lock. OSError.
+    what: deployed(), problem: see host_report(), or None. Returns the host's report. Several hosts are reported at
+    once, by processes of their own: the fleet's file is changed under a lock. OSError.
     """
     generated = now()
     path = host_path(folder, host)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    report = host_report(host, mode, verdicts, generated, read_json(path), what)
+    report = host_report(host, mode, verdicts, generated, read_json(path), what, problem)
     write_atomic(path, _text(report))
-    with _locked(os.path.join(folder, ".verdict.lock")):
-        fleet = os.path.join(folder, "verdict.json")
-        write_atomic(fleet, _text(merge(read_json(fleet), report, inventory_hosts, generated)))
-    write_page(folder)
+    _change(folder, lambda fleet: merge(fleet, report, inventory_hosts, generated))
     return report
+
+
+def begin_run(folder, run_id, hosts, going, planned):
+    """begin() below `folder`; nothing is written where it says all that already. Returns the run {id, began, hosts}.
+
+    hosts: all that the run is for. going: those of them that have not failed; where this run has begun before, the
+    verdicts of the others stand. planned: a function that returns what begin() wants by that name. OSError.
+    """
+    fleet = read_json(os.path.join(folder, "verdict.json"))
+    known, run = _hosts(fleet), _run(fleet)
+    began = run["began"] if run.get("id") == run_id else None
+    for value in known.values():
+        # another run may have begun since, with other hosts: ours still say when this one did
+        if _missing(value).get("run") == run_id:
+            began = began or _missing(value)["began"]
+    if began is not None:
+        hosts = [host for host in going if _missing(known.get(host)).get("run") != run_id]
+        if not hosts:
+            return run if run.get("id") == run_id else {"id": run_id, "began": began, "hosts": sorted(going)}
+    generated, planned = now(), planned()
+    begun = {"id": run_id, "began": began or generated}
+    os.makedirs(folder, exist_ok=True)
+    return _change(folder, lambda fleet: begin(fleet, begun, hosts, planned, generated))["run"]
+
+
+def _change(folder, change):
+    """Replace verdict.json below `folder` by change(its content) and make the page of it. Returns the new content."""
+    path = os.path.join(folder, "verdict.json")
+    with _locked(os.path.join(folder, ".verdict.lock")):
+        fleet = change(read_json(path))
+        write_atomic(path, _text(fleet))
+    write_page(folder)
+    return fleet
 
 
 def write_page(folder):

@@ -5,84 +5,38 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import re
 import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+from ansible_collections.inference.fleet.tests.runs import CLONE, play, wait_for
+from ansible_collections.inference.fleet.tools import engine_venv
 
-CLONE = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
-# The environment with vLLM is shared by all runs of the tests; everything else is made anew.
-VENV = CLONE / ".cache" / "e2e-venv"
 FIRST_PORT = 18500
-
-
-@dataclasses.dataclass
-class Run:
-    """What a playbook did: exit status, screen, seconds, and the recap's counts summed over the hosts."""
-
-    status: int
-    output: str
-    seconds: float
-
-    def count(self, word):
-        return sum(int(number) for number in re.findall(r"\b%s=(\d+)" % word, self.output))
-
-    def ok(self):
-        assert self.status == 0, self.output
-        assert self.count("failed") == self.count("unreachable") == 0, self.output
-        return self
-
-    def failed(self, *texts):
-        assert self.status != 0, self.output
-        for text in texts:
-            assert text in self.output, self.output
-        return self
 
 
 class Deployment:
     """A fleet_root with its reports, ports and the playbooks run against it."""
 
-    def __init__(self, folder, first_port=FIRST_PORT):
+    wait_for = staticmethod(wait_for)
+
+    def __init__(self, folder, venv, first_port=FIRST_PORT):
         self.root = folder / "r"
         self.reports = folder / "reports"
         self.ports = [first_port, first_port + 1]
-        self.layers = {"venv": {"path": str(VENV)}, "servers": {"server": {"port": first_port}}}
+        # The environment with vLLM is shared by all runs of the tests; everything else is made anew.
+        self.layers = {"venv": venv, "servers": {"server": {"port": first_port}}}
 
     def play(self, playbook, *arguments, override=None):
         """Run a playbook of the clone; ``override`` is laid over the recipe as a layer of its own."""
         variables = {"fleet_override_e2e": self.layers, "fleet_reports_dir": str(self.reports)}
         if override:
             variables["fleet_override_test"] = override
-        started = time.monotonic()
-        done = subprocess.run(
-            [
-                str(BIN / "ansible-playbook"),
-                playbook,
-                "-i",
-                "inventories/local",
-                "-e",
-                json.dumps(variables),
-                *arguments,
-            ],
-            cwd=CLONE,
-            env={**os.environ, "FLEET_ROOT": str(self.root)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-        run = Run(done.returncode, done.stdout, time.monotonic() - started)
-        print(run.output)
-        return run
+        return play(
+            playbook, "inventories/local", *arguments, variables=variables, environment={"FLEET_ROOT": str(self.root)}
+        )  # fmt: skip
 
     def site(self, *arguments, **kwargs):
         return self.play("site.yml", *arguments, **kwargs)
@@ -119,23 +73,12 @@ class Deployment:
                 found.append((int(folder.name), command))
         return found
 
-    @staticmethod
-    def wait_for(condition, seconds, what):
-        """The condition's value as soon as it is true; an error naming ``what`` after ``seconds``."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            value = condition()
-            if value:
-                return value
-            time.sleep(0.5)
-        raise AssertionError("%s: not within %d s" % (what, seconds))
-
 
 @pytest.fixture(scope="session")
 def deployment():
     """One deployment for all tests of the session, taken down at the end whatever happens."""
     folder = CLONE / ".cache" / "e2e"
-    one = Deployment(folder)
+    one = Deployment(folder, {"path": str(engine_venv.ensure()), "create": not engine_venv.borrowed()})
     if folder.exists():
         one.play("playbooks/stop.yml")
         shutil.rmtree(folder)

@@ -195,7 +195,7 @@ def test_with_multiprocessing_kill_and_stop_leave_no_process(deployment):
     assert engine, deployment.processes()
     os.kill(deployment.state("server-0")["pid"], signal.SIGKILL)
     deployment.play("playbooks/stop.yml").ok()
-    deployment.wait_for(lambda: not deployment.processes(), 20, "no process is left")
+    deployment.wait_for(lambda: not deployment.processes(), 120, "no process is left")
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", deployment.ports[0]), 2):
         pass
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 import zipfile
 
 import pytest
+from ansible.module_utils.common import warnings
 from ansible.module_utils.testing import patch_module_args
 
 HIDDEN, VOCABULARY = 8, 300
@@ -19,6 +21,7 @@ HIDDEN, VOCABULARY = 8, 300
 def run_module(capsys, module, check_mode=False, **arguments):
     """What a module returns as JSON, without the invocation that Ansible adds; lists of it are plain."""
     capsys.readouterr()
+    warnings._global_warnings.clear()  # those of an earlier run; a module's own process has none
     with (
         patch_module_args(dict(arguments, _ansible_check_mode=check_mode, _ansible_diff=True)),
         pytest.raises(SystemExit) as ended,
@@ -146,3 +149,24 @@ def build_packed_standin(folder, expand, encodings_file, seed=1):
     description.update(expand(str(folder), str(scratch), str(encodings_file)))
     (folder / "standin.json").write_text(json.dumps(description))
     return folder
+
+
+def terminal_screen(text):
+    """Lines that a terminal shows after `text`, which goes up by lines and erases to the end and nothing else."""
+    lines, at, rest = [""], 0, text.replace("\r\n", "\n")
+    while rest:
+        move = re.match(r"\x1b\[(\d+)A\x1b\[J", rest)
+        if move:
+            at = max(0, at - int(move[1]))
+            lines[at:] = [""]
+            rest = rest[move.end() :]
+        elif rest[0] == "\n":
+            at += 1
+            lines[at:] = [""]
+            rest = rest[1:]
+        else:
+            color = re.match(r"\x1b\[[\d;]*m", rest)
+            if not color:
+                lines[at] += rest[0]
+            rest = rest[color.end() if color else 1 :]
+    return lines[:-1] if lines[-1] == "" else lines

@@ -158,3 +158,17 @@ def test_tasks_in_blocks_are_looked_at():
 
 def test_preflight_knows_the_packages_that_the_cpu_role_installs():
     assert load(ROLES[0].parent / "cpu/defaults/main.yml")["cpu_libraries"] == PACKAGES
+
+
+def test_a_node_is_rebooted_for_its_driver_where_that_is_wanted_only():
+    """Between the two runs of the packages, the second of which takes no excuse."""
+    folder = next(path for path in ROLES if path.name == "neuron") / "tasks"
+    installs, loads = load(folder / "main.yml")
+    reboots, again = load(folder / "reboot.yml")
+    assert loads["ansible.builtin.include_tasks"] == "reboot.yml"
+    assert loads["when"] == installs["register"] + ".must_reboot"
+    assert "ansible.builtin.reboot" in reboots
+    follows = installs["inference.fleet.neuron_packages"]["reboot_follows"]
+    assert follows == "{{ neuron_reboot | bool and not neuron_rebooted | default(false) }}"
+    assert (again["ansible.builtin.include_tasks"], again["vars"]) == ("main.yml", {"neuron_rebooted": True})
+    assert again["when"] == "not ansible_check_mode"  # nothing was rebooted then

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.accelerators.cpu import CpuDetector
 from ansible_collections.inference.fleet.plugins.module_utils.accelerators.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.accelerators.neuron import NeuronDetector
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 
 # In the order in which "auto" asks: what is special first, the CPU, which is always there, last.
-DETECTORS = {"cpu": CpuDetector()}
+DETECTORS = {"neuron": NeuronDetector(), "cpu": CpuDetector()}
 
 
 def detector(vendor):

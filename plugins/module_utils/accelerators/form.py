@@ -14,7 +14,9 @@ class Device:
 
     id: the number that a plan entry's `devices` uses. memory_mib: MiB, or None where it cannot be read. cores: usable
     cores. numa: the kernel's node number, or None. cpus: the CPUs beside it, such as "0-3,8". health: "ok" or the
-    vendor's word for what is wrong. holders: [{pid, command}] of the processes that have it open.
+    vendor's word for what is wrong. holders: [{pid, command}] of the processes that have it open. core_ids: the numbers
+    that a plan entry's `devices` uses where servers are given parts of a device (logical cores of Trainium); empty
+    where nothing tells which they are.
     """
 
     id: int
@@ -24,6 +26,7 @@ class Device:
     cpus: str
     health: str = "ok"
     holders: list = dataclasses.field(default_factory=list)
+    core_ids: list = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -32,7 +35,8 @@ class Accelerators:
 
     accelerator: the name that fleet_hardware.accelerator has for it. generation: the vendor's word for what programs
     are built for. driver: its version, or None where there is none. flags: instruction sets and features, sorted.
-    warnings: what could not be read, and what makes less of the hardware usable than there is.
+    warnings: what could not be read, and what makes less of the hardware usable than there is. lnc: physical cores in a
+    logical one, runtime: version of the vendor's library beside the driver; None where there is no such thing.
     """
 
     accelerator: str
@@ -43,6 +47,8 @@ class Accelerators:
     devices: list
     flags: list = dataclasses.field(default_factory=list)
     warnings: list = dataclasses.field(default_factory=list)
+    lnc: int | None = None
+    runtime: str | None = None
 
     def as_dict(self):
         """The same, ready for JSON."""
@@ -67,3 +73,7 @@ class Detector:
         needs: the recipe's needs. An absent key and a key that is None are the same.
         """
         raise NotImplementedError
+
+    def unchecked(self, found, hardware, needs):
+        """What shortfalls() could not check, since the node does not tell it: sentences; [] where nothing was left."""
+        return []

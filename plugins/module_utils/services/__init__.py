@@ -118,6 +118,17 @@ def can_execute(user, python):
     return True
 
 
+def guard_problem(users, python):
+    """None, or a sentence for ServiceManager.problem() where one of the users cannot start the guard's interpreter."""
+    for user in users:
+        if not can_execute(user, python):
+            return (
+                "the user '%s' may not execute %s, which runs the guard of each server. Choose another with "
+                "ansible_python_interpreter." % (user, python)
+            )
+    return None
+
+
 def get_manager(name, paths, toolkit=None):
     """The service manager `name`: systemd, supervisord, or auto.
 

@@ -28,7 +28,7 @@ import xmlrpc.client
 
 from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.services import ServiceManager, Status, can_execute
+from ansible_collections.inference.fleet.plugins.module_utils.services import ServiceManager, Status, guard_problem
 
 REAPER = guard.PREFIX + "reaper"
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
@@ -126,15 +126,11 @@ class Supervisord(ServiceManager):
                 "there is no supervisord at %s. Install supervisor (4.x) into the toolkit, or name another with "
                 "toolkit." % self.program
             )
-        for user in users:
-            if not can_execute(user, self.python):
-                return (
-                    "the user '%s' may not execute %s, which runs the guard of each server. Choose another with "
-                    "ansible_python_interpreter." % (user, self.python)
-                )
-        return None
+        return guard_problem(users, self.python)
 
     def shared_files(self):
+        reaper = [self.python, "-I", self.guard, "reap"]
+        reaper += ["--servers", self.paths.servers, "--state", self.paths.state]
         lines = [
             "; Written by inference.fleet; the next run overwrites it.",
             "[unix_http_server]",
@@ -160,9 +156,9 @@ class Supervisord(ServiceManager):
             "[supervisorctl]",
             "serverurl=unix://" + ini_value(self.socket),
             "",
-            "; kills the process group of a program that has ended",
+            "; kills the process group of a program that has ended, and ends what restarts with it",
             "[eventlistener:%s]" % REAPER,
-            "command=" + ini_command([self.python, "-I", self.guard, "reap"]),
+            "command=" + ini_command(reaper),
             "events=PROCESS_STATE_EXITED,PROCESS_STATE_STOPPED,PROCESS_STATE_FATAL,PROCESS_STATE_UNKNOWN",
             "buffer_size=1000",
             "autorestart=true",

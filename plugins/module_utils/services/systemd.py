@@ -8,7 +8,8 @@ that no word of them meets systemd's expansion of %, $ and quotes, and no secret
 
 `systemctl daemon-reload` takes the devices away from containers that were started with --gpus, since systemd writes its
 own idea of their device cgroups. So it is called only where systemd says that it holds an older version of a unit that
-is about to be started, and before the start; enabling and disabling go without it.
+is about to be started, and before the start; enabling and disabling go without it. A unit whose file is gone stays in
+systemd's memory, and whoever wants it (docker, a follower) still does; its own condition keeps it from starting.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.services import (
     SYSTEMD_RUNS,
     ServiceManager,
     Status,
-    can_execute,
+    guard_problem,
 )
 
 UNITS = "/etc/systemd/system"
@@ -33,10 +34,18 @@ SUFFIX = ".service"
 DESCRIPTION = "inference.fleet server "  # what tells our servers from other units of the same prefix
 HEADER = "# A server of inference.fleet, which overwrites this file.\n"
 STOP_WAIT_S = 15  # TERM to KILL
+CONTAINER_STOP_WAIT_S = STOP_WAIT_S + 15  # the engine's own TERM to KILL, and its answer
+DOCKER = "docker.service"
 CALL_S = 60
 RESTART_S = 1  # the guard counts starts and delays them; this holds where not even the guard can be executed
+# The second line behind the guard's start limit: 30 attempts a second apart are no guard's, which allows 5 and counts
+# them over hours.
+LIMIT_INTERVAL_S, LIMIT_BURST = 60, 30
 SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
          "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job")  # fmt: skip
+# systemd.exec(5), process exit codes: what ended before the guard could say why
+EXEC_FAILURES = {"203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
+                 "217": "the user of its unit is not on this node any more"}  # fmt: skip
 CLD_EXITED = 1  # siginfo's si_code, wait(2): it exited; anything else is a signal
 
 
@@ -92,13 +101,7 @@ class Systemd(ServiceManager):
             return "this node was not booted with systemd. Use manager: supervisord."
         if os.getuid() != 0:
             return "only root may change the system's units. Use become."
-        for user in users:
-            if not can_execute(user, self.python):
-                return (
-                    "the user '%s' may not execute %s, which runs the guard of each server. Choose another with "
-                    "ansible_python_interpreter." % (user, self.python)
-                )
-        return None
+        return guard_problem(users, self.python)
 
     def shared_files(self):
         return {}
@@ -107,30 +110,40 @@ class Systemd(ServiceManager):
         name = entry["name"]
         argv = [self.python, "-I", self.guard, "run", self.paths.entry(name), "--state", self.paths.server_state(name)]
         argv += ["--secrets", self.paths.secret(name), "--root", self.paths.root]
-        # The order of starting alone; that a leader is healthy is what the guard waits for.
-        leaders = [unit_of(leader) for leader in entry["start"]["after"]]
+        # The order of starting alone; that a leader is healthy is what the guard waits for. One that only compiles for
+        # others is not systemd's matter: a server that loads must neither start it again nor stand behind it.
+        compiling = entry["start"].get("artifact_leaders", ())
+        leaders = [unit_of(leader) for leader in entry["start"]["after"] if leader not in compiling]
+        container = entry["container"]
+        needed = [DOCKER] if container and container["engine"] == "docker" and not container["address"] else []
         lines = [
             HEADER.rstrip("\n"),
             "[Unit]",
             "Description=" + DESCRIPTION + name,
+            "# systemd holds a removed unit until its next reload, and docker or a follower would start it again",
+            "ConditionPathExists=" + self.definition_path(name),
             "Wants=" + " ".join(["network-online.target", *leaders]),
-            "After=" + " ".join(["network-online.target", *leaders]),
+            "After=" + " ".join(["network-online.target", *needed, *leaders]),
+            *("Requires=" + unit for unit in needed),
+            *("PartOf=" + unit for unit in leaders if entry["start"].get("restart_with_leader")),
             "# the guard keeps the start limit, since its interval follows from the start budget",
-            "StartLimitIntervalSec=0",
+            "# this one is for what ends before it: a user or an interpreter that is gone",
+            "StartLimitIntervalSec=%d" % LIMIT_INTERVAL_S,
+            "StartLimitBurst=%d" % LIMIT_BURST,
             "",
             "[Service]",
             "Type=simple",
+            *self._folders(entry, user),
             "ExecStart=" + unit_command(argv),
+            *self._endings(entry),
             "Restart=always",
             "RestartSec=%d" % RESTART_S,
             "RestartPreventExitStatus=%d" % guard.START_LIMIT_EXIT,
             "KillMode=control-group",
-            "TimeoutStopSec=%d" % STOP_WAIT_S,
+            "TimeoutStopSec=%d" % (CONTAINER_STOP_WAIT_S if container else STOP_WAIT_S),
         ]
         if user is not None:
             lines.append("User=" + user.replace("%", "%%"))
-        if entry["cpus"]:
-            lines.append("CPUAffinity=" + entry["cpus"])
         lines += [
             "LimitNOFILE=1048576",
             "LimitMEMLOCK=infinity",
@@ -140,12 +153,33 @@ class Systemd(ServiceManager):
             "RuntimeDirectoryPreserve=yes",
             "SyslogIdentifier=" + guard.PREFIX + name,
             "LogRateLimitIntervalSec=0",
-            *hardening(entry["platform"]),
+            *hardening(entry),
             "",
             "[Install]",
-            "WantedBy=multi-user.target",
+            # after docker was stopped, and its servers with it, its next start brings them back
+            "WantedBy=" + " ".join(["multi-user.target", *needed]),
         ]
         return "\n".join(lines) + "\n"
+
+    def _endings(self, entry):
+        """A container is not in the unit's cgroup: it is stopped and removed by these, whatever became of its client.
+
+        By the guard instead of the engine's own `rm -f NAME`, since what has the name may be somebody else's.
+        """
+        if entry["container"] is None:
+            return []
+        argv = [self.python, "-I", self.guard, "end", self.paths.entry(entry["name"]), "--root", self.paths.root]
+        remove = unit_command([*argv, "--remove"])
+        return ["ExecStartPre=-" + remove, "ExecStop=-" + unit_command(argv), "ExecStopPost=-" + remove]
+
+    def _folders(self, entry, user):
+        """A disk that a reboot empties takes the folders of an artifact with it, and the server's user cannot make
+        them again; so root does before each start."""
+        artifact = guard.artifact_of(entry)
+        if artifact is None or user is None:
+            return []
+        argv = [self.python, "-I", self.guard, "folders", self.paths.entry(entry["name"]), "--user", user]
+        return ["ExecStartPre=+" + unit_command(argv)]
 
     def definition_path(self, name):
         return "%s/%s" % (self.units, unit_of(name))
@@ -227,7 +261,7 @@ class Systemd(ServiceManager):
         if not units:
             return
         # a leader ends after those that start after it; each gets the time twice, for TERM and for what KILL leaves
-        self._call("systemctl", "stop", "--", *units, more_s=2 * STOP_WAIT_S * len(units))
+        self._call("systemctl", "stop", "--", *units, more_s=2 * CONTAINER_STOP_WAIT_S * len(units))
         # one that ended badly when it was told to stop would be held as failed for ever
         self._reset(name for name in names if name in held)
 
@@ -241,6 +275,9 @@ class Systemd(ServiceManager):
         units = [unit_of(name) for name in names]
         self._call("systemctl", "enable", "--quiet", "--no-reload", "--", *units)
         shown = self._show(units)
+        failed = [unit_of(name) for name, block in shown.items() if block["ActiveState"] == "failed"]
+        if failed:  # one over systemd's own start limit would not start again
+            self._call("systemctl", "reset-failed", "--", *failed)
         if any(block["NeedDaemonReload"] == "yes" or block["LoadState"] != "loaded" for block in shown.values()):
             self._call("systemctl", "daemon-reload")
         self._call("systemctl", "start", "--no-block", "--", *units)
@@ -275,6 +312,8 @@ def unit_status(block):
     pid = int(block.get("MainPID") or 0) or None
     if block["LoadState"] not in ("loaded", "not-found") and pid is None:
         return Status("failed", None, "systemd cannot load its unit: " + (block.get("LoadError") or block["LoadState"]))
+    if state == "failed" and block.get("ExecMainStatus") in EXEC_FAILURES:
+        return Status("failed", None, EXEC_FAILURES[block["ExecMainStatus"]])
     if state == "failed":
         limit = block.get("ExecMainStatus") == str(guard.START_LIMIT_EXIT)
         return Status("failed", None, "start limit" if limit else ending(block))
@@ -294,15 +333,17 @@ def ending(block):
     return "systemd says %s" % block.get("Result")
 
 
-def hardening(platform):
+def hardening(entry):
     """Settings that an engine with device files, shared memory and children can live with.
 
     Not here: PrivateDevices, ProtectClock and any Device… setting, which close the device cgroup to accelerators;
     PrivateTmp and PrivateIPC, since the servers of a node meet in /tmp and /dev/shm (NCCL, CUDA IPC, ZeroMQ);
     ProtectHome, since an AMI's environment lies below a home; MemoryDenyWriteExecute, since engines compile kernels.
     """
+    if entry["container"] and entry["container"]["engine"] == "podman":
+        return []  # without a daemon, the container would be made under these: no cgroups, no kernel settings
     lines = ["ProtectSystem=full", "ProtectControlGroups=yes"]
-    if platform != "nvidia":
+    if entry["platform"] != "nvidia":
         # CUDA starts the setuid program nvidia-modprobe where a device file is missing; these would keep it from that
         lines += ["NoNewPrivileges=yes", "RestrictSUIDSGID=yes", "ProtectKernelTunables=yes"]
     return lines

@@ -35,6 +35,8 @@ def plan_entry(port, name="server-0", **changes):
         "health": {"path": "/health", "budget_s": 300, "poll_s": 2},
         "start": {"after": []},
         "cpus": None,
+        "artifact_key": None,
+        "weights": [],
     }
     entry.update(changes)
     entry["hash"] = entry_hash(entry)

@@ -55,7 +55,8 @@ class ScriptedEngine:
 
     faults: names of what it does wrong, see the methods of _Handler; listed: ids of /v1/models; pages: {path: text or
     function without arguments} for GET; context: tokens, told in /v1/models where tells_context, enforced always;
-    effort: which request parameter it knows. requests: [(method, path, body, headers)] as they came.
+    effort: which request parameter it knows. together: (number, function): a POST for whose body the function is true
+    is answered when so many requests are there at once. requests: [(method, path, body, headers)] as they came.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class ScriptedEngine:
         pages=None,
         seconds=0.0,
         api_key=None,
+        together=None,
     ):
         self.faults = frozenset((faults,) if isinstance(faults, str) else faults)
         self.model = model
@@ -84,7 +86,8 @@ class ScriptedEngine:
         self.requests = []
         self.busy = 0
         self.most_busy = 0
-        self.lock = threading.Lock()
+        self.together = together
+        self.lock = threading.Condition()
         self.stopped = threading.Event()
 
     def __enter__(self):
@@ -199,12 +202,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             engine.busy += 1
             engine.most_busy = max(engine.most_busy, engine.busy)
             alone = engine.busy == 1
+            engine.lock.notify_all()
+            if engine.together and engine.together[1](body):
+                engine.lock.wait_for(lambda: engine.most_busy >= engine.together[0], 60)
         try:
             time.sleep(engine.seconds)
             if self.path == "/v1/chat/completions":
                 self.chat(body, alone)
             elif self.path == "/v1/responses":
                 self.responses_api(body)
+            elif self.path == "/v1/completions":
+                choice = {"index": 0, "text": "Paris.", "finish_reason": "stop"}
+                self.send_json(200, {"object": "text_completion", "model": body.get("model"), "choices": [choice]})
             else:
                 self.send_json(404, {"detail": "Not Found"})
         finally:
@@ -273,7 +282,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif self.has("reset"):
             self.drop()
         elif self.has("hangs") or (self.has("hangs-later") and len(engine.bodies(self.path)) > 2):
-            self.engine.stopped.wait(10)
+            self.engine.stopped.wait(600)
             self.drop()
         elif self.has("drips"):
             self.drip()

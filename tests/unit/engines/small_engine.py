@@ -19,13 +19,13 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--bind", default="127.0.0.1")
 parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--model", default="small")
-parser.add_argument("--slow-start", type=float, default=0, help="seconds before it listens")
+parser.add_argument("--wait-for", default=None, help="a file that must be there before it listens")
 parser.add_argument("--die-after", type=float, default=None, help="exit with status 0 after so many seconds")
 parser.add_argument("--child", action="store_true", help="fork a child that outlives it, as vLLM's EngineCore does")
 parser.add_argument("--away", action="store_true", help="the child leaves the process group")
 parser.add_argument("--ignore-term", action="store_true")
 parser.add_argument("--broken", default=None, help="healthy, but every completion is HTTP 500 with these words")
-parser.add_argument("--max-life", type=float, default=120)
+parser.add_argument("--max-life", type=float, default=900)
 options, rest = parser.parse_known_args()
 
 threading.Timer(options.max_life, os._exit, (0,)).start()
@@ -42,7 +42,8 @@ print("small engine %d starts" % os.getpid(), flush=True)
 print("token %s" % os.environ.get("HF_TOKEN", "none"), flush=True)
 if options.die_after is not None:
     threading.Timer(options.die_after, os._exit, (0,)).start()
-time.sleep(options.slow_start)
+while options.wait_for and not os.path.exists(options.wait_for):
+    time.sleep(0.02)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

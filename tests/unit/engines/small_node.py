@@ -9,6 +9,7 @@ Nothing outlives the tests: a watchdog kills what carries the root's markers, al
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import itertools
@@ -23,7 +24,7 @@ import sys
 import time
 
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.module_utils import guard
+from ansible_collections.inference.fleet.plugins.module_utils import guard, servers
 from ansible_collections.inference.fleet.plugins.module_utils.entry import entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import (
@@ -31,10 +32,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.services.superviso
     Supervisord,
 )
 
+# What a node is given to show a first sign, and a port to become free: here other work may come between.
+servers.SETTLE_S = servers.PORT_FREE_S = 60
 ENGINE = str(pathlib.Path(__file__).parent / "small_engine.py")
 MODULES = "ansible_collections.inference.fleet.plugins.modules."
-_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4
-_ports = itertools.cycle(range(18100 + 25 * _worker, 18125 + 25 * _worker))
+BLOCK = 100
+BLOCKS = range(20000, 24000, BLOCK)  # below what the kernel gives to outgoing connections
 
 WATCHDOG = """
 import os, signal, sys
@@ -46,7 +49,7 @@ for turn in range(2):
         except OSError:
             continue
         if any(item.startswith((b"INFERENCE_FLEET_ROOT=", b"INFERENCE_FLEET_SUPERVISOR=")) and
-               item.split(b"=", 1)[1].startswith(os.fsencode(sys.argv[1])) for item in environ):
+               (item.split(b"=", 1)[1] + b"/").startswith(os.fsencode(sys.argv[1]) + b"/") for item in environ):
             try:
                 os.kill(int(pid), signal.SIGKILL)
             except OSError:
@@ -67,9 +70,32 @@ def watched(folder):
         watchdog.wait(30)
 
 
+def port_block():
+    """The first of BLOCK - 1 ports that are this process's: it keeps one before them, as other runs of the tests do."""
+    for first in BLOCKS:
+        keeper = socket.socket()
+        try:
+            keeper.bind(("127.0.0.1", first))
+        except OSError:
+            keeper.close()
+            continue
+        _KEPT.append(keeper)
+        return first + 1
+    raise RuntimeError("all ports of %s are taken" % BLOCKS)
+
+
+_KEPT = []
+
+
+@functools.cache
+def _ports():
+    first = port_block()
+    return itertools.cycle(range(first, first + BLOCK - 1))
+
+
 def free_port():
-    """A port of this suite's range that nobody listens on."""
-    for port in itertools.islice(_ports, 25):
+    """A port of this process that nobody listens on."""
+    for port in itertools.islice(_ports(), BLOCK - 1):
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -86,8 +112,8 @@ def alive(pid):
     return found is not None and found.state not in ("Z", "X")
 
 
-def wait_until(condition, seconds=15, what="it"):
-    """The first true value of `condition()`."""
+def wait_until(condition, seconds=60, what="it"):
+    """The first true value of `condition()`; patient, for a machine that does other work too."""
     end = time.monotonic() + seconds
     while True:
         value = condition()
@@ -147,6 +173,8 @@ class SmallNode:
             "health": {"path": "/health", "budget_s": 30, "poll_s": 0.1},
             "start": {"after": []},
             "cpus": None,
+            "artifact_key": None,
+            "weights": [],
         }
         return rehash(entry, **changes)
 
@@ -168,7 +196,7 @@ class SmallNode:
         assert not result.get("failed"), result
         return result
 
-    def ready(self, entries, seconds=15):
+    def ready(self, entries, seconds=60):
         """engine_ready until it succeeds."""
         return wait_until(lambda: _success(self.module("engine_ready", entries)), seconds, "readiness")
 

@@ -5,11 +5,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pty
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+
+import pytest
+from ansible_collections.inference.fleet.plugins.callback import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.live_lines import LiveLines
+from ansible_collections.inference.fleet.tests.unit.node_helpers import terminal_screen
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
@@ -21,7 +30,7 @@ def screen(tmp_path, tasks, *arguments, hosts="localhost"):
     path.write_text(json.dumps(play))
     done = subprocess.run(
         [PLAYBOOK, str(path), "-i", "inventories/local", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     return done.stdout + done.stderr
 
@@ -49,3 +58,204 @@ def test_ordinary_retries_look_as_always(tmp_path):
         "retries": 1, "delay": 0,
     }  # fmt: skip
     assert "FAILED - RETRYING: [localhost]: Poll (1 retries left)." in screen(tmp_path, [task])
+
+
+# A module that is further along every time it is asked, on its host's own clock: a file with the number of its steps.
+# It goes on when the file `seen` counts as many lines, and the first steps when the other host has come as far.
+FAKE = """
+import os, time
+from ansible.module_utils.basic import AnsibleModule
+
+STEPS = [
+    {"phase": "listing", "percent": None},
+    {"phase": "downloading", "percent": 10, "bytes_done": 10 << 20, "bytes_total": 100 << 20},
+    {"phase": "downloading", "percent": 60, "bytes_done": 60 << 20, "bytes_total": 100 << 20,
+     "rate_bytes_s": 50 << 20, "eta_s": 1, "file": "model-00001.safetensors"},
+    {"phase": "downloading", "percent": 90, "bytes_done": 90 << 20, "bytes_total": 100 << 20},
+    {"phase": "verifying", "percent": 50, "bytes_done": 50 << 20, "bytes_total": 100 << 20},
+    {"phase": "done", "percent": 100, "bytes_done": 100 << 20, "bytes_total": 100 << 20},
+]
+
+def count(path):
+    try:
+        return int(open(path).read() or 0)
+    except FileNotFoundError:
+        return 0
+
+def wait_for(path, number):
+    end = time.monotonic() + 120
+    while path and count(path) < number and time.monotonic() < end:
+        time.sleep(0.02)
+    return not path or count(path) >= number
+
+def main():
+    module = AnsibleModule({"clock": {"type": "path"}, "other": {"type": "path"}, "seen": {"type": "path"},
+                            "fails": {"type": "bool", "default": False}})
+    step = count(module.params["clock"])
+    if not wait_for(module.params["seen"], step):
+        module.fail_json(msg="Nobody saw line %d." % step, progress=STEPS[step], finished=True)
+    open(module.params["clock"], "w").write(str(step + 1))
+    if step in (1, 2) and not wait_for(module.params["other"], step):
+        module.fail_json(msg="The other host is behind.", progress=STEPS[step], finished=True)
+    if module.params["fails"] and step == 2:
+        module.fail_json(msg="The hub is gone.", progress=STEPS[2], finished=True)
+    if step == 2:
+        module.warn("A warning of the module.")
+    module.exit_json(progress=STEPS[step], finished=step == len(STEPS) - 1, changed=True)
+
+main()
+"""
+
+
+@pytest.fixture
+def transfer(tmp_path):
+    """The command that polls a made-up transfer on two hosts."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "fake_transfer.py").write_text(textwrap.dedent(FAKE).lstrip())
+    task = {
+        "name": "Bring the weights",
+        "fake_transfer": {
+            "clock": "%s/{{ inventory_hostname }}" % tmp_path,
+            "other": "%s/{{ (groups.all | difference([inventory_hostname]))[0] }}" % tmp_path,
+            "seen": "{{ seen | default(omit) }}",
+            "fails": "{{ fails | default(false) }}",
+        },
+        "register": "polled", "until": "polled is failed or polled.finished", "retries": 20, "delay": 0.2,
+    }  # fmt: skip
+    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [task]}]))
+    hosts = {name: {"ansible_connection": "local"} for name in ("node1", "node2")}
+    hosts["node2"]["fails"] = False
+    common = {"ansible_python_interpreter": sys.executable}
+    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts, "vars": common}}))
+    return [PLAYBOOK, str(tmp_path / "play.yml"), "-i", str(tmp_path / "hosts.json")]
+
+
+# However long the transfer takes here, no phase is told of twice.
+SELDOM = {**os.environ, "INFERENCE_FLEET_PROGRESS_INTERVAL": "3600"}
+
+
+def lines_of(output, host):
+    return [line for line in output.splitlines() if line.startswith(host + ": ") and "ok=" not in line]
+
+
+LOGGED = [
+    "listing",
+    "downloading 10 %, 10.0 of 100.0 MiB",
+    "verifying 50 %, 50.0 of 100.0 MiB",
+    "done 100 %, 100.0 of 100.0 MiB",
+]
+
+
+def test_a_log_has_a_line_for_each_phase(transfer):
+    done = subprocess.run(transfer, cwd=ROOT, env=SELDOM, capture_output=True, text=True, timeout=300, check=True)
+    for host in ("node1", "node2"):
+        assert lines_of(done.stdout, host) == ["%s: %s" % (host, line) for line in LOGGED]
+    assert "RETRYING" not in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_log_has_a_line_now_and_then_and_at_once(transfer, tmp_path):
+    """Each poll, with an interval of nothing; and a pipe does not keep the lines to itself: the next comes when one is
+    seen."""
+    (tmp_path / "seen").write_text("0")
+    hosts = json.loads((tmp_path / "hosts.json").read_text())
+    hosts["all"]["hosts"]["node1"]["seen"] = str(tmp_path / "seen")
+    (tmp_path / "hosts.json").write_text(json.dumps(hosts))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environment["INFERENCE_FLEET_PROGRESS_INTERVAL"] = "0"
+    process = subprocess.Popen(transfer, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    seen = []
+    for line in process.stdout:
+        seen.append(line.rstrip())
+        (tmp_path / "new").write_text(str(len(lines_of("\n".join(seen), "node1"))))
+        (tmp_path / "new").rename(tmp_path / "seen")
+    assert process.wait(60) == 0
+    assert lines_of("\n".join(seen), "node1") == [
+        "node1: listing",
+        "node1: downloading 10 %, 10.0 of 100.0 MiB",
+        "node1: downloading 60 %, 60.0 of 100.0 MiB, 50.0 MiB/s, 1 s left, model-00001.safetensors",
+        "node1: downloading 90 %, 90.0 of 100.0 MiB",
+        "node1: verifying 50 %, 50.0 of 100.0 MiB",
+        "node1: done 100 %, 100.0 of 100.0 MiB",
+    ]
+
+
+def on_terminal(command, **more):
+    """Everything that a terminal of 60 columns got."""
+    controller, terminal = pty.openpty()
+    environment = {**SELDOM, "TERM": "xterm", "COLUMNS": "60", "LINES": "24", "ANSIBLE_NOCOLOR": "1", **more}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=terminal, stderr=terminal, stdin=terminal)
+    os.close(terminal)
+    output = b""
+    try:
+        while block := os.read(controller, 65536):
+            output += block
+    except OSError:
+        pass  # Linux says so at the end
+    finally:
+        os.close(controller)
+    return process.wait(60), output.decode()
+
+
+def test_a_terminal_has_one_line_for_each_host(transfer):
+    status, output = on_terminal(transfer)
+    assert status == 0
+    assert "downloading 60 %, 60.0 of 100.0 MiB, 50.0 MiB/s" in output
+    screen = terminal_screen(output)
+    for host in ("node1", "node2"):
+        assert lines_of("\n".join(screen), host) == ["%s: done 100 %%, 100.0 of 100.0 MiB" % host]
+        assert screen.count("changed: [%s]" % host) == 1
+    assert max(map(len, lines_of("\n".join(screen), "node1"))) < 60
+    # The two hosts' lines stood one below the other at some time.
+    assert re.search(r"node1: downloading[^\n]*\nnode2: |node2: downloading[^\n]*\nnode1: ", output)
+
+
+def test_a_terminal_that_cannot_go_back_gets_a_log(transfer):
+    output = on_terminal(transfer, TERM="dumb")[1].replace("\r\n", "\n")
+    assert "\x1b" not in output
+    assert lines_of(output, "node1") == ["node1: %s" % line for line in LOGGED]
+
+
+def test_live_lines_go_to_the_log_file_now_and_then(transfer, tmp_path):
+    on_terminal(transfer, ANSIBLE_LOG_PATH=str(tmp_path / "log"))
+    log = (tmp_path / "log").read_text()
+    assert log.count("node1: downloading") == 1
+    assert log.count("node1: verifying") == 1
+    assert "\x1b" not in log
+
+
+class Screen:
+    """As much of Ansible's Display as this needs."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def display(self, text, log_only=False):
+        if not log_only:
+            self.stream.write(text + "\n")
+
+
+def test_a_warning_from_anywhere_takes_no_lines_place(monkeypatch):
+    stream = io.StringIO()
+    live = LiveLines(stream, lambda: os.terminal_size((80, 24)))
+    display = Screen(stream)
+    fleet.clear_before(display, live)
+    live.update("a", "a: 1 %")
+    display.display("only the log", log_only=True)
+    assert terminal_screen(stream.getvalue()) == ["a: 1 %"]
+    display.display("WARNING")
+    live.update("a", "a: 2 %")
+    assert terminal_screen(stream.getvalue()) == ["WARNING", "a: 2 %"]
+    monkeypatch.setattr(os, "getpid", lambda: 0)  # as in a worker process
+    before = stream.getvalue()
+    display.display("message")
+    assert stream.getvalue() == before + "message\n"
+
+
+def test_a_transfer_that_fails_leaves_its_message(transfer):
+    status, output = on_terminal([*transfer, "-e", '{"fails": true}'])
+    assert status == 2
+    screen = terminal_screen(output)
+    assert "fatal: [node1]: FAILED!" in screen
+    assert "    The hub is gone." in screen
+    assert lines_of("\n".join(screen), "node1") == []

@@ -33,7 +33,7 @@ class Play:
             "fleet_deployment": {
                 "name": "a-recipe",
                 "probes": [],
-                "verify": {"effort_parameter": "reasoning_effort", "responses_api": True, "timeout_s": 5},
+                "verify": {"effort_parameter": "reasoning_effort", "responses_api": True, "timeout_s": 60},
             },
             "fleet_reports_dir": self.reports,
             **variables,
@@ -58,7 +58,7 @@ class Play:
                 os.path.join(os.path.dirname(sys.executable), "ansible-playbook"),
                 "-i", "hosts.yml", "play.yml", "-e", "@vars.json", "-v", *options,
             ],
-            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False,
+            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
 
@@ -158,6 +158,14 @@ def test_the_message_names_the_file_with_all_of_it(tmp_path):
         "\nThe whole report: %s/hosts/node-1.json\nThe same as a page: %s/verdict.html" % (tmp_path, tmp_path)
     )
     assert result["fleet_report"]["rows"] == [["node-1", "server-0", 1, "FAILED", "0/1", "failed: chat"]]
+
+
+def test_a_problem_is_told_by_the_report_and_left_to_the_caller(tmp_path):
+    answer = dict(ANSWER, ok=None, verdicts=[])
+    result, _arguments = act({"servers": [], "reports_dir": str(tmp_path), "problem": "0 of 1 servers ready"}, answer)
+    assert not result.get("failed")
+    host = json.loads((tmp_path / "hosts" / "node-1.json").read_text())
+    assert (host["ok"], host["problem"]) == (False, "0 of 1 servers ready")
 
 
 def test_a_failure_of_the_module_is_passed_on_and_nothing_is_written(tmp_path):

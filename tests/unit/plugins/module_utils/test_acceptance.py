@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
 import pytest
@@ -69,8 +70,19 @@ REFUSED = (
 )
 
 
+# What the probe "concurrent" sends.
+TOGETHER = (
+    probes.CONCURRENT,
+    lambda body: (
+        "reasoning_effort" in body
+        and "stream" not in body
+        and body["messages"][0]["content"] in probes.CONCURRENT_QUESTIONS
+    ),
+)
+
+
 def verdict_of(engine, options=None, entries=None, **arguments):
-    options = options or probes.Options(timeout=5)
+    options = options or probes.Options(timeout=60)
     port = engine if isinstance(engine, int) else engine.port
     result = runner.verify_servers(entries or [plan_entry(port)], options, **arguments)
     return result["verdicts"][0]
@@ -116,7 +128,7 @@ def test_a_good_server_passes_everything():
 
 
 def test_what_is_sent():
-    with ScriptedEngine(seconds=0.02) as engine:
+    with ScriptedEngine(together=TOGETHER) as engine:
         verdict_of(engine)
     bodies = engine.bodies(CHAT)
     chat_body = bodies[1]
@@ -161,7 +173,7 @@ def test_the_other_name_of_the_reasoning_field_passes_with_a_note():
 
 def test_dynamos_way_to_set_the_effort():
     with ScriptedEngine(effort="chat_template_args") as engine:
-        good = verdict_of(engine, probes.Options(timeout=5, effort_parameter="chat_template_args"))
+        good = verdict_of(engine, probes.Options(timeout=60, effort_parameter="chat_template_args"))
         bad = verdict_of(engine)
     assert good["ok"] is True
     assert failing(bad) == {"effort": NO_EFFORT}
@@ -169,7 +181,7 @@ def test_dynamos_way_to_set_the_effort():
 
 def test_an_engine_without_responses_is_not_measured_there():
     with ScriptedEngine("no-responses") as engine:
-        verdict = verdict_of(engine, probes.Options(timeout=5, responses_api=False))
+        verdict = verdict_of(engine, probes.Options(timeout=60, responses_api=False))
     assert verdict["ok"] is True
     assert unmeasured(verdict) == {"responses": "this engine has no /v1/responses (responses_api is false)"}
     assert engine.bodies("/v1/responses") == []
@@ -220,7 +232,7 @@ def test_whether_the_answer_mentions_the_tools_result_is_told():
 
 def test_an_api_key_is_sent_and_never_told():
     with ScriptedEngine(api_key="sk-secret") as engine:
-        good = verdict_of(engine, probes.Options(timeout=5, api_key="sk-secret"))
+        good = verdict_of(engine, probes.Options(timeout=60, api_key="sk-secret"))
         bad = verdict_of(engine)
     assert good["ok"] is True
     assert "sk-secret" not in json.dumps(good)
@@ -381,7 +393,7 @@ def test_an_api_key_is_sent_and_never_told():
     ],
 )
 def test_each_misbehaviour_fails_its_probes_and_names_its_cause(faults, expected):
-    with ScriptedEngine(faults, seconds=0.02 if faults == "one-at-a-time" else 0) as engine:
+    with ScriptedEngine(faults, together=TOGETHER if faults == "one-at-a-time" else None) as engine:
         verdict = verdict_of(engine)
     assert failing(verdict) == expected
     assert verdict["ok"] is False
@@ -509,8 +521,8 @@ def test_a_context_that_is_too_short_is_named():
 
 def test_a_dead_server_is_found_once_and_at_once():
     started = time.monotonic()
-    verdict = verdict_of(free_port())
-    assert time.monotonic() - started < 1
+    verdict = verdict_of(free_port(), probes.Options(timeout=120))
+    assert time.monotonic() - started < 60  # less than the timeout of one request
     assert failing(verdict) == {"alive": REFUSED}
     rest = dict.fromkeys(SEQUENCE[1:], "not run: alive failed")
     assert unmeasured(verdict) == dict(rest, **{"harmony-residue": "not run: no probe brought an answer to look at"})
@@ -529,11 +541,26 @@ def test_a_server_that_dies_on_the_way_is_not_asked_further():
     }
 
 
+class Patient(probes.Options):
+    """A minute for each request, and half a second once hangs() is true: what does not hang may take its time."""
+
+    def __init__(self, hangs):
+        self.hangs = hangs
+        super().__init__()
+
+    @property
+    def timeout(self):
+        return 0.5 if self.hangs() else 60
+
+    @timeout.setter
+    def timeout(self, seconds):
+        pass
+
+
 def test_a_hanging_server_costs_two_timeouts_not_ten():
-    started = time.monotonic()
     with ScriptedEngine("hangs-later") as engine:
-        verdict = verdict_of(engine, probes.Options(timeout=0.3))
-    assert time.monotonic() - started < 2
+        verdict = verdict_of(engine, Patient(lambda: len(engine.bodies(CHAT)) >= 2))
+    assert len(engine.bodies(CHAT)) == 4
     assert failing(verdict) == {"effort": HANGS, "tool-call": HANGS}
     assert unmeasured(verdict) == dict.fromkeys(
         ("tool-round-trip", "responses", "streaming", "concurrent"), "not run: tool-call failed"
@@ -542,11 +569,12 @@ def test_a_hanging_server_costs_two_timeouts_not_ten():
 
 def test_the_first_completion_may_take_five_times_as_long():
     with ScriptedEngine("hangs") as engine:
-        started = time.monotonic()
-        verdict = verdict_of(engine, probes.Options(timeout=0.2))
+        verdict = verdict_of(
+            engine, Patient(lambda: "/v1/models" in [path for _method, path, *_rest in engine.requests])
+        )
     assert failing(verdict) == {"warm-up": HANGS}
-    assert by_name(verdict)["warm-up"]["got"] == "no answer: no whole answer in time (1 s)"
-    assert 1 <= time.monotonic() - started < 2
+    assert by_name(verdict)["warm-up"]["got"] == "no answer: no whole answer in time (2.5 s)"
+    assert by_name(verdict)["warm-up"]["ms"] >= 2500
 
 
 @pytest.mark.parametrize("seconds", [0.3, 0.15])
@@ -569,7 +597,7 @@ def test_a_sequence_that_takes_too_long_fails_where_it_stands(monkeypatch, secon
 
 def test_quick_reads_the_id_and_completes_once():
     with ScriptedEngine() as engine:
-        verdict = verdict_of(engine, probes.Options(mode="quick", timeout=5, probes=[{"name": "own", "path": "/x"}]))
+        verdict = verdict_of(engine, probes.Options(mode="quick", timeout=60, probes=[{"name": "own", "path": "/x"}]))
     assert [(probe["name"], probe["ok"]) for probe in verdict["probes"]] == [("model-id", True), ("completion", True)]
     assert [(method, path) for method, path, _body, _headers in engine.requests] == [
         ("GET", "/v1/models"),
@@ -587,11 +615,11 @@ def test_quick_reads_the_id_and_completes_once():
 )
 def test_quick_fails_as_full_does(faults, expected):
     with ScriptedEngine(faults) as engine:
-        assert failing(verdict_of(engine, probes.Options(mode="quick", timeout=5))) == expected
+        assert failing(verdict_of(engine, probes.Options(mode="quick", timeout=60))) == expected
 
 
 def test_quick_finds_a_dead_server():
-    verdict = verdict_of(free_port(), probes.Options(mode="quick", timeout=5))
+    verdict = verdict_of(free_port(), probes.Options(mode="quick", timeout=60))
     assert failing(verdict) == {"model-id": REFUSED}
     assert unmeasured(verdict) == {"completion": "not run: model-id failed"}
 
@@ -609,7 +637,7 @@ def test_auto_is_quick_only_where_nothing_changed_for_certain(mode, changed, exp
 
 def test_check_mode_says_that_it_could_not_verify_what_is_not_there():
     port = free_port()
-    result = runner.verify_servers([plan_entry(port)], probes.Options(timeout=5), check_mode=True)
+    result = runner.verify_servers([plan_entry(port)], probes.Options(timeout=60), check_mode=True)
     verdict = result["verdicts"][0]
     assert result["ok"] is None
     assert verdict["ok"] is None
@@ -626,22 +654,20 @@ def test_check_mode_verifies_what_is_there_and_stays():
 
 
 def test_all_servers_of_a_node_at_once_and_only_those_with_a_port_of_their_own():
-    with ScriptedEngine(seconds=0.05) as one, ScriptedEngine("drop-tool-call", seconds=0.05) as two:
+    both = threading.Barrier(2)
+    pages = {"/health": lambda: "ok" if both.wait(60) in (0, 1) else ""}  # neither answers before both are asked
+    with ScriptedEngine(pages=pages) as one, ScriptedEngine("drop-tool-call", pages=pages) as two:
         entries = [
             plan_entry(one.port, "server-0"),
             plan_entry(two.port, "server-1"),
             plan_entry(None, "worker-0", role="decode"),
         ]
-        started = time.monotonic()
-        result = runner.verify_servers(entries, probes.Options(timeout=5))
-        took = time.monotonic() - started
+        result = runner.verify_servers(entries, probes.Options(timeout=60))
     assert [(verdict["server"], verdict["ok"]) for verdict in result["verdicts"]] == [
         ("server-0", True),
         ("server-1", False),
     ]
     assert result["ok"] is False
-    alone = sum(probe["ms"] for verdict in result["verdicts"] for probe in verdict["probes"]) / 1000
-    assert took < 0.75 * alone
 
 
 def test_a_node_without_servers_of_its_own_has_nothing_to_say():
@@ -653,7 +679,7 @@ def test_a_node_without_servers_of_its_own_has_nothing_to_say():
 
 
 def own(engine, **probe):
-    options = probes.Options(timeout=5, probes=[dict({"name": "own"}, **probe)])
+    options = probes.Options(timeout=60, probes=[dict({"name": "own"}, **probe)])
     return by_name(verdict_of(engine, options))["own"]
 
 
@@ -701,7 +727,7 @@ def test_a_recipes_probe_fails_with_its_cause(faults, probe, cause):
 
 def test_a_leak_in_a_recipes_probe_is_found():
     with ScriptedEngine("leak-in-new-york") as engine:
-        options = probes.Options(timeout=5, probes=[{"name": "own", "body": MESSAGES}])
+        options = probes.Options(timeout=60, probes=[{"name": "own", "body": MESSAGES}])
         verdict = verdict_of(engine, options)
     assert failing(verdict) == {"harmony-residue": LEAK}
     assert by_name(verdict)["harmony-residue"]["got"] == (

@@ -64,7 +64,7 @@ class Place:
 
     def run(self, entry, *options, **kwargs):
         self.write(entry)
-        return subprocess.run(self.command(entry, *options), capture_output=True, text=True, timeout=30, check=False,
+        return subprocess.run(self.command(entry, *options), capture_output=True, text=True, timeout=300, check=False,
                               **kwargs)  # fmt: skip
 
     def start(self, entry, *options):
@@ -100,6 +100,7 @@ def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
     )
     place.write(entry, HF_TOKEN="hf_secret")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = time.time()
     try:
         run = subprocess.run(
             place.command(entry),
@@ -107,7 +108,7 @@ def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
             stdin=subprocess.PIPE,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=300,
             check=True,
         )
     finally:
@@ -145,7 +146,7 @@ def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
         1,
     )
     assert state["starts"] == [state["started"]]
-    assert abs(state["started"] - time.time()) < 10
+    assert before - 0.001 <= state["started"] <= time.time() + 0.001
     assert "hf_secret" not in json.dumps(state)
 
 
@@ -173,13 +174,15 @@ def test_the_start_limit_trips_and_its_interval_is_long_enough(place):
 
 def test_it_waits_between_starts(place):
     entry = small_node.rehash(place.node.entry("server-0"), command=["true"])
-    assert place.run(entry, "--restart-delay", "0.4").returncode == 0
-    process = place.start(entry, "--restart-delay", "0.4")
-    small_node.wait_until(lambda: place.state(entry)["phase"] == "restarting")
-    assert place.state(entry)["reason"] == "it ended; start 2 of 5 within 304 s"
-    assert process.wait(10) == 0
+    for _start in range(2):
+        assert place.run(entry, "--restart-delay", "0.4").returncode == 0
     first, second = place.state(entry)["starts"]
     assert second - first >= 0.4
+    process = place.start(entry, "--restart-delay", "3600")
+    small_node.wait_until(lambda: place.state(entry)["phase"] == "restarting")
+    assert place.state(entry)["reason"] == "it ended; start 3 of 5 within 36300 s"
+    process.kill()
+    process.wait()
 
 
 def test_what_cannot_be_executed_is_recorded(place):
@@ -195,7 +198,7 @@ def test_what_cannot_be_executed_is_recorded(place):
         os.makedirs(place.node.paths.directories(entry["name"])["work"], exist_ok=True)
         (place.folder / (entry["name"] + ".json")).write_text(json.dumps(entry), encoding="utf-8")
         run = subprocess.run(
-            place.command(entry, "--restart-delay", "0.01"), capture_output=True, text=True, timeout=30, check=False
+            place.command(entry, "--restart-delay", "0.01"), capture_output=True, text=True, timeout=300, check=False
         )
         state = place.state(entry)
         assert (run.returncode, state["phase"], state["count"]) == (127, "failed", 1)
@@ -206,7 +209,7 @@ def test_what_cannot_be_executed_is_recorded(place):
 def test_without_its_entry_it_says_so(place):
     entry = place.node.entry("server-0")
     run = subprocess.run(
-        place.command(entry, "--restart-delay", "0.01"), capture_output=True, text=True, timeout=30, check=False
+        place.command(entry, "--restart-delay", "0.01"), capture_output=True, text=True, timeout=300, check=False
     )
     assert run.returncode == 1
     assert run.stdout.endswith("server-0.json is missing or no JSON; engine_servers writes it\n")
@@ -235,25 +238,25 @@ def _two(found):
 
 
 def test_a_guard_that_waits_can_be_found_and_gives_up_after_the_leaders_budget(place):
-    leader = place.node.entry("leader", health={"path": "/health", "budget_s": 0.6, "poll_s": 0.1})
+    leader = place.node.entry("leader", health={"path": "/health", "budget_s": 600, "poll_s": 0.1})
     place.write(leader)
     follower = place.node.entry("server-0", start={"after": ["leader"]})
     process = place.start(follower)
     small_node.wait_until(lambda: place.state(follower).get("phase") == "waiting for leader")
     assert place.node.running("server-0") == [process.pid]
-    assert process.wait(10) == 1
+    assert process.poll() is None
+    place.write(small_node.rehash(leader, health=dict(leader["health"], budget_s=0.1)))
+    assert process.wait(60) == 1
     # waiting is no start
     assert place.state(follower)["count"] == 0
 
-    health = {"path": "/health", "budget_s": 30, "poll_s": 0.1}
-    leader = small_node.rehash(leader, health=health)
     server = place.start(leader)
     process = place.start(follower)
     small_node.wait_until(lambda: place.state(follower).get("phase") == "running")
     assert place.state(follower)["started"] > place.state(leader)["started"]
     for one in (server, process):
         one.terminate()
-        one.wait(10)
+        one.wait(60)
 
 
 def test_a_leader_that_is_not_deployed_or_has_no_port(place):
@@ -264,8 +267,8 @@ def test_a_leader_that_is_not_deployed_or_has_no_port(place):
     process.kill()
     process.wait()
     worker = small_node.rehash(
-        place.node.entry("leader"), port=None, role="decode", command=["sleep", "20"],
-        health={"path": "/health", "budget_s": 5, "poll_s": 0.1},
+        place.node.entry("leader"), port=None, role="decode", command=["sleep", "900"],
+        health={"path": "/health", "budget_s": 60, "poll_s": 0.1},
     )  # fmt: skip
     follower = small_node.rehash(follower, command=["true"])
     server = place.start(worker)
@@ -289,7 +292,7 @@ def test_the_state_of_another_server_or_a_broken_one_is_not_believed(place):
 
 
 def test_the_reaper_kills_the_group_of_a_program_that_ended():
-    script = "import os, time\nif os.fork() == 0: time.sleep(30)\nprint('x', flush=True)"
+    script = "import os, time\nif os.fork() == 0: time.sleep(900)\nprint('x', flush=True)"
     groups = []
     for _number in range(2):
         leader = subprocess.Popen([sys.executable, "-I", "-S", "-c", script], stdout=subprocess.PIPE, process_group=0)
@@ -336,13 +339,13 @@ def test_cpu_lists():
 
 def test_the_copy_runs_with_another_copy_of_the_same_root(place):
     """Two guards of one server at a time: the later one ends the earlier one, so there are never two engines."""
-    leader = place.node.entry("leader", health={"path": "/health", "budget_s": 30, "poll_s": 0.1})
+    leader = place.node.entry("leader", health={"path": "/health", "budget_s": 600, "poll_s": 0.1})
     place.write(leader)
     entry = place.node.entry("server-0", start={"after": ["leader"]})
     first = place.start(entry)
     small_node.wait_until(lambda: place.state(entry).get("phase") == "waiting for leader")
     second = place.start(entry)
-    assert first.wait(10) == -signal.SIGTERM
+    assert first.wait(60) == -signal.SIGTERM
     assert processes.processes_with_marker(place.node.root, "server-0") == [second.pid]
     second.kill()
     second.wait()

@@ -13,22 +13,29 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import guard, preflight, processes, shared_libraries
+from ansible_collections.inference.fleet.plugins.module_utils import (
+    accelerators,
+    guard,
+    preflight,
+    processes,
+    shared_libraries,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.entry import entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
 from ansible_collections.inference.fleet.tests.unit import node_helpers
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import port_block
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[2] / "fixtures"
-PORT = 18400
-# Listens where it is told, says so, holds some memory, and ends with its input or after 30 s.
+PORT = port_block()
+# Listens where it is told, says so, holds some memory, and ends with its input or after 900 s.
 LISTENER = """
 import select, socket, sys
 held = bytearray(int(sys.argv[2]) << 20)
 held[::4096] = b"x" * len(held[::4096])
 server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 print("up", flush=True)
-select.select([sys.stdin], [], [], 30)
+select.select([sys.stdin], [], [], 900)
 """
 
 
@@ -38,7 +45,8 @@ def entry(name="server-0", port=PORT, ports=None):
         "devices": [0], "bind": "127.0.0.1", "port": port, "ports": ports or {}, "command": ["true"], "environment": {},
         "secrets": {}, "secret_versions": {}, "config": None, "container": None, "launch": ["true"], "directories": {},
         "user": None, "model_id": "m", "reasoning_field": "reasoning",
-        "health": {"path": "/health", "budget_s": 300, "poll_s": 2}, "start": {"after": []}, "cpus": None,
+        "health": {"path": "/health", "budget_s": 300, "poll_s": 2}, "start": {"after": []},
+        "cpus": None, "artifact_key": None, "weights": [],
     }  # fmt: skip
     return dict(made, hash=entry_hash(made))
 
@@ -100,8 +108,9 @@ def test_a_node_that_can_take_its_plan(tmp_path):
     )
     assert (result["changed"], result["problems"], list(tmp_path.iterdir())) == (False, [], [])
     assert result["accelerators"]["devices"] == [
-        {"id": 0, "memory_mib": 24105, "cores": 2, "numa": 0, "cpus": "0-1", "health": "ok", "holders": []}
-    ]
+        {"id": 0, "memory_mib": 24105, "cores": 2, "numa": 0, "cpus": "0-1", "health": "ok", "holders": [],
+         "core_ids": []}
+    ]  # fmt: skip
 
 
 def test_nothing_declared_and_nothing_needed(tmp_path):
@@ -131,13 +140,13 @@ def test_all_problems_stand_in_one_message(tmp_path, monkeypatch):
         "amx_bf16, sve. Take a node that has it, or a recipe that does not need it.\n"
         " 3. The recipe needs the shared library libnone.so.9 (needs.libraries), this node lacks it. As root: install "
         "the package that holds it.\n"
-        " 4. Port 18400 (server-0) is held by pid %d (%s). Stop it, or set another port in fleet_override: {servers: "
+        " 4. Port %d (server-0) is held by pid %d (%s). Stop it, or set another port in fleet_override: {servers: "
         "{server: {port: …}}}.\n"
         " 5. 2 servers are to be started (server-0, server-1) and need 32 GiB of host memory, 16 GiB each "
         "(needs.host_memory_gib), this node has 23.1 GiB available. Stop other programs, or give the host fewer "
         "servers.\n"
         " 6. A first deployment needs 60 GiB of free disk (needs.disk_gib), %s has 1.5 GiB. Free space there, or set "
-        "fleet_root to a folder on a larger disk." % (os.getpid(), processes.command(os.getpid())[:120], tmp_path)
+        "fleet_root to a folder on a larger disk." % (PORT, os.getpid(), processes.command(os.getpid())[:120], tmp_path)
     )
     assert [item["check"] for item in caught.value.details["problems"]] == [
         "hardware", "cpu_flags", "libraries", "ports", "memory", "disk"
@@ -158,8 +167,9 @@ def test_all_problems_stand_in_one_message(tmp_path, monkeypatch):
             "for this node.",
         ),
         (
-            {"platform": "neuron"},
-            "This version of the collection cannot detect accelerators of 'neuron'; it knows: cpu.",
+            {"platform": "ascend"},
+            "This version of the collection cannot detect accelerators of 'ascend'; it knows: %s."
+            % ", ".join(accelerators.DETECTORS),
         ),
     ],
 )
@@ -201,8 +211,8 @@ def test_a_port_held_by_another_program(tmp_path, listener):
     assert refused(tmp_path, servers=[entry(ports={"metrics": PORT + 3})]) == [
         (
             "ports",
-            "Port 18403 (server-0, ports.metrics) is held by pid %d (%s). Stop it, or set another port in "
-            "fleet_override: {servers: {server: {ports: {metrics: …}}}}." % (pid, command),
+            "Port %d (server-0, ports.metrics) is held by pid %d (%s). Stop it, or set another port in "
+            "fleet_override: {servers: {server: {ports: {metrics: …}}}}." % (PORT + 3, pid, command),
         )
     ]
     assert check(tmp_path, servers=[entry(ports={"metrics": PORT + 3})], only=["server-9"])["problems"] == []
@@ -223,9 +233,9 @@ def test_a_port_held_by_one_of_ours_that_stays(tmp_path, listener):
     assert refused(tmp_path, servers=[entry("server-1", PORT + 1)], only=["server-1"]) == [
         (
             "ports",
-            "Port 18401 (server-1) is held by pid %d (%s), server old-7 below the root %s. Add old-7 to the names that "
+            "Port %d (server-1) is held by pid %d (%s), server old-7 below the root %s. Add old-7 to the names that "
             "this run is limited to, or set another port in fleet_override: {servers: {server: {port: …}}}."
-            % (pid, command, tmp_path),
+            % (PORT + 1, pid, command, tmp_path),
         )
     ]
 
@@ -236,8 +246,8 @@ def test_a_port_held_by_the_same_name_below_another_root(tmp_path, listener):
     assert refused(tmp_path, servers=[entry()]) == [
         (
             "ports",
-            "Port 18400 (server-0) is held by pid %d (%s), server server-0 below the root /. Stop it, or set another "
-            "port in fleet_override: {servers: {server: {port: …}}}." % (pid, command),
+            "Port %d (server-0) is held by pid %d (%s), server server-0 below the root /. Stop it, or set another "
+            "port in fleet_override: {servers: {server: {port: …}}}." % (PORT, pid, command),
         )
     ]
 
@@ -250,8 +260,9 @@ def test_a_port_held_by_a_process_that_we_may_not_see(tmp_path, monkeypatch):
     assert refused(tmp_path, servers=[entry(), entry("prefill", None)]) == [
         (
             "ports",
-            "Port 18400 (server-0) is held by a process of the user postgres that %s may not see. Stop it, or set "
-            "another port in fleet_override: {servers: {server: {port: …}}}." % processes.user_name(os.geteuid()),
+            "Port %d (server-0) is held by a process of the user postgres that %s may not see. Stop it, or set "
+            "another port in fleet_override: {servers: {server: {port: …}}}."
+            % (PORT, processes.user_name(os.geteuid())),
         )
     ]
 
@@ -308,12 +319,10 @@ def test_memory_of_a_server_that_leaves_counts_as_available(tmp_path, listener, 
     assert memory_of(tmp_path, "server-0", "old-7", each=each) is not None, "old-7 stays"
 
 
-def test_memory_that_cannot_be_read_is_a_warning(tmp_path, monkeypatch):
+def test_memory_that_cannot_be_read_is_not_checked(tmp_path, monkeypatch):
     monkeypatch.setattr(preflight.System, "memory_available", lambda self: None)
     result = check(tmp_path, servers=[entry()], needs={"host_memory_gib": 1000})
-    assert result["accelerators"]["warnings"] == [
-        "The memory that is available cannot be read; needs.host_memory_gib was not checked."
-    ]
+    assert result["unchecked"] == ["Not checked: needs.host_memory_gib; the memory that is available cannot be read."]
 
 
 def test_disk_is_asked_for_until_the_deployment_is_there(tmp_path, monkeypatch):

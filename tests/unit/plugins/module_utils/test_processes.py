@@ -15,14 +15,16 @@ import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 
 PORTS = range(18180, 18200)
-SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(30)"]
-STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(30)"
+SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(900)"]
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(900)"
 
 
 @contextlib.contextmanager
-def listener(bind, family=socket.AF_INET):
+def listener(bind, family=socket.AF_INET, heard=True):
+    """(port, inode) of a socket that listens, unless it is not to be heard: then the port is only kept from others."""
     for port in PORTS:
         sock = socket.socket(family, socket.SOCK_STREAM)
         with sock:
@@ -32,7 +34,8 @@ def listener(bind, family=socket.AF_INET):
                 sock.bind((bind, port))
             except OSError:
                 continue
-            sock.listen()
+            if heard:
+                sock.listen()
             yield port, os.fstat(sock.fileno()).st_ino
             return
     raise RuntimeError("no free port")
@@ -79,8 +82,8 @@ def test_who_holds_a_port():
         for bind in ("127.0.0.1", "localhost", "0.0.0.0", "::", ""):
             assert processes.port_holder(bind, port) == me
         assert processes.port_holder("127.0.0.2", port) is None
-        assert processes.port_holder("127.0.0.1", port - 50) is None
-    assert processes.port_holder("127.0.0.1", port) is None
+    with listener("127.0.0.1", heard=False) as (port, _inode):
+        assert processes.port_holder("127.0.0.1", port) is None
     with listener("0.0.0.0") as (port, _inode):
         assert processes.port_holder("127.0.0.1", port) == me
     with listener("::", socket.AF_INET6) as (port, _inode):
@@ -102,23 +105,24 @@ def test_the_holder_of_a_port_may_be_a_server_of_ours_or_unseen(monkeypatch):
         }
 
 
-def test_marked_processes_and_their_children_are_found_and_nothing_else():
-    marks = {guard.MARKER_SERVER: "server-0", guard.MARKER_ROOT: "/tests"}
+def test_marked_processes_and_their_children_are_found_and_nothing_else(tmp_path):
+    root = str(tmp_path)  # of this run alone
+    marks = {guard.MARKER_SERVER: "server-0", guard.MARKER_ROOT: root}
     # an emptied environment below a marked process
     script = "import os, subprocess, sys; subprocess.run([sys.executable, '-I', '-S', '-c', '%s'], env={})" % SLEEP[-1]
     with child([*SLEEP[:-1], script], env=marks) as parent, child(env=dict(marks, INFERENCE_FLEET_ROOT="/")) as other:
         with child(env={"A": "INFERENCE_FLEET_SERVER=server-0"}):
-            end = time.monotonic() + 10
-            while len(processes.processes_with_marker("/tests", "server-0")) < 2 and time.monotonic() < end:
-                time.sleep(0.02)
-            found = processes.processes_with_marker("/tests", "server-0")
-            assert len(found) == 2
-            assert parent.pid in found
-            assert guard.environment_of(max(set(found) - {parent.pid})) == {}
-            assert processes.processes_with_marker("/tests", "server-1") == []
+            found = wait_until(lambda: _two(processes.processes_with_marker(root, "server-0")))
+            (below,) = set(found) - {parent.pid}
+            wait_until(lambda: guard.environment_of(below) == {})  # a fork has its parent's until it is executed
+            assert processes.processes_with_marker(root, "server-1") == []
             assert other.pid in processes.processes_with_marker("", "server-0")
-        assert processes.terminate(found, 5, 5) == []
+        assert processes.terminate(found, 60, 60) == []
         parent.wait()
+
+
+def _two(found):
+    return found if len(found) == 2 else None
 
 
 def test_this_process_and_its_ancestors_are_never_found(monkeypatch):
@@ -132,8 +136,8 @@ def test_terminate_ends_what_ignores_term_and_takes_a_zombie_for_ended():
     with child([*SLEEP[:-1], STUBBORN], stdout=subprocess.PIPE) as stubborn, child() as mild:
         stubborn.stdout.readline()
         began = time.monotonic()
-        assert processes.terminate([stubborn.pid, mild.pid], 0.3, 5) == []
-        assert 0.3 <= time.monotonic() - began < 4
+        assert processes.terminate([stubborn.pid, mild.pid], 0.3, 60) == []
+        assert time.monotonic() - began >= 0.3
         # nobody has waited for them yet
         assert guard.process(mild.pid).state == guard.process(stubborn.pid).state == "Z"
         assert processes.started_at(mild.pid) is None
@@ -166,13 +170,15 @@ def test_a_pid_that_went_over_to_another_process_is_left_alone(monkeypatch):
 
 
 def test_memory_and_start_time():
+    before = time.time()
     with child(
         [*SLEEP[:-1], "x = bytearray(40 << 20); print(1, flush=True); " + SLEEP[-1]], stdout=subprocess.PIPE
     ) as one:
         one.stdout.readline()
         assert 40 <= processes.memory_mib([one.pid]) < 80
         assert processes.memory_mib([one.pid, 2**22 + 1]) == processes.memory_mib([one.pid])
-        assert abs(processes.started_at(one.pid) - time.time()) < 5
+        # the kernel tells the time of its boot in whole seconds
+        assert before - 2 <= processes.started_at(one.pid) <= time.time() + 2
     assert processes.memory_mib([]) is None
     assert processes.memory_mib([one.pid]) is None
     assert processes.started_at(one.pid) is None
@@ -194,12 +200,28 @@ def test_the_kernels_own_threads_are_not_processes():
 def test_names_with_blanks_and_brackets(tmp_path):
     path = tmp_path / "a) Z 1 (b"
     os.symlink("/bin/sleep", path)
-    with child([str(path), "30"]) as process:
-        end = time.monotonic() + 5
-        while processes.argv(process.pid)[:1] != [str(path)] and time.monotonic() < end:
-            time.sleep(0.01)
+    with child([str(path), "900"]) as process:
+        wait_until(lambda: processes.argv(process.pid)[:1] == [str(path)])
         found = guard.process(process.pid)
         assert (found.parent, found.kernel) == (os.getpid(), False)
         assert found.state in ("S", "R")
-        assert processes.argv(process.pid) == [str(path), "30"]
-        assert processes.command(process.pid) == "%s 30" % path
+        assert processes.argv(process.pid) == [str(path), "900"]
+        assert processes.command(process.pid) == "%s 900" % path
+
+
+@pytest.mark.parametrize(
+    ("bind", "listens", "wider"),
+    [
+        ("127.0.0.1", "127.0.0.1", None),
+        ("127.0.0.1", "0.0.0.0", "0.0.0.0"),
+        ("127.0.0.1", "::", "::"),
+        ("::1", "::", "::"),
+        ("10.0.0.5", "0.0.0.0", "0.0.0.0"),
+        ("0.0.0.0", "0.0.0.0", None),
+    ],
+)
+def test_a_server_that_listens_wider_than_it_is_bound(bind, listens, wider):
+    with listener(listens, socket.AF_INET6 if ":" in listens else socket.AF_INET) as (port, _inode):
+        sockets = processes.listening_sockets()
+        assert processes.open_to_all(bind, port, sockets) == wider
+        assert processes.open_to_all(bind, 1, sockets) is None

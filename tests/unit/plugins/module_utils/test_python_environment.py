@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import python_environment as pe
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import url_secrets
 
 
 def script(path, text):
@@ -204,7 +205,7 @@ def test_children_may_write_bytecode_and_trust_the_bundle(tmp_path, monkeypatch)
 
 
 def test_secrets_of_urls():
-    assert pe.url_secrets(
+    assert url_secrets(
         {"index_url": "https://user:s3cret@host/simple", "environment": {"P": "http://t0ken@proxy:1"}},
         ["https://host/", "demo @ file:///x", None, 3],
     ) == {"s3cret", "t0ken"}

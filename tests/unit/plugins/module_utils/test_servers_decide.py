@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.container_engine import Container
 from ansible_collections.inference.fleet.plugins.module_utils.entry import entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.servers import (
@@ -50,6 +51,8 @@ def entry(name="server-0", **changes):
         "health": {"path": "/health", "budget_s": 300, "poll_s": 2},
         "start": {"after": []},
         "cpus": None,
+        "artifact_key": None,
+        "weights": [],
     }
     result.update(changes)
     if "command" in changes:
@@ -294,3 +297,114 @@ def test_nothing_is_done_twice_or_beyond_what_was_named(plan, seen, state, only)
 @given(PLANS, seen_servers())
 def test_restarted_starts_every_server(plan, seen):
     assert [action.name for action in decide(plan, seen, "restarted") if action.kind in STARTS] == list(plan)
+
+
+def follows(leader, name="work", **start):
+    return entry(name, port=8001, start={"after": [leader], "restart_with_leader": True, **start})
+
+
+def kinds(actions):
+    return {action.name: (action.kind, action.reason) for action in actions}
+
+
+def test_a_server_restarts_with_its_leader_where_the_recipe_says_so():
+    lead, work, last = entry("lead"), follows("lead"), follows("work", "last")
+    seen = {one["name"]: running(one) for one in (lead, work, last)}
+    changed = dict(seen, lead=running(entry("lead", port=1)))
+    assert kinds(decide(wanted(last, work, lead), changed, "started")) == {
+        "lead": ("change", "changed: port"),
+        "work": ("restart", "it restarts with lead"),
+        "last": ("restart", "it restarts with work"),
+    }
+    assert decide(wanted(last, work, lead), seen, "started") == []
+    plain = follows("lead", restart_with_leader=False)
+    assert set(kinds(decide(wanted(lead, plain), {"lead": changed["lead"], "work": running(plain)}, "started"))) == {
+        "lead"
+    }
+    older = entry("work", port=8001, start={"after": ["lead"]})  # deployed by a version that had no such key
+    assert set(kinds(decide(wanted(lead, older), {"lead": changed["lead"], "work": running(older)}, "started"))) == {
+        "lead"
+    }
+
+
+def test_a_follower_that_runs_restarts_though_nobody_named_it_and_a_stopped_one_stays_stopped():
+    lead, work, last = entry("lead"), follows("lead"), follows("work", "last")
+    seen = {"lead": running(entry("lead", port=1)), "work": running(work), "last": stopped(last)}
+    assert kinds(decide(wanted(lead, work, last), seen, "started", only=["lead"])) == {
+        "lead": ("change", "changed: port"),
+        "work": ("restart", "it restarts with lead"),
+    }
+    assert set(kinds(decide(wanted(lead, work, last), seen, "stopped", only=["lead"]))) == {"lead"}
+    for state in ("down", "failed"):  # stopped by hand, its definition still there
+        seen["work"] = running(work, service=Status(state), pids=[])
+        assert set(kinds(decide(wanted(lead, work, last), seen, "started", only=["lead"]))) == {"lead"}
+
+
+def test_a_follower_has_its_own_reason_where_there_is_one():
+    lead, work = entry("lead"), follows("lead")
+    changed = {"lead": running(entry("lead", port=1)), "work": running(follows("lead"), definition="other")}
+    assert kinds(decide(wanted(lead, work), changed, "started"))["work"] == ("restart", "it restarts with lead")
+    changed["work"] = running(follows("lead", environment=1))
+    assert kinds(decide(wanted(lead, work), changed, "started"))["work"][0] == "change"
+    changed["work"] = stopped(work)
+    assert kinds(decide(wanted(lead, work), changed, "started"))["work"] == ("start", "it is stopped")
+    assert set(kinds(decide(wanted(lead, work), changed, "stopped"))) == {"lead"}
+
+
+def container(hash_, running_=True):
+    return Container("c" * 64, "inference-fleet-server-0", running_, "server-0", "/", hash_)
+
+
+def test_a_container_says_itself_what_runs():
+    one = entry()
+    assert decide(wanted(one), {"server-0": running(containers=[container(one["hash"])])}, "started") == []
+    assert only_action(decide(wanted(one), {"server-0": running(containers=[container("0" * 64)])}, "started")) == (
+        "restart",
+        "it runs an older entry than the deployed one",
+    )
+    left = running(one, service=None, pids=[], state={}, containers=[container("1" * 64)])
+    now = condition(left)
+    assert (now.state, now.hash, now.managed, now.reason) == (
+        "running", "1" * 64, False, "it runs without its service manager",
+    )  # fmt: skip
+    assert only_action(decide(wanted(one), {"server-0": left}, "started"))[0] == "restart"
+    assert only_action(decide(wanted(one), {"server-0": left}, "stopped"))[0] == "stop"
+
+
+def test_a_container_that_is_all_that_is_left_is_a_stray():
+    left = Seen("old", containers=[container(None, running_=False)])
+    assert left.is_there
+    assert kinds(decide({}, {"old": left}, "started")) == {"old": ("remove", "it is not in the plan")}
+
+
+def with_weights(one, noted="a" * 64, now="b" * 64, **changes):
+    seen = running(one, weights={"/w": now, "/draft": None}, **changes)
+    seen.state["weights"] = {"/w": noted, "/draft": "c" * 64}
+    return seen
+
+
+def test_a_server_is_restarted_when_its_weights_changed_since_it_was_started():
+    lead, work = entry("lead"), follows("lead")
+    seen = {"lead": with_weights(lead), "work": running(work)}
+    actions = decide(wanted(lead, work), seen, "started")
+    assert kinds(actions) == {
+        "lead": ("restart", "the weights in /w changed since it was started"),
+        "work": ("restart", "it restarts with lead"),
+    }
+    diff = describe(actions, seen)
+    assert "  weights:\n    /w: digest aaaaaaaaaaaa\n" in "\n".join(diff["before"].split("\n"))
+    assert "lead:\n  state: running (restarted)\n  weights:\n    /w: digest bbbbbbbbbbbb\n" in diff["after"]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        with_weights(entry(), now="a" * 64),
+        with_weights(entry(), noted=None),  # there was no manifest then
+        with_weights(entry(), now=None),  # and there is none now
+        running(entry(), weights={"/w": "b" * 64}),  # it was started by a version that noted nothing
+        with_weights(entry(), fresh=False),  # a new start is on its way
+    ],
+)
+def test_weights_of_which_nothing_is_known_are_no_reason(seen):
+    assert decide(wanted(entry()), {"server-0": seen}, "started") == []

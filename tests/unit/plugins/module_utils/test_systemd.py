@@ -81,8 +81,8 @@ def test_a_nul_is_refused():
 
 
 def entry(name="server-0", **changes):
-    one = {"name": name, "platform": "cpu", "cpus": None, "start": {"after": []}, "environment": {"A": "%h $HOME"},
-           "command": ["/engine", NASTY]}  # fmt: skip
+    one = {"name": name, "platform": "cpu", "cpus": None, "start": {"after": []}, "container": None,
+           "environment": {"A": "%h $HOME"}, "command": ["/engine", NASTY]}  # fmt: skip
     return dict(one, **changes)
 
 
@@ -125,10 +125,14 @@ def test_the_whole_unit(manager):
         "# A server of inference.fleet, which overwrites this file.\n"
         "[Unit]\n"
         "Description=inference.fleet server server-0\n"
+        "# systemd holds a removed unit until its next reload, and docker or a follower would start it again\n"
+        "ConditionPathExists=%s/inference-fleet-server-0.service\n"
         "Wants=network-online.target inference-fleet-leader.service inference-fleet-etcd.service\n"
         "After=network-online.target inference-fleet-leader.service inference-fleet-etcd.service\n"
         "# the guard keeps the start limit, since its interval follows from the start budget\n"
-        "StartLimitIntervalSec=0\n"
+        "# this one is for what ends before it: a user or an interpreter that is gone\n"
+        "StartLimitIntervalSec=60\n"
+        "StartLimitBurst=30\n"
         "\n"
         "[Service]\n"
         "Type=simple\n"
@@ -141,7 +145,6 @@ def test_the_whole_unit(manager):
         "KillMode=control-group\n"
         "TimeoutStopSec=15\n"
         "User=inference-fleet\n"
-        "CPUAffinity=0-3,8\n"
         "LimitNOFILE=1048576\n"
         "LimitMEMLOCK=infinity\n"
         "TasksMax=infinity\n"
@@ -157,12 +160,57 @@ def test_the_whole_unit(manager):
         "ProtectKernelTunables=yes\n"
         "\n"
         "[Install]\n"
-        "WantedBy=multi-user.target\n"
+        "WantedBy=multi-user.target\n" % manager.units
     )
+    # one that only compiles for this server is neither started with it nor waited for
+    compiled = {"after": ["server-7", "leader", "etcd"], "artifact_leaders": ["server-7"]}
+    assert manager.definition(entry(cpus="0-3,8", start=compiled), "inference-fleet") == text
     plain = manager.definition(entry(platform="nvidia"), None)
     assert "User=" not in plain
-    assert "CPUAffinity=" not in plain
     assert "NoNewPrivileges=" not in plain  # nvidia-modprobe is setuid
+
+
+CONTAINER = {"engine": "docker", "address": None}
+END = (
+    '"/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "end" "/etc/inference-fleet/servers/server-0.json"'
+)
+
+
+def test_the_unit_of_a_container_ends_what_is_not_in_its_cgroup(manager):
+    text = manager.definition(entry(container=CONTAINER, start={"after": ["lead"], "restart_with_leader": True}), None)
+    plain = manager.definition(entry(start={"after": ["lead"]}), None)
+    more = [line for line in text.splitlines() if line not in plain.splitlines()]
+    assert more == [
+        "After=network-online.target docker.service inference-fleet-lead.service",
+        "Requires=docker.service",
+        "PartOf=inference-fleet-lead.service",
+        "ExecStartPre=-" + END + ' "--root" "" "--remove"',
+        "ExecStop=-" + END + ' "--root" ""',
+        "ExecStopPost=-" + END + ' "--root" "" "--remove"',
+        "TimeoutStopSec=30",
+        "WantedBy=multi-user.target docker.service",
+    ]
+
+
+def test_an_engine_elsewhere_or_without_a_daemon_is_no_other_unit(manager):
+    for changes in ({"address": "unix:///run/other.sock"}, {"engine": "podman"}):
+        text = manager.definition(entry(container=dict(CONTAINER, **changes)), None)
+        assert "docker.service" not in text
+        assert "ExecStopPost=-" + END in text
+    hardened = ("ProtectSystem=", "ProtectControlGroups=", "NoNewPrivileges=", "ProtectKernelTunables=")
+    assert not [word for word in hardened if word in text]  # podman makes the container itself, below the unit
+
+
+def test_the_folders_of_an_artifact_are_made_by_root_before_each_start(manager):
+    path = "/mnt/artifacts/k1"
+    changes = {"environment": {"NEURON_COMPILED_ARTIFACTS": path}, "directories": {"artifact": path}}
+    line = (
+        'ExecStartPre=+"/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "folders" '
+        '"/etc/inference-fleet/servers/server-0.json" "--user" "ubuntu"'
+    )
+    assert line in manager.definition(entry(**changes), "ubuntu").splitlines()
+    assert "ExecStartPre" not in manager.definition(entry(**changes), None)  # whoever runs it may make them
+    assert "ExecStartPre" not in manager.definition(entry(directories={"artifact": path}), "ubuntu")
 
 
 def test_what_an_engine_gets_is_not_in_its_unit(manager):
@@ -201,6 +249,11 @@ def test_show_is_read_as_it_is_printed(blocks):
           "Result": "exit-code"}, "failed", None, "start limit"),
         ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "Result": "resources"}, "failed", None,
          "systemd says resources"),
+        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "217",
+          "Result": "start-limit-hit"}, "failed", None, "the user of its unit is not on this node any more"),
+        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "203",
+          "Result": "exit-code"}, "failed", None,
+         "the interpreter of its unit is gone, or cannot be executed; run the play again"),
         ({"ActiveState": "inactive", "MainPID": "0", "LoadState": "bad-setting", "LoadError": "Unit has a bad setting"},
          "failed", None, "systemd cannot load its unit: Unit has a bad setting"),
     ],
@@ -302,7 +355,7 @@ def test_problems(manager, monkeypatch):
     assert manager.problem() == "only root may change the system's units. Use become."
     monkeypatch.setattr(systemd.os, "getuid", lambda: 0)
     assert manager.problem() is None
-    monkeypatch.setattr(systemd, "can_execute", lambda user, python: user != "blind")
+    monkeypatch.setattr(services, "can_execute", lambda user, python: user != "blind")
     assert manager.problem(["seeing"]) is None
     assert manager.problem(["seeing", "blind"]) == (
         "the user 'blind' may not execute /usr/bin/python3, which runs the guard of each server. Choose another with "

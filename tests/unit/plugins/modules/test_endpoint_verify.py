@@ -26,7 +26,7 @@ def test_four_steps(run):
     with ScriptedEngine() as engine:
         servers = [plan_entry(engine.port)]
         for check in (True, False, True, False):
-            status, result = run(check, servers=servers, timeout=5)
+            status, result = run(check, servers=servers, timeout=60)
             assert (status, result["changed"], result["ok"], result["mode"]) == (0, False, True, "full")
             assert len(result["verdicts"][0]["probes"]) == 12
 
@@ -49,7 +49,7 @@ def test_options_reach_the_requests(run):
             effort_parameter="chat_template_args",
             responses_api=False,
             api_key="sk-secret",
-            timeout=5,
+            timeout=60,
             servers_changed=True,
             reports_dir="/nowhere",
             probes=[

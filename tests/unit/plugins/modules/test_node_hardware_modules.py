@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -15,9 +16,15 @@ import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.module_utils import shared_libraries as libraries
-from ansible_collections.inference.fleet.plugins.module_utils.accelerators import detect
+from ansible_collections.inference.fleet.plugins.module_utils.accelerators import DETECTORS, detect
+from ansible_collections.inference.fleet.plugins.module_utils.accelerators.host import System
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info, node_preflight, shared_libraries
 
+_spec = importlib.util.spec_from_file_location(
+    "plan_entries_of_hardware", pathlib.Path(__file__).parents[2] / "engines" / "plan_entries.py"
+)
+plan_entries = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(plan_entries)
 SONAME = "libfleettest.so.1"
 
 
@@ -60,9 +67,9 @@ def test_accelerator_info_shows_what_is_warned_of(run, monkeypatch):
 
 
 def test_accelerator_info_lists_the_vendors(run):
-    result = run(accelerator_info, vendor="neuron")
+    result = run(accelerator_info, vendor="abacus")
     assert result["failed"]
-    assert result["msg"] == "value of vendor must be one of: auto, cpu, got: neuron"
+    assert result["msg"] == "value of vendor must be one of: auto, neuron, cpu, got: abacus"
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
@@ -71,18 +78,40 @@ def test_node_preflight(run, tmp_path, check_mode):
         node_preflight, check_mode, root=str(tmp_path), platform="cpu", servers=[],
         hardware={"accelerator": "cpu", "count": "1"}, needs={"accelerators": ["cpu"], "host_memory_gib": 0.1},
     )  # fmt: skip
-    assert result == {"changed": False, "accelerators": detect().as_dict(), "problems": []}
+    assert result == {"changed": False, "accelerators": detect().as_dict(), "problems": [], "unchecked": []}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_node_preflight_takes_all_of_fleet_hardware_and_shows_what_is_warned_of(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        node_preflight,
+        "preflight",
+        lambda **given: {"warnings": [str(given["hardware"]["cpu_affinity"])], "unchecked": []},
+    )
+    hardware = {"accelerator": "cpu", "count": 1, "cpu_affinity": {"0": "0-1"}}
+    assert "warnings" not in run(node_preflight, root=str(tmp_path), platform="cpu", hardware=hardware)
+    assert run.warnings == ["{'0': '0-1'}"]
+
+
+def test_node_preflight_warns_of_what_it_could_not_check(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(System, "memory_available", lambda self: None)
+    servers = [plan_entries.plan_entry(18199)]
+    result = run(node_preflight, root=str(tmp_path), platform="cpu", servers=servers, needs={"host_memory_gib": 1})
+    assert (
+        run.warnings
+        == result["unchecked"]
+        == ["Not checked: needs.host_memory_gib; the memory that is available cannot be read."]
+    )
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
 def test_node_preflight_that_refuses(run, tmp_path, check_mode):
-    result = run(node_preflight, check_mode, root=str(tmp_path), platform="neuron", needs={"cpu_flags": ["warp"]})
+    result = run(node_preflight, check_mode, root=str(tmp_path), platform="ascend", needs={"cpu_flags": ["warp"]})
     assert result["failed"]
     assert [problem["check"] for problem in result["problems"]] == ["hardware", "cpu_flags"]
     assert result["msg"] == "Preflight found 2 problems on %s, nothing was changed:\n 1. %s\n 2. %s" % (
         os.uname().nodename,
-        "This version of the collection cannot detect accelerators of 'neuron'; it knows: cpu.",
+        "This version of the collection cannot detect accelerators of 'ascend'; it knows: %s." % ", ".join(DETECTORS),
         result["problems"][1]["message"],
     )
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import node_layout as layout
+from ansible_collections.inference.fleet.plugins.module_utils.detached_jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.modules import node_layout
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
 
@@ -29,11 +31,12 @@ def accounts(tmp_path, monkeypatch):
     file.write_text("")
     tools = tmp_path / "bin"
     tools.mkdir()
-    for tool in ("groupadd", "useradd"):
+    for tool in ("groupadd", "useradd", "groupdel", "userdel"):
+        gone = tool.replace("del", "add")
+        act = 'echo "%s $*" >> %s' % (tool, file) if tool == gone else "sed -i '/^%s .*'$1'$/d' %s" % (gone, file)
         (tools / tool).write_text(
-            "#!/bin/sh\n"
-            '[ -e %s/locked ] && { echo "%s: cannot lock /etc/passwd; try again later."; exit 10; }\n'
-            'echo "%s $*" >> %s\n' % (tmp_path, tool, tool, file)
+            '#!/bin/sh\n[ -e %s/locked ] && { echo "%s: cannot lock /etc/passwd; try again later."; exit 10; }\n%s\n'
+            % (tmp_path, tool, act)
         )
         (tools / tool).chmod(0o755)
     monkeypatch.setenv("PATH", str(tools) + os.pathsep + os.environ["PATH"])
@@ -90,6 +93,124 @@ def test_a_system_account_with_its_own_group(tmp_path, capsys, accounts):
         "useradd --system --gid inference-fleet --home-dir %s/var/lib/inference-fleet --no-create-home --shell " % root
     )
     assert user.endswith(("/nologin inference-fleet", "/bin/false inference-fleet"))
+
+
+def test_absent_removes_what_was_made_here(tmp_path, capsys, accounts):
+    root = tmp_path / "root"
+    for _turn in range(2):  # the second call finds all as it is, and the record stays
+        run_module(capsys, node_layout, root=str(root), user="inference-fleet")
+    (root / "var/lib/inference-fleet/models/of-the-site").write_text("")
+    (tmp_path / "run").mkdir()
+    (root / "run").mkdir()
+    (root / "run/inference-fleet").symlink_to(tmp_path / "run")
+    assert len(accounts.read_text().splitlines()) == 2
+    check, applied = four_steps(capsys, node_layout, root=str(root), state="absent")
+    assert check["diff"] == applied["diff"]
+    lines = ["user inference-fleet", "group inference-fleet"]
+    lines += ["directory %s/%s/inference-fleet" % (root, name) for name in ("run", "etc", "var/log", "var/lib")]
+    assert applied["diff"]["before"].splitlines() == lines
+    assert accounts.read_text() == ""
+    assert not [path for path in root.rglob("*") if "inference-fleet" in path.name]
+    assert (tmp_path / "run").is_dir()  # a link is not followed
+
+
+def test_absent_leaves_folders_with_what_is_kept(tmp_path, capsys):
+    root = tmp_path / "root"
+    run_module(capsys, node_layout, root=str(root))
+    artifact = root / "var/lib/inference-fleet/servers/server-0/artifact"
+    artifact.mkdir(parents=True)
+    (artifact / "model.pt").write_text("x")
+    (artifact.parent / "work").mkdir()
+    (artifact.parent / "link").symlink_to(artifact)
+    check, applied = four_steps(capsys, node_layout, root=str(root), state="absent", keep=[str(artifact)])
+    assert check["diff"] == applied["diff"]
+    assert "file %s\n" % (artifact.parent / "link") not in applied["diff"]["before"]
+    assert [path for path in root.rglob("*") if path.is_file()] == [artifact / "model.pt"]
+    assert sorted(path.name for path in artifact.parent.iterdir()) == ["artifact"]
+    assert not (root / "etc/inference-fleet").exists()
+    four_steps(capsys, node_layout, root=str(root), state="absent", keep=["/somewhere/else"])
+    assert not (root / "var/lib/inference-fleet").exists()
+
+
+@pytest.mark.parametrize("itself", [False, True])
+def test_absent_leaves_what_is_mounted(tmp_path, capsys, monkeypatch, itself):
+    """A whole fleet's artifacts, bound into the folder; and a folder that is a disk of its own."""
+    root = tmp_path / "ro ot"
+    run_module(capsys, node_layout, root=str(root))
+    lib = root / "var/lib/inference-fleet"
+    shared = lib / "artifacts"
+    (shared / "of-another-plan").mkdir(parents=True)
+    (lib / "to-the-mount").symlink_to(shared)
+    mounts = tmp_path / "mounts"
+    points = [shared, lib] if itself else [shared]
+    mounts.write_text(
+        "".join("36 35 98:0 / %s rw - ext4 /dev/x rw\n" % str(one).replace(" ", "\\040") for one in points)
+    )
+    monkeypatch.setattr(layout, "MOUNTS", str(mounts))
+    four_steps(capsys, node_layout, root=str(root), state="absent")
+    assert [path.name for path in lib.iterdir()] == ["artifacts"]
+    assert (shared / "of-another-plan").is_dir()
+    monkeypatch.setattr(layout, "MOUNTS", "/nonexistent")
+    four_steps(capsys, node_layout, root=str(root), state="absent")
+    assert not lib.exists()
+
+
+def test_what_cannot_be_removed_is_told_as_it_is(tmp_path, capsys, monkeypatch):
+    root = str(tmp_path / "root")
+    run_module(capsys, node_layout, root=root)
+    path = root + "/etc/inference-fleet"
+    for error, advice in (
+        (OSError(16, "Device or resource busy"), "Mend that and run again."),
+        (PermissionError(13, "Permission denied"), "Run with the rights to do so (become)."),
+    ):
+
+        def refuse(folder, error=error):
+            raise error
+
+        monkeypatch.setattr(layout.shutil, "rmtree", refuse)
+        result = run_module(capsys, node_layout, root=root, state="absent")
+        assert result["msg"] == "Cannot remove %s: %s. %s" % (path, error, advice)
+
+
+def test_an_account_that_could_not_be_made_is_not_ours(tmp_path, capsys, accounts):
+    """Its owner makes it himself, as the error says; a purge leaves it to him."""
+    root = str(tmp_path / "root")
+    (tmp_path / "locked").write_text("")
+    result = run_module(capsys, node_layout, root=root, user="inference-fleet")
+    assert result["msg"].endswith(", or create it yourself.")
+    (tmp_path / "locked").unlink()
+    accounts.write_text("groupadd --system inference-fleet\nuseradd --system inference-fleet\n")
+    assert not run_module(capsys, node_layout, root=root, user="inference-fleet").get("failed")
+    run_module(capsys, node_layout, root=root, state="absent")
+    assert len(accounts.read_text().splitlines()) == 2
+
+
+def test_absent_ends_downloads_that_outlived_their_play(tmp_path, capsys):
+    root = tmp_path / "root"
+    run_module(capsys, node_layout, root=str(root))
+    job = DetachedJob(str(root / "var/lib/inference-fleet/jobs/weights-1"))
+    os.makedirs(job.folder)
+    with job.judging():
+        job.launch([sys.executable, "-I", "-S", "-c", "import time; time.sleep(900)"], {}, {})
+    assert job.alive()
+    run_module(capsys, node_layout, True, root=str(root), state="absent")
+    assert job.alive()
+    run_module(capsys, node_layout, root=str(root), state="absent")
+    assert not job.alive() and not os.path.exists(job.folder)
+
+
+def test_absent_leaves_accounts_of_others(tmp_path, capsys, accounts):
+    accounts.write_text("groupadd --system inference-fleet\n")
+    root = str(tmp_path / "root")
+    run_module(capsys, node_layout, root=root, user="inference-fleet")
+    run_module(capsys, node_layout, root=root, state="absent")
+    assert accounts.read_text() == "groupadd --system inference-fleet\n"
+    run_module(capsys, node_layout, root=root, user="inference-fleet")
+    (tmp_path / "locked").write_text("")
+    assert run_module(capsys, node_layout, root=root, state="absent")["msg"] == (
+        "Cannot remove the user inference-fleet: userdel: cannot lock /etc/passwd; try again later. Run with the "
+        "rights to do so (become)."
+    )
 
 
 def test_an_account_whose_group_is_there(tmp_path, capsys, accounts):

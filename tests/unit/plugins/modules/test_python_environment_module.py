@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import python_environment as pe
 from ansible_collections.inference.fleet.plugins.modules import python_environment
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import free_port
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     build_index,
     build_wheel,
@@ -32,15 +32,6 @@ CLEAN = {
     "UV_NO_CONFIG": "1",
     "UV_HTTP_RETRIES": "0",
 }
-
-
-def closed_port():
-    """A port of this part's range that nothing listens on."""
-    for port in range(18300, 18400):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
-    raise AssertionError("all ports are taken")
 
 
 @pytest.fixture
@@ -120,7 +111,7 @@ def test_check_mode_makes_nothing(site, tmp_path):
 def test_a_rerun_starts_no_process_and_needs_no_network(site, no_processes):
     assert site.run()["changed"]
     no_processes()
-    again = site.run(index_url="http://127.0.0.1:%d/simple" % closed_port(), find_links=[], uv="/nowhere/uv")
+    again = site.run(index_url="http://127.0.0.1:%d/simple" % free_port(), find_links=[], uv="/nowhere/uv")
     assert (again["changed"], again["message"]) == (False, "as wanted")
 
 
@@ -188,7 +179,7 @@ def test_a_first_installation_that_fails_leaves_nothing(site):
 
 
 def test_no_network(site):
-    index = "http://127.0.0.1:%d/simple" % closed_port()
+    index = "http://127.0.0.1:%d/simple" % free_port()
     failed = site.run(packages=["fleet-absent==1.0"], index_url=index.replace("//", "//user:s3cret@"))
     assert failed["msg"].startswith("uv could not install fleet-absent==1.0 in %s (exit status " % site.path)
     assert failed["msg"].endswith(
@@ -281,7 +272,7 @@ class TestFallbackIndex:
 
     def test_a_configured_place_comes_first(self, site, torch):
         shutil.copy(self.cpu, site.folder)
-        torch["fallback_indexes"][0]["index"] = "http://127.0.0.1:%d" % closed_port()
+        torch["fallback_indexes"][0]["index"] = "http://127.0.0.1:%d" % free_port()
         assert site.run(**torch)["packages"]["fleet-torch"] == "2.0+cpu"
 
     def test_a_place_that_only_pip_knows_counts(self, site, torch, tmp_path):
@@ -295,7 +286,7 @@ class TestFallbackIndex:
         ):
             path.write_text('#!/bin/sh\n[ "$1 $2" = "-m pip" ] && { %s; }\nexec %s "$@"\n' % (pip, sys.executable))
             path.chmod(0o755)
-        torch["fallback_indexes"][0]["index"] = "http://127.0.0.1:%d" % closed_port()
+        torch["fallback_indexes"][0]["index"] = "http://127.0.0.1:%d" % free_port()
         result = site.run(**torch, find_links=[], uv=str(tools / "uv"), python=str(tmp_path / "python"))
         assert result["packages"]["fleet-torch"] == "2.0+cpu", result
 

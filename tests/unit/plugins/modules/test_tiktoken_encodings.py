@@ -11,6 +11,7 @@ import http.server
 import json
 import os
 import shutil
+import socket
 import threading
 import venv
 
@@ -249,7 +250,15 @@ def test_a_url_that_gives_more_than_the_file(place, served, tmp_path):
     assert "gave %d bytes with sha256" % (len(CONTENT["o200k_base"]) + 1) in failed["msg"]
 
 
-def test_proxies_of_the_environment(place, served, tmp_path):
+def test_proxies_of_the_environment(place, served, tmp_path, monkeypatch):
+    real = socket.getaddrinfo
+
+    def resolve(host, *given, **more):
+        if host.endswith(".invalid"):  # the name server here may be slow, or make something up
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(host, *given, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     base, log, _logins = served
     shutil.copy(file_source(tmp_path)["path"], tmp_path / "served")
     proxy = base[: -len("/encodings")]

@@ -315,15 +315,39 @@ def test_a_fraction_that_is_none(fraction):
     assert found["refusal"] == "gpu-memory-utilization is %s; allowed: above 0, at most 1." % fraction
 
 
+FOUR = "vllm serve x --max-num-seqs 4 --tensor-parallel-size 4 --data-parallel-size 2"
+
+
+def waiting(commands, concurrency, roles=None):
+    """Warnings and verdicts of servers with these command lines on one host."""
+    entries = [
+        entry_of(command, name="server-%d" % number, role=(roles or {}).get(number, "server"))
+        for number, command in enumerate(commands)
+    ]
+    found = capacity.check(entries, recipe_of("vllm", benchmark={"concurrency": concurrency}), hardware("b200"))
+    return [one["warnings"] for one in found], [one["verdict"] for one in found]
+
+
 def test_more_clients_than_places():
-    command = "vllm serve x --max-num-seqs 4 --tensor-parallel-size 4 --data-parallel-size 2"
-    entry = entry_of(command)
-    recipe = recipe_of("vllm", benchmark={"concurrency": [8, 32]})
-    assert assess(capacity.server_of(entry, recipe, hardware("b200"), copies=3))["warnings"] == [
+    sentence = (
         "32 requests at once are expected, but max-num-seqs 4 x 2 ranks x 3 servers takes 24; the others wait, which "
         "counts as latency. Raise max-num-seqs or lower the benchmark's concurrency."
-    ]
-    assert not assess(capacity.server_of(entry, recipe, hardware("b200"), copies=4))["warnings"]
+    )
+    assert waiting([FOUR] * 3, [8, 32]) == ([[sentence]] * 3, ["warning"] * 3)
+    assert waiting([FOUR] * 4, [8, 32]) == ([[]] * 4, ["ok"] * 4)
+
+
+def test_unequal_servers_of_a_host_share_its_clients():
+    large = FOUR.replace("seqs 4", "seqs 20")
+    # each of them alone is held against nothing: 4 x 2 and 20 x 2 take 48 together
+    assert waiting([FOUR, large], 48) == ([[], []], ["ok", "ok"])
+    sentence = (
+        "49 requests at once are expected, but max-num-seqs 4 x 2 ranks + max-num-seqs 20 x 2 ranks take 48; the "
+        "others wait, which counts as latency. Raise max-num-seqs or lower the benchmark's concurrency."
+    )
+    assert waiting([FOUR, large], 49) == ([[sentence], [sentence]], ["warning", "warning"])
+    assert waiting([FOUR, large], 48, {1: "prefill"})[1] == ["warning", "ok"]  # a prefill worker answers nobody
+    assert waiting([FOUR, "vllm serve x --max-num-seqs many"], 4096)[1] == ["ok", "not checked"]
 
 
 # --- what is read --------------------------------------------------------------------------------------------------
@@ -399,9 +423,7 @@ def test_servers_on_a_cpu_share_the_host():
         entry_of("vllm --kv-cache-memory-bytes 1G --max-model-len 4096", "cpu", name="server-%d" % index)
         for index in range(2)
     ]
-    with pytest.raises(FleetError) as caught:
-        capacity.check(entries, recipe_of("vllm"), declared)
-    assert caught.value.message == (
+    assert capacity.refusals(capacity.check(entries, recipe_of("vllm"), declared)) == (
         "server-0, server-1: the weights need 60.8 GiB of each device (mxfp4, tensor-parallel-size 1), but a device "
         "has 50.0 GiB, of which the KV cache takes 1.0 GiB. Take a smaller checkpoint."
     )
@@ -434,11 +456,17 @@ def test_windows_double_what_tensorrt_llm_holds_of_long_sequences():
 
 # --- in the plan ---------------------------------------------------------------------------------------------------
 
+REFUSAL = (
+    "max-num-seqs 64 x max-model-len 131072 is allocated as a whole and needs 36.0 GiB of KV cache on each device, "
+    "but beside the weights (7.6 GiB) 28.4 GiB are left of 36.0 GiB. Lower max-num-seqs or max-model-len, or raise "
+    "tensor-parallel-size."
+)
 TRN3 = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": {"accelerator": "trainium3", "count": 16}}
+TOO_LARGE = {**TRN3, "fleet_override": {"arguments": {"max-num-seqs": 64, "max-model-len": 131072}}}
 
 
-def plan_of(variables, hosts=("node1",)):
-    return fleet.plan_fleet(hosts, lambda host: variables, lambda host: ("neuron", "vllm"))
+def plan_of(variables, hosts=("node1",), deploys=True):
+    return fleet.plan_fleet(hosts, lambda host: variables, lambda host: ("neuron", "vllm"), deploys=deploys)
 
 
 def test_the_plan_says_for_each_server_whether_it_fits():
@@ -462,15 +490,25 @@ def test_the_check_changes_no_entry():
 
 
 def test_refusals_of_many_hosts_are_one_message():
-    variables = {**TRN3, "fleet_override": {"arguments": {"max-num-seqs": 64, "max-model-len": 131072}}}
     with pytest.raises(FleetError) as caught:
-        plan_of(variables, ["node%d" % index for index in range(5)])
+        plan_of(TOO_LARGE, ["node%d" % index for index in range(5)])
     assert caught.value.message == (
         "node0, node1, node2 and 2 more: recipes/trn3-eagle3.yml with fleet_override: server-0 to server-7: "
-        "max-num-seqs 64 x max-model-len 131072 is allocated as a whole and needs 36.0 GiB of KV cache on each device, "
-        "but beside the weights (7.6 GiB) 28.4 GiB are left of 36.0 GiB. Lower max-num-seqs or max-model-len, or raise "
-        "tensor-parallel-size."
+        + REFUSAL
+        + " Where this count is wrong, fleet_capacity: warn overrules it."
     )
+
+
+def test_a_refusal_holds_for_who_deploys_and_can_be_overruled():
+    assert len(plan_of(TOO_LARGE, deploys=False)["node1"]["servers"]) == 8
+    planned = plan_of({**TOO_LARGE, "fleet_capacity": "warn"})
+    assert fleet.capacity_warnings(planned) == [
+        "node1: server-0 to server-7: %s Tried all the same, as fleet_capacity is warn." % REFUSAL
+    ]
+    assert {item["verdict"] for item in planned["node1"]["capacity"]} == {"warning"}
+    with pytest.raises(FleetError) as caught:
+        plan_of({**TRN3, "fleet_capacity": "yes"})
+    assert caught.value.message == 'node1: fleet_capacity is "yes"; allowed: refuse, warn.'
 
 
 def test_warnings_of_many_hosts_are_told_once_and_name_the_servers():
@@ -482,11 +520,8 @@ def test_warnings_of_many_hosts_are_told_once_and_name_the_servers():
         },
     }
     assert fleet.capacity_warnings(plan_of(variables, ["a", "b"])) == [
-        "a, b: server-0, server-1, server-3, server-4, server-5, server-6, server-7: 500 requests at once are "
-        "expected, but max-num-seqs 16 x 8 servers takes 128; the others wait, which counts as latency. Raise "
-        "max-num-seqs or lower the benchmark's concurrency.",
-        "a, b: server-2: 500 requests at once are expected, but max-num-seqs 2 x 8 servers takes 16; the others wait, "
-        "which counts as latency. Raise max-num-seqs or lower the benchmark's concurrency.",
+        "a, b: server-0 to server-7: 500 requests at once are expected, but max-num-seqs 16 x 7 servers + max-num-seqs "
+        "2 take 114; the others wait, which counts as latency. Raise max-num-seqs or lower the benchmark's concurrency."
     ]
 
 
@@ -512,7 +547,6 @@ servers = st.builds(
     windowed=st.booleans(),
     draft=st.booleans(),
     sequence=st.integers(1, 131072),
-    concurrency=st.none() | st.integers(1, 4096),
 )
 
 
@@ -556,9 +590,8 @@ def test_what_is_certain_is_at_most_what_is_expected(server):
 
 @given(servers)
 def test_what_is_refused_would_be_warned_about_as_well(server):
-    silent = dataclasses.replace(server, concurrency=None)
-    if assess(silent)["refusal"]:
-        assert capacity._warnings(silent, *capacity.expect(silent))
+    if assess(server)["refusal"]:
+        assert capacity._warnings(server, *capacity.expect(server))
 
 
 @given(servers, powers)

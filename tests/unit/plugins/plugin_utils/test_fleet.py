@@ -107,7 +107,7 @@ def test_equal_mistakes_of_many_hosts_are_told_once():
         (
             ["cpu"],
             'x: fleet_hardware is ["cpu"]; allowed: a mapping with accelerator, count, cores, lnc, memory_gib, '
-            "for example {accelerator: trainium3, count: 16}.",
+            "cpu_affinity, for example {accelerator: trainium3, count: 16}.",
         ),
         (
             {"accelerator": "tpu"},
@@ -129,7 +129,7 @@ def test_equal_mistakes_of_many_hosts_are_told_once():
         (
             {"accelerator": "cpu", "count": 1, "core": 2},
             "x: fleet_hardware has the unknown key 'core' (value 2); "
-            "allowed: accelerator, count, cores, lnc, memory_gib.",
+            "allowed: accelerator, count, cores, lnc, memory_gib, cpu_affinity.",
         ),
         (
             {"accelerator": "trainium3", "count": 1, "cores": 7},

@@ -200,7 +200,91 @@ def test_verdicts_older_than_the_rest_are_pointed_out():
     value = fleet(node_1=[verdict()], node_2=[verdict()])
     assert "Older verdicts" not in read(value).text
     value["hosts"]["node-2"]["generated"] = "2026-01-01T03:04:05Z"
-    assert "Older verdicts. node-2: more than an hour older" in read(value).text
+    assert (
+        "Older verdicts. node-2: 24 h older than the newest verdict. The last run may not have reached it."
+    ) in read(value).text
+
+
+def run_for(due, planned, before=None, began=NOW):
+    """What a run for the hosts `due` begins with; planned: {host: plan entries}."""
+    what = {name: report.deployed(entries) for name, entries in planned.items()}
+    return report.begin(before, {"id": "a" * 12, "began": began}, due, what, began)
+
+
+def test_hosts_without_a_verdict_of_this_run_are_not_verified():
+    entries = [plan_entry(8000), plan_entry(8001, "server-1"), plan_entry(8002, "decode-0", role="decode")]
+    planned = {"node-1": entries[:1], "node-2": entries, "node-3": entries[:1]}
+    before = report.merge(None, report.host_report("node-1", "full", [verdict()], NOW), list(planned), NOW)
+    value = run_for(["node-1", "node-2"], planned, before)
+    one = report.host_report("node-1", "full", [verdict()], NOW, None, report.deployed(planned["node-1"]))
+    value = report.merge(value, one, list(planned), NOW)
+    seen = page.view(value)
+    assert (seen["state"], seen["counts"]) == ("unknown", {"failed": 0, "unknown": 3, "passed": 1})
+    assert [server["name"] for server in seen["overview"][1]["servers"]] == ["server-0", "server-1"]
+    reader = read(value)
+    for words in (
+        "1 of 4 servers verified",
+        "Not verified. node-2: No verdict of this run yet: not reached, failed before its servers were asked, or not "
+        "asked yet. The run began on 2 Jan 2026, 03:04:05 UTC.",
+        "Not verified. node-3: Planned, but in no run so far.",
+        "node-2 0 of 2 verified no verdict never verified",
+        "server-1 not verified 127.0.0.1:8001 not asked",
+        "Behind the frontends decode-0 decode",
+    ):
+        assert words in reader.text, words
+    assert "hosts/node-2.json" not in reader.values("href")
+
+
+def test_a_host_that_answered_before_says_when():
+    planned = {"node-1": [plan_entry(8000)]}
+    before = report.merge(None, report.host_report("node-1", "full", [verdict()], NOW), ["node-1"], NOW)
+    reader = read(run_for(["node-1"], planned, before, "2026-01-02T04:04:05Z"))
+    assert "0 of 1 server verified" in reader.text
+    assert "no verdict last verdict: verified, 2 Jan 2026, 03:04:05 UTC" in reader.text
+    assert "hosts/node-1.json" in reader.values("href")
+
+
+def test_a_missing_worker_node_keeps_the_page_from_being_green():
+    planned = {"node-1": [plan_entry(8000)], "node-2": [plan_entry(8000, "decode-0", role="decode")]}
+    value = run_for(list(planned), planned)
+    value = report.merge(value, report.host_report("node-1", "full", [verdict()], NOW), list(planned), NOW)
+    assert page.view(value)["state"] == "unknown"
+    value = report.merge(value, report.host_report("node-2", "full", [], NOW), list(planned), NOW)
+    assert page.view(value)["state"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("began", "age"),
+    [("03:04:05", None), ("03:04:06", "1 min"), ("03:54:05", "50 min"), ("08:04:04", "4 h"), ("", "31 days")],
+)
+def test_hosts_outside_the_last_run_are_marked_with_their_age(began, age):
+    planned = {"node-1": [plan_entry(8000)], "node-2": [plan_entry(8000)]}
+    before = fleet(node_1=[verdict()], node_2=[verdict()])
+    began = "2026-01-02T%sZ" % began if began else "2026-02-02T12:00:00Z"
+    value = run_for(["node-1"], planned, before, began)
+    value = report.merge(value, report.host_report("node-1", "full", [verdict()], began), list(planned), began)
+    text = read(value).text
+    assert "2 of 2 servers verified" in text
+    assert page.view(value)["state"] == "passed"
+    note = "Older verdicts. node-2: %s older than the last run, which was for other hosts." % age
+    assert (note in text, "Older verdicts" in text) == (age is not None, age is not None)
+
+
+def test_what_went_wrong_before_the_servers_were_asked_is_a_failure():
+    problem = "0 of 1 servers ready after 9 s. decode-0: it died. Last log lines: no device"
+    worker = [plan_entry(8000, "decode-0", role="decode")]
+    value = None
+    for name in ("node-1", "node-2"):
+        one = report.host_report(name, "full", [], NOW, None, report.deployed(worker), problem)
+        value = report.merge(value, one, ["node-1", "node-2", "node-3"], NOW)
+    value = report.merge(value, report.host_report("node-3", "full", [verdict()], NOW), list(value["hosts"]), NOW)
+    assert page.view(value)["state"] == "failed"
+    reader = read(value)
+    text = reader.text
+    assert text.count(problem) == 1
+    assert text.index("Failed before the servers were asked, on 2 hosts") < text.index("Servers")
+    assert "node-1 0 of 0 verified failed full sequence" in text
+    assert {"#h0", "#h1"} <= set(reader.values("href"))
 
 
 def test_a_quick_check_shows_the_last_full_sequence():
@@ -233,7 +317,11 @@ def everywhere(text):
         "servers": [{"name": name, "role": text, "devices": text} for name in (text, "worker")],
     }  # fmt: skip
     host = {"host": text, "ok": False, "generated": text, "mode": text, "deployed": deployed, "verdicts": [one]}
-    return {"schema": 1, "ok": False, "generated": text, "hosts": {text: dict(host, last_full=full)}}
+    host.update(last_full=full, problem=text)
+    missing = {"cause": text, "run": text, "began": text, "last": {"ok": True, "generated": text, "mode": text}}
+    unasked = dict(deployed, servers=[{"name": text, "role": "server", "bind": text, "port": text, "hash": text}])
+    hosts = {text: host, text + "-": dict(host, deployed=unasked, verdicts=[], missing=missing)}
+    return {"schema": 1, "ok": False, "generated": text, "run": {"id": text, "began": text}, "hosts": hosts}
 
 
 PLAIN = read(everywhere("x"))
@@ -248,8 +336,8 @@ def structure(reader):
 def test_what_a_server_says_is_text_and_nothing_else():
     text = page.render(everywhere(HOSTILE))
     reader = Reader(text)
-    # backticks become <code>; so long a name is no file's, so it has no link
-    assert Counter(PLAIN.tags) - Counter(reader.tags) == {"p": 1, "a": 1}
+    # backticks become <code>; so long a name is no file's, so it has no link, on neither host
+    assert Counter(PLAIN.tags) - Counter(reader.tags) == {"p": 2, "a": 2}
     assert set(Counter(reader.tags) - Counter(PLAIN.tags)) == {"code"}
     assert reader.tags.count("script") == reader.tags.count("style") == 1
     assert "</pre></details></style></script><script>alert(1)</script><img src=x onerror='alert(1)'>\"'" in reader.text

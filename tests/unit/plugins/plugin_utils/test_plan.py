@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.entry import canonical, check_entries, entry_hash
@@ -41,9 +42,10 @@ def test_trn3_is_eight_servers_of_eight_logical_cores():
     ranges = [entry["environment"]["NEURON_RT_VISIBLE_CORES"] for entry in entries]
     assert ranges == ["0-7", "8-15", "16-23", "24-31", "32-39", "40-47", "48-55", "56-63"]
     assert len({entry["environment"]["BASE_COMPILE_WORK_DIR"] for entry in entries}) == 8
-    assert {entry["environment"]["NEURON_COMPILED_ARTIFACTS"] for entry in entries} == {
-        "/var/lib/inference-fleet/artifacts/trn3-eagle3"
-    }
+    (artifact,) = {entry["environment"]["NEURON_COMPILED_ARTIFACTS"] for entry in entries}
+    assert re.fullmatch("/var/lib/inference-fleet/artifacts/trn3-eagle3/[0-9a-f]{16}", artifact)
+    assert {entry["directories"]["artifact"] for entry in entries} == {artifact}
+    assert {entry["user"] for entry in entries} == {"ubuntu"}  # whose home holds the image's environment
     assert [entry["start"]["after"] for entry in entries] == [[]] + [["server-0"]] * 7
     argv = entries[3]["command"]
     assert argv[argv.index("--tensor-parallel-size") + 1] == "8"

@@ -127,7 +127,7 @@ def test_override_at_fault_names_its_variable(write):
     layers = [("fleet_override_a", {"arguments": {"x": 1}}), ("fleet_override_b", {"start": {"budget": 3}})]
     assert error_of(path, layers) == (
         "fleet_override_b: unknown key 'start.budget' (value 3); did you mean 'budget_s'?; "
-        "allowed here: budget_s, health_path, order, poll_s."
+        "allowed here: budget_s, health_path, order, poll_s, restart_with_leader."
     )
 
 
@@ -173,4 +173,8 @@ def test_unknown_recipe_names_what_there_is(tmp_path, name):
         recipes.find_recipe(name, [str(tmp_path)])
     message = caught.value.message
     assert "but there is no such recipe" in message
-    assert "allowed: cpu-tiny, trn3-eagle3. Looked in: %s, %s." % (tmp_path, recipes.OWN_RECIPES) in message
+    assert (
+        "allowed: %s. Looked in: %s, %s."
+        % (", ".join(recipes.available([recipes.OWN_RECIPES])), tmp_path, recipes.OWN_RECIPES)
+        in message
+    )

@@ -51,6 +51,7 @@ def test_a_full_run_is_the_full_evidence_itself():
         "ok": True,
         "generated": NOW,
         "mode": "full",
+        "problem": None,
         "deployed": None,
         "verdicts": [verdict()],
         "last_full": None,
@@ -79,6 +80,13 @@ def test_a_quick_run_after_nothing_has_nothing_to_keep(previous):
 def test_a_host_is_ok_where_all_its_servers_are(oks, expected):
     verdicts = [verdict("server-%d" % number, ok) for number, ok in enumerate(oks)]
     assert report.host_report("node-1", "full", verdicts, NOW)["ok"] is expected
+
+
+def test_a_problem_before_the_servers_were_asked_makes_the_host_bad():
+    bad = report.host_report("node-1", "full", [verdict()], NOW, None, None, "0 of 2 servers ready after 9 s.")
+    assert (bad["ok"], bad["problem"]) == (False, "0 of 2 servers ready after 9 s.")
+    assert report.merge(None, dict(bad, verdicts=[]), ["node-1"], NOW)["ok"] is False
+    assert report.settle_auto(False, [entry()], bad) == "full"
 
 
 # -- auto --------------------------------------------------------------------------------------------------------------
@@ -227,6 +235,117 @@ def test_the_fleet_is_the_last_report_of_each_host_in_whatever_order(runs, rando
     for name, ok in shuffled:
         again = report.merge(again, host(name, ok), "abcd", NOW)
     assert again == fleet
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+FIRST = {"id": "1" * 12, "began": THEN}
+SECOND = {"id": "2" * 12, "began": NOW}
+PLANNED = {"node-1": {"recipe": "r"}, "node-2": {"recipe": "r"}, "node-3": None}
+
+
+def state(fleet):
+    return {name: "missing" if value.get("missing") else value["ok"] for name, value in fleet["hosts"].items()}
+
+
+def test_a_host_is_without_a_verdict_until_it_has_one_of_this_run():
+    fleet = report.begin(None, FIRST, ["node-1", "node-2"], PLANNED, THEN)
+    assert fleet["run"] == {**FIRST, "hosts": ["node-1", "node-2"]}
+    assert (fleet["ok"], state(fleet)) == (None, dict.fromkeys(PLANNED, "missing"))
+    assert fleet["hosts"]["node-1"]["missing"] == {
+        "cause": report.MISSED, "run": FIRST["id"], "began": THEN, "last": None,
+    }  # fmt: skip
+    assert fleet["hosts"]["node-1"]["deployed"] == {"recipe": "r"}
+    assert fleet["hosts"]["node-3"]["missing"] == {"cause": report.NEVER, "run": None, "began": None, "last": None}
+    for name in PLANNED:
+        assert fleet["ok"] is None
+        fleet = report.merge(fleet, host(name), list(PLANNED), NOW)
+    assert (fleet["ok"], state(fleet)) == (True, dict.fromkeys(PLANNED, True))
+
+    again = report.begin(fleet, SECOND, ["node-2"], PLANNED, NOW)
+    assert (again["ok"], state(again)) == (None, {"node-1": True, "node-2": "missing", "node-3": True})
+    last = {"ok": True, "generated": NOW, "mode": "full"}
+    assert again["hosts"]["node-2"]["missing"]["last"] == last
+    # and not even the next run comes to it
+    again = report.begin(again, FIRST, list(PLANNED), PLANNED, NOW)
+    assert again["hosts"]["node-2"]["missing"]["last"] == last
+
+
+def test_a_bad_host_is_worse_than_a_missing_one():
+    fleet = report.begin(None, FIRST, list(PLANNED), PLANNED, THEN)
+    assert report.merge(fleet, host("node-1", ok=False), list(PLANNED), NOW)["ok"] is False
+
+
+def test_a_decode_node_that_was_not_reached_keeps_the_fleet_from_being_ok():
+    fleet = report.begin(None, FIRST, ["decode-node", "node-1"], {"decode-node": None, "node-1": None}, THEN)
+    fleet = report.merge(fleet, host("node-1"), ["decode-node", "node-1"], NOW)
+    assert fleet["ok"] is None
+    assert report.merge(fleet, host("decode-node", verdicts=[]), ["decode-node", "node-1"], NOW)["ok"] is True
+
+
+def test_what_is_neither_planned_nor_in_the_run_goes():
+    fleet = report.merge(None, host("gone"), ["gone", "given"], THEN)
+    fleet = report.merge(fleet, host("given"), ["gone", "given"], THEN)
+    # servers may be given to the play by a variable, without a plan; then there is nothing to wait for
+    assert state(report.begin(fleet, FIRST, ["given"], {}, NOW)) == {"given": True}
+
+
+def test_the_same_run_goes_on(tmp_path):
+    folder, hosts = str(tmp_path / "new"), list(PLANNED)
+    made = []
+
+    def planned():
+        made.append(1)
+        return PLANNED
+
+    def begin(run, going):
+        return report.begin_run(folder, run, hosts, going, planned)
+
+    def now_there():
+        return state(read(os.path.join(folder, "verdict.json")))
+
+    run = begin("a", hosts)
+    assert (run["id"], run["hosts"]) == ("a", hosts)
+    # The verdict of what failed while it was served stays; what goes on is asked, perhaps once more.
+    report.write_reports(folder, "node-1", "full", [verdict(ok=False)], hosts)
+    written = os.stat(os.path.join(folder, "verdict.json")).st_mtime_ns
+    assert begin("a", ["node-2", "node-3"]) == run
+    assert os.stat(os.path.join(folder, "verdict.json")).st_mtime_ns == written
+    assert made == [1]
+    assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
+    report.write_reports(folder, "node-2", "full", [verdict()], hosts)
+    assert begin("a", ["node-2"]) == run
+    assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
+    assert begin("b", hosts)["id"] == "b"
+    assert now_there() == dict.fromkeys(hosts, "missing")
+
+
+def test_two_runs_at_once_keep_their_verdicts(tmp_path):
+    """Each for hosts of its own, and the one begins while the other serves."""
+    folder, hosts = str(tmp_path), list(PLANNED)
+
+    def begin(run, mine, going):
+        return report.begin_run(folder, run, mine, going, lambda: PLANNED)
+
+    def now_there():
+        return state(read(os.path.join(folder, "verdict.json")))
+
+    first = begin("a", ["node-1", "node-2"], ["node-1", "node-2"])
+    report.write_reports(folder, "node-1", "full", [verdict(ok=False)], hosts, problem="not ready")
+    assert begin("b", ["node-3"], ["node-3"])["id"] == "b"
+    again = begin("a", ["node-1", "node-2"], ["node-2"])
+    assert (again["id"], again["began"]) == ("a", first["began"])
+    assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
+    report.write_reports(folder, "node-3", "full", [verdict()], hosts)
+    report.write_reports(folder, "node-2", "full", [verdict()], hosts)
+    assert now_there() == {"node-1": False, "node-2": True, "node-3": True}
+    assert read(os.path.join(folder, "verdict.json"))["hosts"]["node-1"]["problem"] == "not ready"
+
+
+@pytest.mark.parametrize("fleet", [[], "x", {"run": [], "hosts": None}, {"run": {"id": None}, "hosts": []}])
+def test_a_run_begins_whatever_the_file_was(tmp_path, fleet):
+    (tmp_path / "verdict.json").write_text(json.dumps(fleet))
+    assert report.begin_run(str(tmp_path), "a", ["node-1"], ["node-1"], lambda: PLANNED)["hosts"] == ["node-1"]
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

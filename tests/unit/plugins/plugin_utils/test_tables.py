@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils import tables
 
 
@@ -58,3 +59,49 @@ def test_status_is_readable():
         "node1  server-0  8000  running  yes    2026-01-01T00:00:00Z  1         2.0 GiB  as planned    -",
         "node1  server-1  8001  missing  -      -                     -         -        not deployed  -",
     ]
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    "progress, line",
+    [
+        ({"phase": "listing"}, "listing"),
+        ({"phase": "listing", "percent": 0.0, "bytes_done": 0, "bytes_total": 0}, "listing"),
+        (
+            {"phase": "downloading", "percent": 45.9, "bytes_done": 27.4 * GIB, "bytes_total": 60.79 * GIB,
+             "rate_bytes_s": 312 << 20, "eta_s": 109.2, "file": "model-00006-of-00014.safetensors"},
+            "downloading 45 %, 27.4 of 60.8 GiB, 312.0 MiB/s, 1 min 49 s left, model-00006-of-00014.safetensors",
+        ),
+        (
+            {"phase": "downloading", "percent": 0, "bytes_done": 0, "bytes_total": 1000, "rate_bytes_s": 0,
+             "eta_s": None, "file": None},
+            "downloading 0 %, 0 of 1000 B, 0 B/s",
+        ),
+        ({"phase": "verifying", "percent": 99.99, "bytes_done": 1 << 20}, "verifying 99 %, 1.0 MiB"),
+        ({}, "working"),
+    ],
+)  # fmt: skip
+def test_a_transfer_is_one_line(progress, line):
+    assert tables.transfer_line(progress) == line
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [(0, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (109, "1 min 49 s"), (3600, "1 h 0 min"), (7500, "2 h 5 min")],
+)
+def test_durations(seconds, text):
+    assert tables.duration(seconds) == text
+
+
+def test_progress_counts_those_that_wait_for_another():
+    leader = {"name": "server-0", "ready": False, "reason": "compiling since 10:32:05Z (180 s), health: no answer"}
+    followers = [{"name": "server-%d" % index, "reason": "waiting for server-0 since 10:32"} for index in range(1, 8)]
+    assert tables.progress_line({"servers": [leader, *followers]}) == (
+        "0 of 8 ready; server-0: compiling since 10:32:05Z (180 s), health: no answer; 7 wait for server-0"
+    )
+    assert tables.progress_line({"servers": [leader, followers[0]]}) == (
+        "0 of 2 ready; server-0: compiling since 10:32:05Z (180 s), health: no answer; "
+        "server-1: waiting for server-0 since 10:32"
+    )

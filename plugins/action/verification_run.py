@@ -1,0 +1,52 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Says in the reports which hosts a verdict is due of, before anything is asked: no node is touched."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from ansible import constants as C
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.plugin_utils import report
+from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import PLATFORM_GROUPS, plan_each
+
+
+class ActionModule(ActionBase):
+    """Action plugin of inference.fleet.verification_run."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _VALID_ARGS = frozenset(("reports_dir",))
+
+    def run(self, tmp=None, task_vars=None):
+        """Returns {changed, run}; see modules/verification_run.py."""
+        result = super().run(tmp, task_vars)
+        result.update(changed=False, run=None)
+        folder = self._task.args.get("reports_dir")
+        if not folder or self._task.check_mode:
+            return result
+        folder = os.path.abspath(os.path.expanduser(folder))
+        hosts = task_vars["ansible_play_hosts_all"]
+
+        def planned():
+            # the hosts that the playbooks ask; a bastion may see the variables of all
+            platforms = [host for name in PLATFORM_GROUPS for host in task_vars["groups"].get(name, ())]
+            items = plan_each(dict.fromkeys([*platforms, *hosts]), task_vars)
+            return {host: item and report.deployed(item["servers"], item["deployment"]) for host, item in items.items()}
+
+        try:
+            result["run"] = report.begin_run(folder, run_id(), hosts, task_vars["ansible_play_hosts"], planned)
+        except OSError as error:
+            raise AnsibleActionFail(
+                "No report could be written to reports_dir %s: %s." % (folder, error.strerror)
+            ) from error
+        return result
+
+
+def run_id():
+    """The same in all tasks of this ansible-playbook, and no other's: it makes a folder of a new name for itself."""
+    return hashlib.sha256(os.fsencode(C.DEFAULT_LOCAL_TMP)).hexdigest()[:12]

