@@ -287,7 +287,7 @@ def read_platform(name):
         raise RuntimeError("%s: links must be a mapping of paths to the texts that they point to." % path)
     for place in links:
         if not place or place.startswith("/") or ".." in place.split("/"):
-            raise RuntimeError("%s: links: %r must be a path below the image's /, without one before it." % (path, place))
+            raise RuntimeError("%s: links: %r must be a path below the image's /, without / before it." % (path, place))
     for key, value in content.items():
         if key == "description":
             continue
