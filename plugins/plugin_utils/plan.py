@@ -15,6 +15,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
 from ansible_collections.inference.fleet.plugins.plugin_utils import artifacts, container_launch, neuron
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, flag_argv, text
+from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import Hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import MODELS
 from ansible_collections.inference.fleet.plugins.plugin_utils.overrides import apply, group_name
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
@@ -39,6 +40,39 @@ class Site:
     bind: str = "127.0.0.1"
     secret_versions: tuple = ()
     container_engine: str = container_launch.DEFAULT_ENGINE
+
+
+@dataclasses.dataclass(frozen=True)
+class _Host:
+    """What is the same for all servers of a host. names: {group: [server]}, context: placeholders with their values."""
+
+    recipe: dict
+    prepared: dict
+    hardware: Hardware
+    site: Site
+    paths: NodePaths
+    context: dict
+    names: dict
+
+
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """What recipe, group and instance give one server; placeholders as they are written, nothing is null."""
+
+    command: list
+    arguments: dict
+    environment: dict
+    config: dict
+
+
+@dataclasses.dataclass(frozen=True)
+class _Started:
+    """What one server is started with. arguments: {flag: value} as in the recipe, argv: all of it as words."""
+
+    argv: list
+    arguments: dict
+    environment: dict
+    config: dict
 
 
 def ranges(numbers):
@@ -225,12 +259,13 @@ def plan_host(host, recipe, hardware, site):
             "instances names '%s'; allowed: %s."
             % (unknown[0], ", ".join(name for group in names.values() for name in group))
         )
+    host = _Host(recipe, prepared, hardware, site, paths, context, names)
     entries, keys, first = [], {}, 0
     for group, count in zip(recipe["servers"], counts):
         for index in range(count):
             devices = list(range(first, first + group["devices"]))
             first += group["devices"]
-            entry, key = _entry(recipe, prepared, group, index, names, devices, context, site, paths, hardware)
+            entry, key = _entry(host, group, index, devices)
             entries.append(entry)
             keys[entry["name"]] = key
     _check_ports(entries)
@@ -261,109 +296,51 @@ def _names(recipe, counts):
     return names
 
 
-def _entry(recipe, prepared, group, index, names, devices, context, site, paths, hardware):
+def _entry(host, group, index, devices):
     """(entry without its hash, artifact key) of one server."""
-    base = group_name(group)
-    name = names[base][index]
-    own = recipe.get("instances", {}).get(name) or {}
-    port = own.get("port") or (group["port"] + index if group.get("port") else None)
-    ports = {
-        kind: group["ports"][kind] + index for kind in PORT_KINDS if group.get("ports", {}).get(kind) is not None
-    }  # fmt: skip
+    recipe, prepared, site = host.recipe, host.prepared, host.site
+    name = host.names[group_name(group)][index]
     where = "server '%s'" % name
-    local = dict(context)
-    local.update(
-        name=name,
-        group=base,
-        index=index,
-        role=group["role"],
-        port=port,
-        devices=",".join(str(device) for device in devices) or None,
-        device_range=ranges(devices) or None,
-        device_count=len(devices),
-    )
-    local.update({kind: ports.get(kind) for kind in PORT_KINDS})
+    own = recipe.get("instances", {}).get(name) or {}
     declared = _container(recipe, group, own, where)
+    local = _context(host, group, own, index, devices)
     if declared and container_launch.has_own_network(declared):
         local["bind"] = "0.0.0.0"  # inside; the ports are published on the host's address
-    config = None
-    for layer in (recipe.get("config"), group.get("config"), own.get("config")):
-        config = apply(config, layer) if config and layer else layer or config
-    local["config"] = None
-    if config:
-        local["config"] = "%s/%s.%s" % (paths.configs, name, {"yaml": "yml", "json": "json"}[config["format"]])
-    arguments = _merged("arguments", recipe, group, own)
-    environment = _merged("environment", recipe, group, own)
-    command = group.get("command") or recipe["command"]
-    key = _artifact_key(
-        {**prepared, "container": declared},
-        hardware,
-        len(devices),
-        local,
-        where,
-        command,
-        arguments,
-        environment,
-        config,
-    )
+    given = _given(host, group, own, local)
+    key = _artifact_key({**prepared, "container": declared}, host.hardware, len(devices), local, where, given)
     # Without a leader each server compiles for itself, so each has an artifact of its own.
     local["artifact_key"] = key if prepared["start"]["order"] == "leader-first" else "%s-%s" % (key, name)
-    directories = dict(paths.directories(name))
-    directories.update(substitute(recipe.get("directories", {}), local, "directories"))
-    for kind, path in directories.items():
-        if not path.startswith("/"):
-            raise FleetError("%s: directories.%s is '%s'; allowed: an absolute path." % (where, kind, path))
+    directories = _directories(host, name, local, where)
     local.update(directories)
 
-    if config:
-        content = substitute(config["content"], local, "%s: config" % where)
-        config = {"path": local["config"], "format": config["format"], "content": content}
-
-    command = substitute(command, local, "%s: command" % where)
-    if not command:
-        raise FleetError("%s: command is empty; allowed: the engine's argv." % where)
-    argv, values = list(command), {}
-    for flag, value in arguments.items():
-        values[flag] = substitute(value, local, "%s: arguments.%s" % (where, flag))
-        argv += flag_argv(recipe["engine"], flag, values[flag])
-    _check_flags(recipe["engine"], values, where, len(devices), port, local["bind"], base)
-    variables = {
-        key: text(substitute(value, local, "%s: environment.%s" % (where, key)))
-        for key, value in environment.items()
-        if value is not None
-    }
-    _check_bytes(where, argv, variables)
+    started = _started(host, group, given, local, devices, where)
     compiles = recipe["platform"] == "neuron" and bool(devices)
     if compiles:
-        neuron.check_server(where, recipe, hardware, devices, values, variables, directories, key)
-
+        neuron.check_server(
+            where, recipe, host.hardware, devices, started.arguments, started.environment, directories, key
+        )
     start = prepared["start"]
-    after = [other for group_after in group.get("after", []) for other in _group_names(names, group_after, where)]
-    artifact_leaders = []
-    if start["order"] == "leader-first" and index > 0 and names[base][0] not in after:
-        after.append(names[base][0])
-        # on other platforms, and for servers that restart together, the order has another reason
-        artifact_leaders = after[-1:] if compiles and not start["restart_with_leader"] else []
+    after, artifact_leaders = _after(host, group, index, compiles, where)
     secrets = {key: value for key, value in recipe.get("secrets", {}).items() if value is not None}
     versions = dict(site.secret_versions)
     entry = {
         "schema": SCHEMA,
-        "host": context["host"],
+        "host": host.context["host"],
         "name": name,
         "role": group["role"],
         "launcher": recipe.get("launcher", "process"),
         "platform": recipe["platform"],
         "devices": devices,
         "bind": site.bind,
-        "port": port,
-        "ports": ports,
-        "command": argv,
-        "environment": variables,
+        "port": local["port"],
+        "ports": _ports(group, index),
+        "command": started.argv,
+        "environment": started.environment,
         "secrets": secrets,
         "secret_versions": {key: str(versions.get(key, "1")) for key in secrets},
-        "config": config,
+        "config": started.config,
         "container": None,
-        "launch": argv,
+        "launch": started.argv,
         "directories": directories,
         "user": None if site.root or declared else _user(prepared),
         "model_id": prepared["model"]["id"],
@@ -374,29 +351,122 @@ def _entry(recipe, prepared, group, index, names, devices, context, site, paths,
             "artifact_leaders": artifact_leaders,
             "restart_with_leader": start["restart_with_leader"],
         },
-        "cpus": cpus(group, own, devices, hardware, where),
+        "cpus": cpus(group, own, devices, host.hardware, where),
         "artifact_key": key if compiles else None,
         "weights": [path for path in (local["model"], local["draft"]) if path],
     }
     if declared:
-        texts = [*argv, *variables.values(), *_texts(config["content"] if config else {})]
-        inputs = [local["config"], local["model"], local["draft"], local["encodings"]]
-        entry["container"] = container_launch.resolve(
-            substitute(declared, dict(local, device="${device}"), "%s: container" % where),
-            where, site.container_engine, devices, inputs, list(directories.values()), texts,
-        )  # fmt: skip
-        if container_launch.has_own_network(declared):
-            entry["container"]["flags"] += ["--publish=%s:%d:%d" % (_url_host(site.bind), number, number)
-                                            for number in [port, *ports.values()] if number]  # fmt: skip
-        by_name = container_launch.named_variables(entry["container"]["engine"], variables)
-        container_launch.check_secrets(where, [*secrets, *by_name])
-        entry["launch"] = container_launch.launch_argv(entry, site.root)
-        _check_bytes(where, entry["launch"], {})
-        container_launch.check_texts(where, entry["launch"])
+        _contain(entry, declared, local, site, where)
     return entry, key
 
 
-def _artifact_key(prepared, hardware, devices, local, where, command, arguments, environment, config):
+def _ports(group, index):
+    """{kind: port} of a server's ports beside the one it answers on."""
+    given = group.get("ports", {})
+    return {kind: given[kind] + index for kind in PORT_KINDS if given.get(kind) is not None}
+
+
+def _context(host, group, own, index, devices):
+    """Placeholders of one server, but for its directories and its artifact's key; None: has no value here."""
+    base = group_name(group)
+    local = dict(host.context)
+    local.update(
+        name=host.names[base][index],
+        group=base,
+        index=index,
+        role=group["role"],
+        port=own.get("port") or (group["port"] + index if group.get("port") else None),
+        devices=",".join(str(device) for device in devices) or None,
+        device_range=ranges(devices) or None,
+        device_count=len(devices),
+        config=None,
+    )
+    ports = _ports(group, index)
+    local.update({kind: ports.get(kind) for kind in PORT_KINDS})
+    return local
+
+
+def _given(host, group, own, local):
+    """The _Given of one server: recipe, group and instance laid over each other. Sets ${config} in its context."""
+    recipe = host.recipe
+    config = None
+    for layer in (recipe.get("config"), group.get("config"), own.get("config")):
+        config = apply(config, layer) if config and layer else layer or config
+    if config:
+        ending = {"yaml": "yml", "json": "json"}[config["format"]]
+        local["config"] = "%s/%s.%s" % (host.paths.configs, local["name"], ending)
+    return _Given(
+        group.get("command") or recipe["command"],
+        _merged("arguments", recipe, group, own),
+        _merged("environment", recipe, group, own),
+        config,
+    )
+
+
+def _directories(host, name, local, where):
+    """{kind: absolute path} of one server."""
+    directories = dict(host.paths.directories(name))
+    directories.update(substitute(host.recipe.get("directories", {}), local, "directories"))
+    for kind, path in directories.items():
+        if not path.startswith("/"):
+            raise FleetError("%s: directories.%s is '%s'; allowed: an absolute path." % (where, kind, path))
+    return directories
+
+
+def _started(host, group, given, local, devices, where):
+    """The _Started of what a server is given, with all placeholders filled in and held against the plan."""
+    config = given.config
+    if config:
+        content = substitute(config["content"], local, "%s: config" % where)
+        config = {"path": local["config"], "format": config["format"], "content": content}
+    command = substitute(given.command, local, "%s: command" % where)
+    if not command:
+        raise FleetError("%s: command is empty; allowed: the engine's argv." % where)
+    engine = host.recipe["engine"]
+    argv, values = list(command), {}
+    for flag, value in given.arguments.items():
+        values[flag] = substitute(value, local, "%s: arguments.%s" % (where, flag))
+        argv += flag_argv(engine, flag, values[flag])
+    _check_flags(engine, values, where, len(devices), local["port"], local["bind"], group_name(group))
+    variables = {
+        key: text(substitute(value, local, "%s: environment.%s" % (where, key)))
+        for key, value in given.environment.items()
+    }
+    _check_bytes(where, argv, variables)
+    return _Started(argv, values, variables, config)
+
+
+def _after(host, group, index, compiles, where):
+    """(servers that one starts after, those of them that are waited for only until their artifact is whole)."""
+    names, start = host.names, host.prepared["start"]
+    after = [other for group_after in group.get("after", []) for other in _group_names(names, group_after, where)]
+    leader = names[group_name(group)][0]
+    if start["order"] != "leader-first" or index == 0 or leader in after:
+        return after, []
+    # on other platforms, and for servers that restart together, the order has another reason
+    return [*after, leader], [leader] if compiles and not start["restart_with_leader"] else []
+
+
+def _contain(entry, declared, local, site, where):
+    """Let the entry's engine run in the declared container."""
+    argv, variables, config = entry["command"], entry["environment"], entry["config"]
+    texts = [*argv, *variables.values(), *_texts(config["content"] if config else {})]
+    inputs = [local["config"], local["model"], local["draft"], local["encodings"]]
+    entry["container"] = container_launch.resolve(
+        substitute(declared, dict(local, device="${device}"), "%s: container" % where),
+        where, site.container_engine, entry["devices"], inputs, list(entry["directories"].values()), texts,
+    )  # fmt: skip
+    if container_launch.has_own_network(declared):
+        entry["container"]["flags"] += ["--publish=%s:%d:%d" % (_url_host(site.bind), number, number)
+                                        for number in [entry["port"], *entry["ports"].values()] if number]  # fmt: skip
+    by_name = container_launch.named_variables(entry["container"]["engine"], variables)
+    container_launch.check_secrets(where, [*entry["secrets"], *by_name])
+    entry["launch"] = container_launch.launch_argv(entry, site.root)
+    _check_bytes(where, entry["launch"], {})
+    container_launch.check_texts(where, entry["launch"])
+
+
+def _artifact_key(prepared, hardware, devices, local, where, given):
     """artifacts.artifact_key of what a server is given, read as every equal server reads it."""
     neutral = artifacts.neutral_context(local)
     return artifacts.artifact_key(
@@ -404,14 +474,13 @@ def _artifact_key(prepared, hardware, devices, local, where, command, arguments,
         hardware.accelerator,
         devices,
         hardware.lnc,
-        substitute(command, neutral, "%s: command" % where),
-        {flag: substitute(value, neutral, "%s: arguments.%s" % (where, flag)) for flag, value in arguments.items()},
-        {
-            name: text(substitute(value, neutral, "%s: environment.%s" % (where, name)))
-            for name, value in environment.items()
-        },
-        substitute(config["content"], neutral, "%s: config" % where) if config else None,
-    )
+        substitute(given.command, neutral, "%s: command" % where),
+        {flag: substitute(value, neutral, "%s: arguments.%s" % (where, flag))
+         for flag, value in given.arguments.items()},
+        {name: text(substitute(value, neutral, "%s: environment.%s" % (where, name)))
+         for name, value in given.environment.items()},
+        substitute(given.config["content"], neutral, "%s: config" % where) if given.config else None,
+    )  # fmt: skip
 
 
 def _user(prepared):
