@@ -9,6 +9,7 @@ import math
 
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import split_reference
 from ansible_collections.inference.fleet.plugins.module_utils.container_images import mirrored
+from ansible_collections.inference.fleet.plugins.module_utils.entry import uses_nxdi
 
 
 def secret_names(servers):
@@ -60,6 +61,11 @@ def registries(images, mirror=""):
     return sorted({name for name in names if name})
 
 
+def use_nxdi(servers):
+    """Whether NxD Inference is what one of the servers runs."""
+    return any(uses_nxdi(entry["environment"]) for entry in servers)
+
+
 class FilterModule:
     """Filters of inference.fleet."""
 
@@ -73,4 +79,5 @@ class FilterModule:
             "poll_retries": poll_retries,
             "registries": registries,
             "secret_names": secret_names,
+            "use_nxdi": use_nxdi,
         }

@@ -12,6 +12,7 @@ import re
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 
 SCHEMA = 1
+FRAMEWORK, NXDI = "VLLM_NEURON_FRAMEWORK", "neuronx-distributed-inference"
 NAME = re.compile(r"^[a-z0-9-]{1,40}$")
 ARTIFACT_KEY = re.compile(r"^[0-9a-f]{8,64}$")  # names files and folders
 ROLES = ("server", "frontend", "prefill", "decode")
@@ -26,6 +27,11 @@ KEYS = frozenset(
 CONTAINER_KEYS = frozenset(
     ("engine", "address", "image", "digest", "mounts", "devices", "flags", "workdir", "entrypoint", "user")
 )
+
+
+def uses_nxdi(environment):
+    """Whether a server with these variables runs NxD Inference; on Neuron all others run the vLLM Neuron plugin."""
+    return environment.get(FRAMEWORK) == NXDI
 
 
 def canonical(value):

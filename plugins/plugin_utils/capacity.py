@@ -17,6 +17,7 @@ import functools
 import math
 import re
 
+from ansible_collections.inference.fleet.plugins.module_utils.entry import uses_nxdi
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import BF16, MODELS, Model
 
 GIB = 2**30
@@ -548,7 +549,7 @@ def _vllm(values, content, entry, hardware, model):
         settings["windowed"] = False  # whether the plugin tells the layers apart depends on its version
     if entry["platform"] == "neuron":
         settings["windowed"] = "no-disable-hybrid-kv-cache-manager" in values
-        if environment.get("VLLM_NEURON_FRAMEWORK") == "neuronx-distributed-inference":
+        if uses_nxdi(environment):
             if not settings["max_seqs_given"] or settings["max_len"] is None:
                 raise _Unreadable("max-num-seqs and max-model-len are not both set")
             settings.update(budget="contiguous", windowed=False)
