@@ -69,7 +69,8 @@ LINES = {
     "trn3-start-script": [
         ("`source ./neuronx_gpt_oss_120b_in_vllm_venv/bin/activate`", "PATH", PATH_WHY),
         ("", "VIRTUAL_ENV", PATH_WHY),
-        ("`bash start_vllm_server.sh`", "command", SAME),
+        ("`bash start_vllm_server.sh`, in `~`", "command",
+         "in the server's own folder `work`: a relative path in the script does not lead to `~` (above)"),
         ("Uvicorn on `0.0.0.0:8000`", "--host", HOST_WHY),
         ("`--port 8000`, a unique one for each copy", "--port", WHERE),
         ("`export NEURON_RT_VISIBLE_CORES=0-7`, updated for each copy", "NEURON_RT_VISIBLE_CORES", WHERE),
@@ -102,9 +103,9 @@ LINES = {
         ("`VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=1200`", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", SAME),
         ("`VLLM_ENGINE_READY_TIMEOUT_S=5400` (in its disaggregated part)", "VLLM_ENGINE_READY_TIMEOUT_S",
          "vLLM gives up after 10 minutes otherwise"),
-        ("", "NEURON_COMPILED_ARTIFACTS", ARTIFACT_WHY),
+        ("", "NEURON_COMPILED_ARTIFACTS", "the plugin does not read it; the node keeps the artifact's record by it"),
         ("`$HOME/.cache/vllm`", "VLLM_CACHE_ROOT",
-         "below the artifact, so that an export carries the compiled graphs"),
+         "in the artifact: elsewhere each server would compile for itself, and an export be empty"),
         ("", "TIKTOKEN_ENCODINGS_BASE", ENCODINGS_WHY),
     ],
     "container": [

@@ -46,7 +46,8 @@ SERVING_VARIABLES = re.compile(
     r"|VLLM_CACHE_ROOT|VLLM_CONFIG_ROOT|TIKTOKEN_ENCODINGS_BASE|PATH|HOME|USER|LOGNAME|LANG|LC_\w+|TMPDIR|VIRTUAL_ENV"
     r"|PYTHONUNBUFFERED|OMP_NUM_THREADS|DO_NOT_TRACK|VLLM_NO_USAGE_STATS|VLLM_API_KEY|VLLM_LOGGING_\w+"
     r"|VLLM_NEURON_LOG_LEVEL|VLLM_NIXL_\w+|HF_\w+|PROMETHEUS_\w+|NEURON_RT_INSPECT_\w+|NEURON_RT_LOG_\w+"
-    r"|NEURON_SKIP_EFA_AFFINITY|NEURON_LIBTORCH_REMOTE_CACHE|NEURON_LIBTORCH_PARALLEL_COMPILE_WORKERS"
+    r"|NEURON_SKIP_EFA_AFFINITY|NEURON_LIBTORCH_CACHE_ROOT|NEURON_LIBTORCH_REMOTE_CACHE"
+    r"|NEURON_LIBTORCH_PARALLEL_COMPILE_WORKERS"
     r"|\w+_TIMEOUT(_S|_SECONDS)?|\w+_(HOST|PORT))$"
 )
 
@@ -113,9 +114,10 @@ def order(entries, keys, leader_first):
     entries: those of a host, without their hashes yet; start.after is completed in place, and start.artifact_leaders
     with those that are waited for until the artifact is whole and no longer. keys: {name: artifact_key}.
     leader_first: of the servers with one artifact directory the first to start compiles, the others come after it.
-    FleetError where two servers that start together share a directory in which both would compile, and where two with
-    different keys share an artifact.
+    FleetError where two servers that start together share an artifact that both would compile, where two with different
+    keys share one, and where a compilation would remove what another one makes.
     """
+    _check_compile([entry for entry in entries if entry["devices"]])
     by_name = {entry["name"]: entry for entry in entries}
     names = _in_order(entries)
     leaders = {}
@@ -139,8 +141,7 @@ def order(entries, keys, leader_first):
     for name in names:
         after = by_name[name]["start"]["after"]
         before[name] = set(after).union(*(before.get(other, ()) for other in after))
-    for kind in ("artifact", "compile"):
-        _check_shared(kind, entries, before)
+    _check_shared(entries, before)
 
 
 def _in_order(entries):
@@ -153,22 +154,44 @@ def _in_order(entries):
     return names
 
 
-def _check_shared(kind, entries, before):
+def is_within(path, folder):
+    """Whether a normalised path is the folder or lies below it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _check_compile(entries):
+    """No server compiles in a directory that holds what another one makes, in whatever order they start.
+
+    A compilation begins with the removal of its whole directory (ModelBuilder.trace of NxD Core, SDK 2.26 to 2.29), and
+    a server that waits for its leader compiles too where the artifact is lost or cannot be loaded.
+    """
+    for entry in entries:
+        path = entry["directories"]["compile"]
+        for other in entries:
+            kinds = ("artifact",) if other is entry else ("artifact", "compile")
+            for kind in kinds:
+                if is_within(other["directories"][kind], path):
+                    raise FleetError(
+                        "server '%s' compiles in directories.compile %s, which is emptied first, and so would be "
+                        "directories.%s %s of server '%s'. Give each server a directory of its own: write ${name} into "
+                        "directories.compile." % (entry["name"], path, kind, other["directories"][kind], other["name"])
+                    )
+
+
+def _check_shared(entries, before):
     users = {}
     for entry in entries:
         if not entry["devices"]:
             continue
         name = entry["name"]
-        others = users.setdefault(entry["directories"][kind], [])
+        others = users.setdefault(entry["directories"]["artifact"], [])
         for other in others:
             # Behind a common leader whose artifact both load, neither compiles.
-            led = kind == "artifact" and before[name] & before[other] & set(others)
+            led = before[name] & before[other] & set(others)
             if other not in before[name] and name not in before[other] and not led:
                 raise FleetError(
-                    "server '%s' and server '%s' start together and share directories.%s %s; both would compile in it "
-                    "and destroy each other's work. Set start.order to leader-first, or write ${%s} into "
-                    "directories.%s."
-                    % (other, name, kind, entry["directories"][kind],
-                       "artifact_key" if kind == "artifact" else "name", kind)
-                )  # fmt: skip
+                    "server '%s' and server '%s' start together and share directories.artifact %s; both would compile "
+                    "in it and destroy each other's work. Set start.order to leader-first, or write ${artifact_key} "
+                    "into directories.artifact." % (other, name, entry["directories"]["artifact"])
+                )
         others.append(name)

@@ -59,6 +59,15 @@ class Hardware:
         return self.count * self.cores // self.lnc if self.cores else self.count
 
     @property
+    def chip(self):
+        """How many of these pieces one device has."""
+        return self.cores // self.lnc if self.cores else 1
+
+    def fits_chips(self, size):
+        """Whether a server of ``size`` pieces has whole devices or an equal part of one. Only Neuron cares."""
+        return self.platform != "neuron" or size % self.chip == 0 or self.chip % size == 0
+
+    @property
     def unit(self):
         """What a piece is called in messages."""
         return ("logical core" if self.platform == "neuron" else "core") if self.cores else "device"
@@ -108,10 +117,10 @@ def parse_hardware(declared, where):
             "%s: fleet_hardware.lnc is %d; allowed for %s: %s."
             % (where, lnc, name, ", ".join(str(item) for item in kind.lnc_allowed))
         )
-    if cores and (count * cores) % lnc:
+    if cores and cores % lnc:
         raise FleetError(
-            "%s: fleet_hardware: %d devices of %d cores do not divide into logical cores of %d (lnc)."
-            % (where, count, cores, lnc)
+            "%s: fleet_hardware: a device of %d cores does not divide into logical cores of %d (lnc)."
+            % (where, cores, lnc)
         )
     memory = declared.get("memory_gib", kind.memory_gib)
     memory = _number(where, "memory_gib", memory, float) if memory else 0.0

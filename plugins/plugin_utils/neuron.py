@@ -4,18 +4,20 @@
 """What a server on Trainium must agree on with itself: cores, LNC, directories, and the configuration of its engine.
 
 Two engines run there, both as vLLM: NxD Inference, which reads override_neuron_config, and the vLLM Neuron plugin,
-which reads neuron_config. Both take an unknown key without a word and go on as if it were not there, after a
-compilation of half an hour; so every key is held against a list here.
+which reads neuron_config. Most keys that they do not know they take without a word and go on as if those were not
+there, after a compilation of half an hour; so every key is held against a list here.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import posixpath
 
-from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import format_cpu_list, parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.entry import FRAMEWORK, uses_nxdi
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.artifacts import flag_name
+from ansible_collections.inference.fleet.plugins.plugin_utils.artifacts import flag_name, is_within
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
 
 
@@ -23,7 +25,6 @@ def _words(text):
     return frozenset(text.split())
 
 
-NXDI = "neuronx-distributed-inference"  # value of VLLM_NEURON_FRAMEWORK
 # Keys that NeuronConfig, MoENeuronConfig and GptOssNeuronConfig of NxD Inference read (SDK 2.26 to 2.32).
 NXDI_KEYS = _words("""
     activation_quantization_type allow_input_truncation apply_seq_ids_mask async_mode attention_dp_degree
@@ -52,14 +53,14 @@ NXDI_KEYS = _words("""
     qkv_nki_kernel_enabled quantization_block_axis quantization_block_size quantization_dtype
     quantization_scale_dtype quantization_type quantize_clamp_bound quantized quantized_checkpoints_path
     quantized_mlp_kernel_enabled return_expert_index return_router_logits rmsnorm_quantize_kernel_enabled
-    router_config router_topk_nki_kernel_enabled rpl_reduce_dtype save_sharded_checkpoint scratchpad_page_size
-    seq_len seq_len_threshold_for_cc_tiling sequence_parallel_enabled shared_experts_sequence_parallel_enabled
-    shared_mlp_nki_kernel_enabled skip_sharding skip_warmup sliding_window_attention_dp_degree spec_batch_size
-    speculation_length start_rank_id strided_context_parallel_kernel_enabled switch_cc target tensor_capture_config
-    tensor_replacement_config tkg_batch_size token_generation_batches token_generation_buckets token_tree_config
-    torch_dtype tp_degree transpose_shared_experts_weights up_clamp_lower_limit up_clamp_upper_limit
-    use_index_calc_kernel vocab_parallel weight_gather_seq_len_threshold weights_to_skip_layout_optimization
-    windowed_context_encoding_size world_size
+    router_act_fn router_config router_dtype router_topk_nki_kernel_enabled rpl_reduce_dtype save_sharded_checkpoint
+    scratchpad_page_size seq_len seq_len_threshold_for_cc_tiling sequence_parallel_enabled
+    shared_experts_sequence_parallel_enabled shared_mlp_nki_kernel_enabled skip_sharding skip_warmup
+    sliding_window_attention_dp_degree spec_batch_size speculation_length start_rank_id
+    strided_context_parallel_kernel_enabled switch_cc target tensor_capture_config tensor_replacement_config
+    tkg_batch_size token_generation_batches token_generation_buckets token_tree_config torch_dtype tp_degree
+    transpose_shared_experts_weights up_clamp_lower_limit up_clamp_upper_limit use_index_calc_kernel vocab_parallel
+    weight_gather_seq_len_threshold weights_to_skip_layout_optimization windowed_context_encoding_size world_size
     """)
 # Keys of the vLLM Neuron plugin's neuron_config (0.21.0.1.0.0 to 0.24.0.1.1.0).
 PLUGIN_KEYS = _words("""
@@ -68,8 +69,33 @@ PLUGIN_KEYS = _words("""
     max_logprobs mlp_dp_size num_batched_tokens_buckets num_seqs_buckets on_device_sampling_config
     prefill_sequence_buckets quantization tensor_capture tensor_replacement
     """)
+# Keys of vision_neuron_config (the same versions).
+VISION_KEYS = _words("""
+    encoder_cache_min_hold_time_ms encoder_cache_num_blocks max_vision_seq_len num_vision_tokens_buckets
+    tp_size dp_size vision_attention_block_size
+    """)
+# Keys of the mappings in them. NxD Inference: models/config.py and modules/lora_serving/config.py, and NxD Core's
+# moe_configs.py and quantization_config.py (SDK 2.26 to 2.29, the last with public sources).
 NESTED = {
     "override_neuron_config": {
+        "blockwise_matmul_config": _words("""
+            always_augment_inputs_for_blockwise_matmul block_sharding_strategy block_size blockwise_nki_autograd_cls
+            logical_nc_config num_static_blocks optimized_block_to_token_mapping pad_num_blocks_to_even
+            parallelize_token_to_block_mapping skip_dma_token skip_dma_weight use_block_parallel
+            use_shard_on_block_dynamic_while use_shard_on_intermediate_dynamic_while use_torch_block_wise
+            """),
+        "router_config": _words("act_fn dtype"),
+        "kv_quant_config": _words("direct_cast k_quant_method quant_dtype v_quant_method"),
+        "lora_config": _words("""
+            base_model_quantized batch_size dynamic_multi_lora enable_base_model_only eviction_policy
+            is_context_encoding lfu_decay_period lora_bias lora_ckpt_json lora_ckpt_paths lora_ckpt_paths_cpu
+            lora_memory_transpose lora_shard_linear_layer max_cpu_loras max_lora_rank max_loras max_loras_on_cpu
+            target_modules
+            """),
+        "tensor_capture_config": _words(
+            "auto_capture_moe_tensors capture_inputs max_intermediate_tensors modules_to_capture"
+        ),
+        "tensor_replacement_config": _words("module_map neuron_config neuron_dir ref_dir tf_map"),
         "on_device_sampling_config": _words(
             "deterministic do_sample dynamic global_topk on_device_sampling_config sampling_dp_degree temperature "
             "top_k top_k_kernel_enabled top_p"
@@ -81,9 +107,12 @@ NESTED = {
         "on_device_sampling_config": _words(
             "all_greedy capture_topk deterministic max_top_k sampling_dp_degree temperature top_k top_p"
         ),
+        "tensor_capture": _words("capture_dir capture_filter modules"),
+        "tensor_replacement": _words("prompt_token_ids prompt_token_ids_path tensors tensors_path"),
     },
 }
-KEYS = {"override_neuron_config": NXDI_KEYS, "neuron_config": PLUGIN_KEYS}
+RAISES = ("lora_config", "router_config")  # at a key that they do not know; all others pass over it
+KEYS = {"override_neuron_config": NXDI_KEYS, "neuron_config": PLUGIN_KEYS, "vision_neuron_config": VISION_KEYS}
 # What each engine reads at the top of additional-config.
 TOP = {
     True: ("override_neuron_config",),
@@ -92,27 +121,34 @@ TOP = {
 SEGMENTS = (512, 1024, 2048, 4096, 8192)  # sizes that the plugin's segmented attention kernel is built for
 CORE_VARIABLES = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")
 LNC_VARIABLES = ("NEURON_RT_VIRTUAL_CORE_SIZE", "NEURON_LOGICAL_NC_CONFIG")
+ARTIFACTS, COMPILE = "NEURON_COMPILED_ARTIFACTS", "BASE_COMPILE_WORK_DIR"
+# Where the plugin keeps compiled graphs; the second overrules the first (libtorch_neuronx_lite of 0.24.0.1.1.0).
+CACHE_ROOT, LIBRARY_CACHE_ROOT = "VLLM_CACHE_ROOT", "NEURON_LIBTORCH_CACHE_ROOT"
+MAPPINGS = ("additional-config", "speculative-config")  # flags that are read here
 
 
-def check_server(where, recipe, hardware, devices, arguments, environment, directories, key):
+def check_server(where, recipe, hardware, devices, started, directories, key):
     """FleetError unless a server on Trainium is given what its engine will read, and says it only once.
 
-    where: names the server in messages. devices: its logical cores. arguments: {flag: value}, environment: {name:
-    text}, directories: {kind: path}, all resolved. key: its artifact key.
+    where: names the server in messages. devices: its logical cores. started: has arguments {flag: value}, environment
+    {name: text} and config (its configuration file or None), directories: {kind: path}, all resolved. key: its artifact
+    key.
     """
-    nxdi = environment.get("VLLM_NEURON_FRAMEWORK") == NXDI
+    arguments, environment = started.arguments, started.environment
+    nxdi = uses_nxdi(environment)
     script = is_script(recipe)
+    values = _by_name(arguments)
     _check_cores(where, environment, devices, nxdi)
     for name in LNC_VARIABLES:
         if name in environment and environment[name] != str(hardware.lnc):
             _differs(where, "environment.%s" % name, environment[name], "fleet_hardware.lnc", hardware.lnc, "${lnc}")
     _check_directories(where, environment, directories, key, nxdi)
-    values = {flag_name(flag): value for flag, value in arguments.items() if value is not None}
-    additional = _additional_config(where, arguments, values)
-    if not script:
-        _check_keys(where, additional, nxdi, frozenset(recipe.get("allow_unknown_config", ())))
+    _check_places(where, arguments, (started.config or {}).get("content") or {}, nxdi)
+    additional, speculation = (_mapping(where, flag, values) for flag in MAPPINGS)
+    _check_keys(where, additional, nxdi, frozenset(recipe.get("allow_unknown_config", ())))
     if nxdi:
-        _check_nxdi(where, recipe, hardware, values, additional.get("override_neuron_config") or {}, script)
+        override = additional.get("override_neuron_config") or {}
+        _check_nxdi(where, recipe, hardware, values, speculation, override, script)
     else:
         _check_plugin(where, hardware, values, additional.get("neuron_config") or {})
 
@@ -127,6 +163,40 @@ def _differs(where, what, value, other, expected, write):
         "%s: %s is %s, but %s is %s; both must be the same. Write %s."
         % (where, what, show(value), other, expected, "%s there" % write if write.startswith("$") else write)
     )
+
+
+def _by_name(arguments):
+    """{flag as argparse knows it: value} of those that are set."""
+    return {flag_name(flag): value for flag, value in arguments.items() if value is not None}
+
+
+def check_shape(where, group, hardware, devices, arguments):
+    """FleetError unless a server has whole chips or a part of one, and so each group that its tensors are split over.
+
+    group: the server's, for messages. devices: its logical cores. arguments: {flag: value}, resolved.
+    """
+    chip = hardware.chip
+    if not hardware.fits_chips(len(devices)):
+        parts = [str(size) for size in range(1, chip) if chip % size == 0]
+        raise FleetError(
+            "%s: servers.%s.devices is %d, so it would end in the middle of a chip, which has %d logical cores; "
+            "allowed: %s or a multiple of %d." % (where, group, len(devices), chip, ", ".join(parts), chip)
+        )
+    first, last = devices[0], devices[-1]
+    if first // chip != last // chip and first % chip:
+        raise FleetError(
+            "%s: its logical cores %s begin in the middle of a chip, which has %d. List the groups that have whole "
+            "chips before the others." % (where, format_cpu_list(devices), chip)
+        )
+    tensor = _whole(_by_name(arguments).get("tensor-parallel-size"))
+    size, what = (len(devices), "servers.%s.devices" % group) if tensor is None else (
+        tensor, "arguments.tensor-parallel-size")  # fmt: skip
+    allowed = [one for one in range(1, hardware.units + 1) if hardware.units % one == 0 and hardware.fits_chips(one)]
+    if size not in allowed:
+        raise FleetError(
+            "%s: %s is %d, but the %d logical cores of the node divide into groups of %s; take one of these."
+            % (where, what, size, hardware.units, ", ".join(str(one) for one in allowed))
+        )
 
 
 def _check_cores(where, environment, devices, nxdi):
@@ -151,9 +221,13 @@ def _check_cores(where, environment, devices, nxdi):
 
 
 def _check_directories(where, environment, directories, key, nxdi):
-    variables = [("NEURON_COMPILED_ARTIFACTS", "artifact", "the engine deletes what it compiled and does so again")]
     if nxdi:
-        variables.append(("BASE_COMPILE_WORK_DIR", "compile", "all servers of a node compile in /tmp/nxd_model"))
+        variables = [(ARTIFACTS, "artifact", "the engine deletes what it compiled and does so again"),
+                     (COMPILE, "compile", "all servers of a node compile in /tmp/nxd_model")]  # fmt: skip
+    else:
+        _check_cache_root(where, environment, directories["artifact"])
+        # The plugin does not read it; the node's guard does.
+        variables = [(ARTIFACTS, "artifact", "the node keeps no record of what is compiled, and exports nothing")]
     for name, kind, effect in variables:
         if not environment.get(name):
             raise FleetError(
@@ -171,25 +245,63 @@ def _check_directories(where, environment, directories, key, nxdi):
         )
 
 
-def _additional_config(where, arguments, values):
-    """additional-config as a mapping: it may be JSON, and parts of it may be flags of their own with dots."""
-    config = values.get("additional-config")
-    if isinstance(config, str):
+def _check_cache_root(where, environment, artifact):
+    value = environment.get(CACHE_ROOT)
+    if not value:
+        raise FleetError(
+            "%s: environment.%s is not set; without it the plugin compiles into the home of its user, and no artifact "
+            "is loaded, kept or exported. Set it to ${artifact}/cache." % (where, CACHE_ROOT)
+        )
+    if not is_within(value, artifact) or posixpath.normpath(value) != value:  # the node compares the texts
+        raise FleetError(
+            "%s: environment.%s is %s, but directories.artifact is %s; what the plugin compiles outside of it is not "
+            "loaded by other servers, kept or exported. Write ${artifact}/cache there."
+            % (where, CACHE_ROOT, show(value), artifact)
+        )
+    other = environment.get(LIBRARY_CACHE_ROOT, value)
+    if other != value:
+        _differs(
+            where, "environment.%s" % LIBRARY_CACHE_ROOT, other, "environment.%s" % CACHE_ROOT, value,
+            "${artifact}/cache",
+        )  # fmt: skip
+
+
+def _check_places(where, arguments, content, nxdi):
+    """What is checked here stands in arguments, under the flag that the engine has for it.
+
+    content: of the configuration file that is rendered for the engine (vLLM's --config), {} where there is none.
+    """
+    for flag in arguments:
+        name, dot, _rest = flag_name(flag).partition(".")
+        if dot and name in MAPPINGS:
+            raise FleetError(
+                "%s: arguments.%s: write %s as one mapping, not as flags with dots; both together do not merge in "
+                "every version of vLLM." % (where, flag, name)
+            )
+        if name.replace("-", "_") in KEYS:
+            raise FleetError(
+                "%s: arguments.%s is no flag of the engine. Write arguments.additional-config.%s."
+                % (where, flag, name.replace("-", "_"))
+            )
+    for flag in content:
+        name = flag_name(str(flag)).partition(".")[0]
+        if name in (MAPPINGS if nxdi else MAPPINGS[:1]):
+            raise FleetError(
+                "%s: config has %s, which is not checked there. Write arguments.%s instead." % (where, flag, name)
+            )
+
+
+def _mapping(where, flag, values):
+    """The value of a flag as a mapping, {} where it is not set; it may be written as JSON."""
+    value = values.get(flag)
+    if isinstance(value, str):
         try:
-            config = json.loads(config)
+            value = json.loads(value)
         except ValueError:
-            config = 0
-    if config is not None and not isinstance(config, dict):
-        raise FleetError(
-            "%s: arguments.additional-config is %s; allowed: a mapping." % (where, show(values["additional-config"]))
-        )
-    dotted = sorted(flag for flag in arguments if flag_name(flag).startswith("additional-config."))
-    if dotted:
-        raise FleetError(
-            "%s: arguments.%s: write additional-config as one mapping, not as flags with dots; both together do not "
-            "merge in every version of vLLM." % (where, dotted[0])
-        )
-    return config or {}
+            value = 0
+    if value is not None and not isinstance(value, dict):
+        raise FleetError("%s: arguments.%s is %s; allowed: a mapping." % (where, flag, show(values[flag])))
+    return value or {}
 
 
 def _check_keys(where, additional, nxdi, allowed):
@@ -205,8 +317,8 @@ def _check_keys(where, additional, nxdi, allowed):
             )
         if key in KEYS:
             raise FleetError(
-                "%s is read by %s only, and this server runs %s (environment.VLLM_NEURON_FRAMEWORK); allowed here: %s."
-                % (place, *_names(not nxdi), ", ".join(top))
+                "%s is read by %s only, and this server runs %s (environment.%s); allowed here: %s."
+                % (place, *_names(not nxdi), FRAMEWORK, ", ".join(top))
             )
         raise FleetError(
             "%s is unknown%s; allowed: %s. A key of a newer SDK is let through by allow_unknown_config: [%s]."
@@ -219,9 +331,13 @@ def _check_keys(where, additional, nxdi, allowed):
         if not isinstance(additional[name], dict):
             raise FleetError("%s is %s; allowed: a mapping." % (place, show(additional[name])))
         _check_known(place, additional[name], known, allowed)
-        for nested, keys in NESTED[name].items():
-            if isinstance(additional[name].get(nested), dict):
-                _check_known("%s.%s" % (place, nested), additional[name][nested], keys, allowed)
+        for nested, keys in NESTED.get(name, {}).items():
+            value = additional[name].get(nested)
+            if value is None:
+                continue
+            if not isinstance(value, dict):
+                raise FleetError("%s.%s is %s; allowed: a mapping." % (place, nested, show(value)))
+            _check_known("%s.%s" % (place, nested), value, keys, allowed, nested in RAISES)
 
 
 def _names(nxdi):
@@ -229,13 +345,15 @@ def _names(nxdi):
     return names if nxdi else names[::-1]
 
 
-def _check_known(place, config, known, allowed):
+def _check_known(place, config, known, allowed, raises=False):
     for key in config:
         if key not in known and key not in allowed:
             raise FleetError(
-                "%s.%s is unknown, and the engine would ignore it without a word%s A key of a newer SDK is let "
-                "through by allow_unknown_config: [%s]." % (place, key, _close(key, known) or ".", key)
-            )
+                "%s.%s is unknown, and the engine would %s%s A key of a newer SDK is let through by "
+                "allow_unknown_config: [%s]."
+                % (place, key, "fail at it after minutes" if raises else "ignore it without a word",
+                   _close(key, known) or ".", key)
+            )  # fmt: skip
 
 
 def _close(key, known):
@@ -251,10 +369,8 @@ def _whole(value):
         return None
 
 
-def _check_nxdi(where, recipe, hardware, values, config, script):
+def _check_nxdi(where, recipe, hardware, values, speculation, config, script):
     place = "arguments.additional-config.override_neuron_config"
-    speculation = values.get("speculative-config")
-    speculation = speculation if isinstance(speculation, dict) else {}
     pairs = (
         ("tp_degree", "arguments.tensor-parallel-size", values.get("tensor-parallel-size")),
         ("logical_nc_config", "fleet_hardware.lnc", hardware.lnc),

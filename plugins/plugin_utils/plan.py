@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils import hub
@@ -225,7 +226,10 @@ def group_counts(recipe, hardware):
                     hardware.unit,
                     size,
                     group_name(group),
-                    ", ".join(str(part) for part in range(1, left + 1) if left % part == 0) or "none, all are taken",
+                    ", ".join(
+                        str(part) for part in range(1, left + 1) if left % part == 0 and hardware.fits_chips(part)
+                    )
+                    or "none, all are taken",
                 )
             )
         counts.append(left // size)
@@ -316,9 +320,8 @@ def _entry(host, group, index, devices):
     started = _started(host, group, given, local, devices, where)
     compiles = recipe["platform"] == "neuron" and bool(devices)
     if compiles:
-        neuron.check_server(
-            where, recipe, host.hardware, devices, started.arguments, started.environment, directories, key
-        )
+        neuron.check_shape(where, group_name(group), host.hardware, devices, started.arguments)
+        neuron.check_server(where, recipe, host.hardware, devices, started, directories, key)
     start = prepared["start"]
     after, artifact_leaders = _after(host, group, index, compiles, where)
     secrets = {key: value for key, value in recipe.get("secrets", {}).items() if value is not None}
@@ -404,12 +407,13 @@ def _given(host, group, own, local):
 
 
 def _directories(host, name, local, where):
-    """{kind: absolute path} of one server."""
+    """{kind: absolute path, in its shortest form: texts are compared} of one server."""
     directories = dict(host.paths.directories(name))
     directories.update(substitute(host.recipe.get("directories", {}), local, "directories"))
     for kind, path in directories.items():
         if not path.startswith("/"):
             raise FleetError("%s: directories.%s is '%s'; allowed: an absolute path." % (where, kind, path))
+        directories[kind] = "/" + posixpath.normpath(path).lstrip("/")
     return directories
 
 
@@ -564,9 +568,17 @@ def _check_bytes(where, argv, variables):
 def _check_flags(engine, values, where, devices, port, bind, group):
     """Flags that say what the plan says must say the same."""
     known = ENGINES[engine]
-    sizes = {}
-    for flag in known.parallel:
-        if values.get(flag) is None:
+    spelled, sizes = {}, {}
+    for flag in values:
+        other = spelled.setdefault(artifacts.flag_name(flag), flag)
+        if other != flag:
+            raise FleetError(
+                "%s: arguments.%s and arguments.%s are one flag to the engine, which would take the last one. Keep one "
+                "of them; null takes away the recipe's." % (where, other, flag)
+            )
+    for name in known.parallel:
+        flag = spelled.get(artifacts.flag_name(name))
+        if flag is None:
             continue
         try:
             sizes[flag] = int(str(values[flag]))
@@ -589,8 +601,9 @@ def _check_flags(engine, values, where, devices, port, bind, group):
                 product,
             )
         )
-    for flag, expected, key in ((known.port, port, "port"), (known.bind, bind, "fleet_bind_address")):
-        if values.get(flag) is not None and expected is not None and str(values[flag]) != str(expected):
+    for name, expected, key in ((known.port, port, "port"), (known.bind, bind, "fleet_bind_address")):
+        flag = spelled.get(artifacts.flag_name(name))
+        if flag is not None and expected is not None and str(values[flag]) != str(expected):
             raise FleetError(
                 "%s: arguments.%s is %s, but %s is %s; write ${%s} there and set %s."
                 % (where, flag, show(values[flag]), key, expected, "bind" if key != "port" else "port", key)

@@ -3,6 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import posixpath
+
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entry, entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
@@ -165,23 +167,61 @@ def test_unkeyed_artifacts_are_refused():
 
 
 def test_servers_that_start_together_share_nothing_that_is_compiled():
-    assert refused(start={"order": "together"}, directories={"compile": "/scratch/c"}) == (
-        "server 'server-0' and server 'server-1' start together and share directories.compile /scratch/c; both would "
-        "compile in it and destroy each other's work. Set start.order to leader-first, or write ${name} into "
-        "directories.compile."
-    )
     key = keys()[0]
-    assert refused(start={"order": "together"}, directories={"artifact": "/mnt/%s" % key}) == (
+    assert refused(start={"order": "together"}, directories={"artifact": "/mnt/%s/" % key}) == (
         "server 'server-0' and server 'server-1' start together and share directories.artifact /mnt/%s; both would "
         "compile in it and destroy each other's work. Set start.order to leader-first, or write ${artifact_key} into "
         "directories.artifact." % key
     )
 
 
-def test_followers_do_not_share_a_compile_directory_either():
-    """They load; but where the artifact is lost while they start, they compile."""
-    assert refused(directories={"compile": "/scratch/c"}).startswith(
-        "server 'server-1' and server 'server-2' start together and share directories.compile /scratch/c;"
+@pytest.mark.parametrize("order", ["together", "leader-first"])
+@pytest.mark.parametrize("count", [4, 16])
+@pytest.mark.parametrize("place", ["/scratch/c", "/scratch/c/", "/scratch//c", "/scratch/${name}/../c"])
+def test_no_two_servers_compile_in_one_directory(order, count, place):
+    """Not even those of which one waits for the other: where an artifact cannot be loaded, all of them compile."""
+    hardware = {"accelerator": "trainium3", "count": count}
+    assert refused(hardware=hardware, start={"order": order}, directories={"compile": place}) == (
+        "server 'server-0' compiles in directories.compile /scratch/c, which is emptied first, and so would be "
+        "directories.compile /scratch/c of server 'server-1'. Give each server a directory of its own: write ${name} "
+        "into directories.compile."
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "lost"),
+    [
+        ({"compile": "/c${index}/x/../"}, None, None),
+        ({"compile": "/scratch/${name}", "artifact": "/scratch/${artifact_key}"}, None, None),
+        ({"compile": "/c/${name}/${devices}", "artifact": "/c/${name}-${artifact_key}"}, None, None),
+        ({"compile": "/scratch", "artifact": "/scratch/${artifact_key}"}, "artifact", "/scratch/%s"),
+        ({"compile": "/c/${artifact_key}", "artifact": "/c/${artifact_key}/"}, "artifact", "/c/%s"),
+        ({"compile": "/"}, "artifact", "/var/lib/inference-fleet/artifacts/trn3-eagle3/%s"),
+    ],
+)
+def test_a_compilation_does_not_remove_an_artifact(place, kind, lost):
+    if kind is None:
+        assert len(planned(directories=place)) == 8
+        return
+    key = keys()[0]
+    compiles = posixpath.normpath(place["compile"].replace("${artifact_key}", key))
+    assert refused(directories=place) == (
+        "server 'server-0' compiles in directories.compile %s, which is emptied first, and so would be directories.%s "
+        "%s of server 'server-0'. Give each server a directory of its own: write ${name} into directories.compile."
+        % (compiles, kind, lost % key)
+    )
+
+
+def test_nor_what_another_server_compiles():
+    entries = planned(hardware={"accelerator": "trainium3", "count": 4})
+    folder = entries[0]["directories"]["compile"]
+    entries[1]["directories"]["compile"] = folder + "/of-another"
+    with pytest.raises(FleetError) as caught:
+        artifacts.order(entries, {entry["name"]: entry["artifact_key"] for entry in entries}, True)
+    assert caught.value.message == (
+        "server 'server-0' compiles in directories.compile %s, which is emptied first, and so would be "
+        "directories.compile %s/of-another of server 'server-1'. Give each server a directory of its own: write "
+        "${name} into directories.compile." % (folder, folder)
     )
 
 

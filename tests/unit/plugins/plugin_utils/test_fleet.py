@@ -132,8 +132,8 @@ def test_equal_mistakes_of_many_hosts_are_told_once():
             "allowed: accelerator, count, cores, lnc, memory_gib, cpu_affinity.",
         ),
         (
-            {"accelerator": "trainium3", "count": 1, "cores": 7},
-            "x: fleet_hardware: 1 devices of 7 cores do not divide into logical cores of 2 (lnc).",
+            {"accelerator": "trainium3", "count": 2, "cores": 7},
+            "x: fleet_hardware: a device of 7 cores does not divide into logical cores of 2 (lnc).",
         ),
     ],
 )

@@ -12,13 +12,19 @@ TRN3 = {"accelerator": "trainium3", "count": 16}
 PLACE = "server 'server-0': arguments.additional-config"
 OVERRIDE = PLACE + ".override_neuron_config"
 PLUGIN = PLACE + ".neuron_config"
+IGNORED = " is unknown, and the engine would ignore it without a word"
 NEWER = " A key of a newer SDK is let through by allow_unknown_config: [%s]."
 
 
+def plan_of(name="trn3-eagle3", hardware=None, **layers):
+    recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), [("fleet_override", layers)] if layers else [])
+    return plan.plan_host("node1", recipe, parse_hardware(hardware or TRN3, "inventory"), plan.Site())
+
+
 def planned(name="trn3-eagle3", hardware=None, **layers):
+    entries = plan_of(name, hardware, **layers)
     recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), [("fleet_override", layers)] if layers else [])
     declared = parse_hardware(hardware or TRN3, "inventory")
-    entries = plan.plan_host("node1", recipe, declared, plan.Site())
     assert not capacity.refusals(capacity.check(entries, plan.deployment(recipe, plan.Site(), "node1"), declared))
     return entries
 
@@ -71,6 +77,81 @@ def plugin(**config):
             "word; "
             "did you mean 'all_greedy'?" + NEWER % "all_greedily",
         ),
+        # The same in the mappings within, of both engines; two of those fail instead, after the checkpoint is read.
+        (
+            nxdi(blockwise_matmul_config={"blok_size": 256}),
+            OVERRIDE + ".blockwise_matmul_config.blok_size" + IGNORED + "; did you mean 'block_size'?"
+            + NEWER % "blok_size",
+        ),
+        (
+            nxdi(kv_quant_config={"dtype": "fp8"}),
+            OVERRIDE + ".kv_quant_config.dtype" + IGNORED + "; did you mean 'quant_dtype'?" + NEWER % "dtype",
+        ),
+        (
+            nxdi(tensor_capture_config={"modules": []}),
+            OVERRIDE + ".tensor_capture_config.modules" + IGNORED + "." + NEWER % "modules",
+        ),
+        (
+            nxdi(tensor_replacement_config={"tr_map": {}}),
+            OVERRIDE + ".tensor_replacement_config.tr_map" + IGNORED + "; did you mean 'tf_map'?" + NEWER % "tr_map",
+        ),
+        (
+            nxdi(router_config={"act_fnn": "softmax"}),
+            OVERRIDE + ".router_config.act_fnn is unknown, and the engine would fail at it after minutes; did you mean "
+            "'act_fn'?" + NEWER % "act_fnn",
+        ),
+        (
+            nxdi(lora_config={"rank": 16}),
+            OVERRIDE + ".lora_config.rank is unknown, and the engine would fail at it after minutes." + NEWER % "rank",
+        ),
+        (
+            plugin(tensor_capture={"foo": 1}),
+            PLUGIN + ".tensor_capture.foo" + IGNORED + "." + NEWER % "foo",
+        ),
+        (
+            plugin(tensor_replacement={"tensor": []}),
+            PLUGIN + ".tensor_replacement.tensor" + IGNORED + "; did you mean 'tensors'?" + NEWER % "tensor",
+        ),
+        (
+            {"name": "trn3-vllm-neuron",
+             "arguments": {"additional-config": {"vision_neuron_config": {"tp_degree": 2}}}},
+            PLACE + ".vision_neuron_config.tp_degree" + IGNORED + "." + NEWER % "tp_degree",
+        ),
+        (
+            nxdi(router_config='{"act_fn": "softmax"}'),
+            OVERRIDE + '.router_config is "{\\"act_fn\\": \\"softmax\\"}"; allowed: a mapping.',
+        ),
+        # Wherever they are written.
+        (
+            {"name": "trn3-start-script", "arguments": {"additional-config": {"override-neuron-config": {"x": 1}}}},
+            PLACE + ".override-neuron-config is never read: the engine looks for override_neuron_config, with "
+            "underscores, and runs with its defaults where that is missing. Rename it.",
+        ),
+        (
+            {"name": "trn3-start-script", **nxdi(is_eagel3=True)},
+            OVERRIDE + ".is_eagel3" + IGNORED + "; did you mean 'is_eagle3'?" + NEWER % "is_eagel3",
+        ),
+        (
+            {"config": {"format": "yaml", "content": {"additional-config": {"override-neuron-config": {"x": 1}}}},
+             "arguments": {"config": "${config}"}},
+            "server 'server-0': config has additional-config, which is not checked there. Write "
+            "arguments.additional-config instead.",
+        ),
+        (
+            {"config": {"format": "yaml", "content": {"speculative_config.method": "eagle"}}},
+            "server 'server-0': config has speculative_config.method, which is not checked there. Write "
+            "arguments.speculative-config instead.",
+        ),
+        (
+            {"arguments": {"override-neuron-config": {"is_eagle3": True}}},
+            "server 'server-0': arguments.override-neuron-config is no flag of the engine. Write "
+            "arguments.additional-config.override_neuron_config.",
+        ),
+        (
+            {"name": "trn3-vllm-neuron", "arguments": {"neuron_config.quantization": "mxfp4"}},
+            "server 'server-0': arguments.neuron_config.quantization is no flag of the engine. Write "
+            "arguments.additional-config.neuron_config.",
+        ),
         (
             {"arguments": {"additional-config": {"override-neuron-config": {"tp_degree": 8}}}},
             PLACE + ".override-neuron-config is never read: the engine looks for override_neuron_config, with "
@@ -113,6 +194,15 @@ def plugin(**config):
             {"arguments": {"additional-config.override_neuron_config": 3}},
             PLACE + ".override_neuron_config: write additional-config as one mapping, not as flags with dots; both "
             "together do not merge in every version of vLLM.",
+        ),
+        (
+            {"arguments": {"speculative_config.method": "eagle"}},
+            "server 'server-0': arguments.speculative_config.method: write speculative-config as one mapping, not as "
+            "flags with dots; both together do not merge in every version of vLLM.",
+        ),
+        (
+            {"arguments": {"speculative-config": "eagle3"}},
+            "server 'server-0': arguments.speculative-config is \"eagle3\"; allowed: a mapping.",
         ),
         # The same thing said twice.
         (
@@ -189,6 +279,11 @@ def plugin(**config):
             "compiled and does so again. Set it to ${artifact}.",
         ),
         (
+            {"name": "trn3-vllm-neuron", "environment": {"NEURON_COMPILED_ARTIFACTS": None}},
+            "server 'server-0': environment.NEURON_COMPILED_ARTIFACTS is not set; without it the node keeps no record "
+            "of what is compiled, and exports nothing. Set it to ${artifact}.",
+        ),
+        (
             {"environment": {"BASE_COMPILE_WORK_DIR": ""}},
             "server 'server-0': environment.BASE_COMPILE_WORK_DIR is not set; without it all servers of a node compile "
             "in /tmp/nxd_model. Set it to ${compile}.",
@@ -246,6 +341,43 @@ def plugin(**config):
             "64.",
         ),
         (
+            {"servers": {"server": {"devices": 5, "count": 3}}},
+            "server 'server-0': servers.server.devices is 5, so it would end in the middle of a chip, which has 4 "
+            "logical cores; allowed: 1, 2 or a multiple of 4.",
+        ),
+        (
+            {"name": "trn3-start-script", "servers": {"server": {"devices": 7, "count": 3}}},
+            "server 'server-0': servers.server.devices is 7, so it would end in the middle of a chip, which has 4 "
+            "logical cores; allowed: 1, 2 or a multiple of 4.",
+        ),
+        (
+            {"hardware": {"accelerator": "trainium3", "count": 3}, "servers": {"server": {"devices": 3}}},
+            "server 'server-0': servers.server.devices is 3, so it would end in the middle of a chip, which has 4 "
+            "logical cores; allowed: 1, 2 or a multiple of 4.",
+        ),
+        (
+            {"servers": {"server": {"devices": 12, "count": 3}}},
+            "server 'server-0': arguments.tensor-parallel-size is 12, but the 64 logical cores of the node divide into "
+            "groups of 1, 2, 4, 8, 16, 32, 64; take one of these.",
+        ),
+        (
+            {"name": "trn3-start-script", "servers": {"server": {"devices": 12, "count": 3}}},
+            "server 'server-0': servers.server.devices is 12, but the 64 logical cores of the node divide into "
+            "groups of 1, 2, 4, 8, 16, 32, 64; take one of these.",
+        ),
+        (
+            {"servers": {"server": {"devices": 12, "count": 1}},
+             "arguments": {"tensor-parallel-size": 3, "data-parallel-size": 4}},
+            "server 'server-0': arguments.tensor-parallel-size is 3, but the 64 logical cores of the node divide into "
+            "groups of 1, 2, 4, 8, 16, 32, 64; take one of these.",
+        ),
+        (
+            {"servers": [{"name": "small", "role": "server", "count": 1, "devices": 2, "port": 7000},
+                         {"name": "large", "role": "server", "count": 2, "devices": 8, "port": 8000}]},
+            "server 'large-0': its logical cores 2-9 begin in the middle of a chip, which has 4. List the groups that "
+            "have whole chips before the others.",
+        ),
+        (
             {"hardware": {**TRN3, "lnc": 3}},
             "inventory: fleet_hardware.lnc is 3; allowed for trainium3: 1, 2.",
         ),
@@ -264,6 +396,19 @@ def test_bad_input_gets_one_sentence(arguments, message):
         {"arguments": {"additional-config": {"quantum_config": {}}}, "allow_unknown_config": ["quantum_config"]},
         {"arguments": {"num-gpu-blocks-override": 16}},
         {"arguments": {"max_num_seqs": 8, "max-num-seqs": None}},
+        {"arguments": {"speculative-config": '{"method": "eagle3", "model": "${draft}", "num_speculative_tokens": 5}'}},
+        nxdi(router_config={"act_fn": "softmax", "dtype": "float32"}, blockwise_matmul_config={"block_size": 256}),
+        nxdi(router_act_fn="softmax", router_dtype="float32", lora_config=None),
+        plugin(tensor_capture={"modules": ["lm_head"]}, tensor_replacement={"tensors_path": "/x"}),
+        {
+            "name": "trn3-vllm-neuron",
+            "arguments": {
+                "additional-config": {"vision_neuron_config": {"tp_size": 8}, "mm_language_model_only": True}
+            },
+        },
+        {"name": "trn3-start-script", **nxdi(seq_len=8192)},
+        {"name": "trn3-start-script", "arguments": {"speculative-config": {"num_speculative_tokens": 5}}},
+        {"name": "trn3-vllm-neuron", "config": {"format": "yaml", "content": {"speculative-config": {}}}},
         {"environment": {"NEURON_RT_VISIBLE_CORES": "${devices}"}},
         {"environment": {"NEURON_LOGICAL_NC_CONFIG": "${lnc}"}},
     ],
@@ -329,3 +474,70 @@ def test_every_key_of_the_recipes_is_on_the_lists():
         recipe = recipes.load_recipe(recipes.find_recipe(name, []))
         assert set(recipe["arguments"]["additional-config"][key]) <= known
         assert "allow_unknown_config" not in recipe
+
+
+@pytest.mark.parametrize(
+    ("layers", "cores"),
+    [
+        # decode over twelve chips, its groups of 8 of two each; what is left is for others
+        ({"name": "trn3-vllm-neuron", "servers": {"server": {"count": 1, "devices": 48}},
+          "arguments": {"tensor-parallel-size": 8, "data-parallel-size": 6}}, [48]),
+        ({"name": "trn3-vllm-neuron", "servers": [
+            {"name": "large", "role": "server", "count": 1, "devices": 4, "port": 8000},
+            {"name": "small", "role": "server", "count": 1, "devices": 2, "port": 9000}]}, [4, 2]),
+        ({"hardware": {"accelerator": "trainium3", "count": 3}, "servers": {"server": {"devices": 12}}}, [12]),
+    ],
+)  # fmt: skip
+def test_servers_of_whole_chips_or_of_parts_of_one(layers, cores):
+    assert [len(entry["devices"]) for entry in plan_of(**layers)] == cores
+
+
+def test_arguments_say_the_same_as_json():
+    """What is checked in a mapping is checked in its text."""
+    text = '{"method": "eagle3", "model": "${draft}", "num_speculative_tokens": 3}'
+    assert refused(arguments={"speculative-config": text}) == (
+        "server 'server-0': arguments.additional-config.override_neuron_config.speculation_length is 5, but "
+        "arguments.speculative-config.num_speculative_tokens is 3; both must be the same. Write the same value into "
+        "both."
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (
+            {"VLLM_CACHE_ROOT": None},
+            "VLLM_CACHE_ROOT is not set; without it the plugin compiles into the home of its user, and no artifact is "
+            "loaded, kept or exported. Set it to ${artifact}/cache.",
+        ),
+        *(
+            (
+                {"VLLM_CACHE_ROOT": value},
+                'VLLM_CACHE_ROOT is "%s", but directories.artifact is %%s; what the plugin compiles outside of it is '
+                "not loaded by other servers, kept or exported. Write ${artifact}/cache there."
+                % value.replace("${artifact}", "%s"),
+            )
+            for value in ("/home/x/.cache/vllm", "cache", "${artifact}s", "${artifact}/../x", "${artifact}//cache")
+        ),
+        (
+            {"NEURON_LIBTORCH_CACHE_ROOT": "/tmp/x"},
+            'NEURON_LIBTORCH_CACHE_ROOT is "/tmp/x", but environment.VLLM_CACHE_ROOT is %s/cache; both must be the '
+            "same. Write ${artifact}/cache there.",
+        ),
+    ],
+)
+def test_the_plugin_compiles_into_its_artifact(environment, message):
+    artifact = planned("trn3-vllm-neuron")[0]["directories"]["artifact"]
+    message = "server 'server-0': environment." + message.replace("%s", artifact)
+    assert refused("trn3-vllm-neuron", environment=environment) == message
+
+
+@pytest.mark.parametrize("place", ["${artifact}", "${artifact}/c"])
+def test_where_the_plugin_compiles_is_not_part_of_the_key(place):
+    key = planned("trn3-vllm-neuron")[0]["artifact_key"]
+    for name in ("VLLM_CACHE_ROOT", "NEURON_LIBTORCH_CACHE_ROOT"):
+        (found,) = {
+            entry["artifact_key"]
+            for entry in planned("trn3-vllm-neuron", environment={"VLLM_CACHE_ROOT": place, name: place})
+        }
+        assert found == key

