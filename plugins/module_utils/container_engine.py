@@ -237,7 +237,7 @@ class Engine:
         """The image NAME:TAG of this node, by its digest where one is given; None where it is not here.
 
         Returns image()'s, with `reference`: what names it to `run`. An image that came through a mirror carries the
-        mirror's name beside its digest; it is found by its tag and known by its digest.
+        mirror's name beside its digest; it is found by a tag, best digest_tag(), and known by its digest.
         """
         if not digest:
             found = self.image(image)
@@ -246,9 +246,10 @@ class Engine:
         found = self.image(pinned)
         if found:
             return dict(found, reference=pinned)
-        found = self.image(image)
-        if found and any(one.endswith("@" + digest) for one in found["digests"]):
-            return dict(found, reference=found["id"])
+        for name in (digest_tag(image, digest), image):
+            found = self.image(name)
+            if found and any(one.endswith("@" + digest) for one in found["digests"]):
+                return dict(found, reference=found["id"])
         return None
 
 
@@ -265,10 +266,17 @@ def split_reference(image):
 
 def pinned_reference(image, digest):
     """NAME@DIGEST of an image NAME:TAG; without a digest the image as it is."""
-    if not digest:
-        return image
+    return "%s@%s" % (_untagged(image), digest) if digest else image
+
+
+def digest_tag(image, digest):
+    """NAME:sha256-HEX of an image NAME:TAG and its digest: no other image ever has this tag, so none takes it away."""
+    return "%s:%s" % (_untagged(image), digest.replace(":", "-"))
+
+
+def _untagged(image):
     registry, name, _tag = split_reference(image)
-    return "%s%s@%s" % (registry + "/" if registry else "", name, digest)
+    return "%s%s" % (registry + "/" if registry else "", name)
 
 
 def engine_of_entry(entry, call_s=CALL_S):

@@ -116,6 +116,11 @@ def podman_registries(mirrors, insecure):
     return WRITTEN + "".join(line + "\n" for line in lines)
 
 
+def _hosts_with_tls(mirrors):
+    """HOST or HOST:PORT of mirrors' URLs, which is what both engines look certificates up by."""
+    return [re.sub(r"^[a-z]+://", "", mirror).partition("/")[0] for mirror in mirrors if "http://" not in mirror]
+
+
 class Setup:
     """One call. See ensure()."""
 
@@ -297,7 +302,8 @@ def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), ins
            sysroot=""):  # fmt: skip
     """Make the engine ready. Returns {changed, engine, actions: [what was done], diff}; raises FleetError.
 
-    settings: more keys of daemon.json. registries: hosts for which ca_bundle (a file of this node) is trusted.
+    settings: more keys of daemon.json. registries: hosts for which ca_bundle (a file of this node) is trusted, as it
+    is for the mirrors; docker.io is Docker Hub.
     restart: auto (not where it would end foreign containers), always, never (what changes waits for the next start).
     state: absent takes back all that earlier calls set, and neither installs nor starts anything. root: below which
     the record of that lies.
@@ -323,7 +329,7 @@ def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), ins
             raise FleetError(
                 "fleet_ca_bundle is %s, which is no file with certificates (PEM) on this node." % ca_bundle
             )
-        for registry in sorted(set(registries)):
+        for registry in sorted({*registries, *_hosts_with_tls(registry_mirrors)}):
             files["%s/%s/inference-fleet.crt" % (CERTIFICATES[engine], registry)] = certificates, 0o644
     if engine == "docker":
         settings = dict(settings or {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.filter import servers
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 
 
 def entry(budget_s=300, poll_s=2, after=(), **secrets):
@@ -35,3 +36,22 @@ def test_log_lines_have_a_heading_each():
     shown = servers.log_lines([{"name": "a", "state": "running", "log_tail": ["x"]}, {"name": "b", "log_tail": None}])
     assert shown == ["== a (running) ==", "x", "== b (None) =="]
     assert servers.log_lines([{"name": "a", "state": "failed", "log_tail": "x\ny\n"}])[1:] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("mirror", "hosts"),
+    [
+        ("", ["10.0.0.1:5000", "docker.io", "nvcr.io"]),
+        ({"docker.io": "mirror.example/hub"}, ["10.0.0.1:5000", "mirror.example", "nvcr.io"]),
+        ("mirror.example:5000/hub", ["mirror.example:5000"]),
+    ],
+)
+def test_registries_that_are_asked(mirror, hosts):
+    """Docker Hub among them, which an image need not name."""
+    names = ("vllm/vllm-openai:1", "docker.io/team/app:1", "redis", "nvcr.io/team/app:1", "10.0.0.1:5000/app")
+    assert servers.registries([{"image": name} for name in names], mirror) == hosts
+
+
+def test_a_mirror_that_is_a_url_has_no_host():
+    with pytest.raises(FleetError, match=r"^fleet_registry_mirror is 'https://mirror\.example'; allowed: "):
+        servers.registries([{"image": "redis"}], "https://mirror.example")
