@@ -26,6 +26,8 @@ CALL_S = 60
 NO_CONFIG = "/nonexistent/inference-fleet"  # the client's own configuration may hold proxies and other engines
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SEPARATOR = "\x1f"
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # podman's, which says nothing of them
+PODMAN_CDI = (4, 1)
 FIELDS = ("ID", "Names", "State", "Ports", LABEL_SERVER, LABEL_ROOT, LABEL_HASH)
 RUNNING = ("running", "restarting", "paused", "stopping", "removing", "up")  # podman: "Up 5 seconds ago"
 
@@ -170,6 +172,15 @@ class Engine:
         """EngineError unless the engine answers."""
         self.call("version" if self.kind == "docker" else "info", "--format", "{{.Server.Version}}"
                   if self.kind == "docker" else "{{.Version.Version}}")  # fmt: skip
+
+    def cdi(self):
+        """(version of the engine, folders in which it looks for descriptions of CDI devices; none without CDI)."""
+        if self.kind == "docker":
+            known = json.loads(self.call("info", "--format", "{{json .}}"))
+            return known.get("ServerVersion"), known.get("CDISpecDirs") or []
+        version = self.call("info", "--format", "{{.Version.Version}}").strip()
+        number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+        return version, list(CDI_FOLDERS) if number >= PODMAN_CDI else []
 
     # ---- containers
 

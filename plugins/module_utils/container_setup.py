@@ -37,10 +37,11 @@ PROXY_FILE = "/etc/inference-fleet/docker-proxy.env"
 PODMAN_REGISTRIES = "/etc/containers/registries.conf.d/inference-fleet.conf"
 OWN_FILES = {"docker": [PROXY_FILE, DROP_IN], "podman": [PODMAN_REGISTRIES]}
 CERTIFICATES = {"docker": "/etc/docker/certs.d", "podman": "/etc/containers/certs.d"}
-# What the daemon takes while it runs: dockerd(8), "configuration reload behavior".
+# What the daemon takes while it runs: dockerd(8), "configuration reload behavior". Not `features`, though it stands
+# there: whether there is CDI, and where images are kept, is decided at the start.
 RELOADABLE = frozenset(
     (
-        "debug", "default-runtime", "features", "insecure-registries", "labels", "live-restore",
+        "debug", "default-runtime", "insecure-registries", "labels", "live-restore",
         "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts", "registry-mirrors", "runtimes",
         "shutdown-timeout",
     )

@@ -161,6 +161,11 @@ def test_certificates_need_no_restart(node, tmp_path):
     )
 
 
+def test_features_are_there_from_a_start_on(node):
+    """CDI is one of them: docker rereads them while it runs, and does nothing about it."""
+    assert node.four_steps(settings={"features": {"cdi": True}})["actions"] == ["restart docker for features"]
+
+
 @pytest.mark.parametrize("engine", ["docker", "podman"])
 def test_mirrors_of_docker_hub_have_certificates_too(node, tmp_path, engine):
     node.engine.add("podman")
