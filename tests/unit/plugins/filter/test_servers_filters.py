@@ -48,8 +48,9 @@ def test_log_lines_have_a_heading_each():
 )
 def test_registries_that_are_asked(mirror, hosts):
     """Docker Hub among them, which an image need not name."""
-    names = ("vllm/vllm-openai:1", "docker.io/team/app:1", "redis", "nvcr.io/team/app:1", "10.0.0.1:5000/app")
-    assert servers.registries([{"image": name} for name in names], mirror) == hosts
+    for of_the_hub in ("vllm/vllm-openai:1", "docker.io/team/app:1", "redis"):
+        images = [{"image": name} for name in (of_the_hub, "nvcr.io/team/app:1", "10.0.0.1:5000/app")]
+        assert servers.registries(images, mirror) == hosts
 
 
 def test_a_mirror_that_is_a_url_has_no_host():
