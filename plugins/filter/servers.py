@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import split_reference
-from ansible_collections.inference.fleet.plugins.module_utils.container_images import mirrored
+from ansible_collections.inference.fleet.plugins.module_utils.container_images import DOCKER_HUB, mirrored
 from ansible_collections.inference.fleet.plugins.module_utils.entry import uses_nxdi
 
 
@@ -58,7 +58,7 @@ def container_images(servers):
 def registries(images, mirror=""):
     """Hosts of the registries that images (container_images) are pulled from, through the mirror where one is set."""
     names = (split_reference(mirrored(image["image"], mirror))[0] for image in images)
-    return sorted({name for name in names if name})
+    return sorted({name or DOCKER_HUB for name in names})
 
 
 def use_nxdi(servers):

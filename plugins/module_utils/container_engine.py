@@ -26,6 +26,8 @@ CALL_S = 60
 NO_CONFIG = "/nonexistent/inference-fleet"  # the client's own configuration may hold proxies and other engines
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SEPARATOR = "\x1f"
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # podman's, which says nothing of them
+PODMAN_CDI = (4, 1)
 FIELDS = ("ID", "Names", "State", "Ports", LABEL_SERVER, LABEL_ROOT, LABEL_HASH)
 RUNNING = ("running", "restarting", "paused", "stopping", "removing", "up")  # podman: "Up 5 seconds ago"
 
@@ -171,6 +173,15 @@ class Engine:
         self.call("version" if self.kind == "docker" else "info", "--format", "{{.Server.Version}}"
                   if self.kind == "docker" else "{{.Version.Version}}")  # fmt: skip
 
+    def cdi(self):
+        """(version of the engine, folders in which it looks for descriptions of CDI devices; none without CDI)."""
+        if self.kind == "docker":
+            known = json.loads(self.call("info", "--format", "{{json .}}"))
+            return known.get("ServerVersion"), known.get("CDISpecDirs") or []
+        version = self.call("info", "--format", "{{.Version.Version}}").strip()
+        number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+        return version, list(CDI_FOLDERS) if number >= PODMAN_CDI else []
+
     # ---- containers
 
     def containers(self, root, server=None):
@@ -237,7 +248,7 @@ class Engine:
         """The image NAME:TAG of this node, by its digest where one is given; None where it is not here.
 
         Returns image()'s, with `reference`: what names it to `run`. An image that came through a mirror carries the
-        mirror's name beside its digest; it is found by its tag and known by its digest.
+        mirror's name beside its digest; it is found by a tag, best digest_tag(), and known by its digest.
         """
         if not digest:
             found = self.image(image)
@@ -246,9 +257,10 @@ class Engine:
         found = self.image(pinned)
         if found:
             return dict(found, reference=pinned)
-        found = self.image(image)
-        if found and any(one.endswith("@" + digest) for one in found["digests"]):
-            return dict(found, reference=found["id"])
+        for name in (digest_tag(image, digest), image):
+            found = self.image(name)
+            if found and any(one.endswith("@" + digest) for one in found["digests"]):
+                return dict(found, reference=found["id"])
         return None
 
 
@@ -265,10 +277,17 @@ def split_reference(image):
 
 def pinned_reference(image, digest):
     """NAME@DIGEST of an image NAME:TAG; without a digest the image as it is."""
-    if not digest:
-        return image
+    return "%s@%s" % (_untagged(image), digest) if digest else image
+
+
+def digest_tag(image, digest):
+    """NAME:sha256-HEX of an image NAME:TAG and its digest: no other image ever has this tag, so none takes it away."""
+    return "%s:%s" % (_untagged(image), digest.replace(":", "-"))
+
+
+def _untagged(image):
     registry, name, _tag = split_reference(image)
-    return "%s%s@%s" % (registry + "/" if registry else "", name, digest)
+    return "%s%s" % (registry + "/" if registry else "", name)
 
 
 def engine_of_entry(entry, call_s=CALL_S):

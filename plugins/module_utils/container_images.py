@@ -22,6 +22,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.container_engine i
     ENGINES,
     Engine,
     EngineError,
+    digest_tag,
     kind_of,
     one_line,
     pinned_reference,
@@ -32,10 +33,15 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_text, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import engine_problem
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import url_secrets
 
 DOCKER_HUB = "docker.io"
 DOCKER_HUB_LOGIN = "https://index.docker.io/v1/"  # what docker files its login under
 IMAGE = re.compile(r"^[a-z0-9][a-z0-9._:/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]*)?$")
+# What an engine takes for a registry: any other first word of an image's name is a folder of Docker Hub.
+HOST = r"(?:localhost|\[[0-9a-fA-F:]+\]|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:[0-9]))(?::[0-9]+)?"
+REGISTRY = re.compile(r"^%s$" % HOST)
+MIRROR = re.compile(r"^%s(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*/?$" % HOST)
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 POLL_S = 0.2
 # Ends by itself, and the login with it, whoever asked for it: job folder, then the client's argv.
@@ -55,11 +61,33 @@ def choose_engine(engine, address=None, environment=None):
     return Engine(engine, address, environment)
 
 
+def check_mirror(mirror):
+    """FleetError unless it is "" or None for none, HOST[/PREFIX] for all registries, or {REGISTRY: such} for some."""
+    named = mirror.items() if isinstance(mirror, dict) else [(None, mirror)]
+    for registry, one in named:
+        if registry is not None and not REGISTRY.match(str(registry)):
+            raise FleetError(
+                "fleet_registry_mirror has the key %r; allowed: a registry as it stands in container.image, HOST or "
+                "HOST:PORT, and docker.io for Docker Hub." % str(registry)
+            )
+        if one and not (isinstance(one, str) and MIRROR.match(one)):
+            shown = repr(str(one) if isinstance(one, str) else one)
+            for secret in url_secrets(one):
+                shown = shown.replace(secret, "********")
+            raise FleetError(
+                "fleet_registry_mirror%s is %s; allowed: HOST[:PORT][/PREFIX] without https:// or a user, where HOST "
+                "has a dot or a port and PREFIX is in small letters, such as registry.example.org:5000/hub. A registry "
+                "without TLS is named in container_engine_insecure_registries."
+                % ("" if registry is None else "[%r]" % str(registry), shown)
+            )
+
+
 def mirrored(image, mirror):
     """The reference NAME:TAG that `image` is pulled by: itself, or with its registry replaced.
 
-    mirror: "" for none, HOST[/PREFIX] for all registries, or {REGISTRY: HOST[/PREFIX]} for some of them.
+    mirror: see check_mirror(), which is asked first.
     """
+    check_mirror(mirror)
     registry, name, tag = split_reference(image)
     registry = registry or DOCKER_HUB
     if isinstance(mirror, dict):
@@ -114,6 +142,13 @@ def pull_problem(engine, source, error, mirror):
         "ratelimit": "The registry %s%s allows no more pulls for now. Log in with fleet_registry_auth, or set "
                      "fleet_registry_mirror" % (registry, through),
     }  # fmt: skip
+    if registry == DOCKER_HUB and engine.kind == "docker":
+        # moby, lookupV2Endpoints(): certs.d is read for every registry but this one
+        advice["certificate"] = (
+            "The certificate of Docker Hub, as it comes here, is not trusted by this node, and docker looks into the "
+            "system's authorities alone for it, unless it keeps images in containerd. Add the authority to them and "
+            "restart docker, or set fleet_registry_mirror"
+        )
     if error.kind in ("missing", "down", "permission", "timeout"):
         return engine_problem(engine, error)
     words = error.words.rstrip(".")
@@ -200,7 +235,9 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
     if digest and not DIGEST.match(digest):
         raise FleetError("digest is %r; allowed: sha256: and 64 hexadecimal digits." % digest)
     login = login_file(auth) if auth else None
+    name = mirrored(image, mirror)
     wanted = pinned_reference(image, digest)
+    kept = digest_tag(image, digest) if digest else image
     diff = {"before": "", "after": "image %s\n" % wanted}
     try:
         chosen = choose_engine(engine, address, environment)
@@ -210,13 +247,12 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
             return _result(True, None, None, "would pull %s" % wanted, diff)
         label = Engine("docker" if engine == "auto" else engine, address)
         raise FleetError(engine_problem(label, error)) from error
-    name = mirrored(image, mirror)
     source = pinned_reference(name, digest)
     job = _Job(NodePaths(root), chosen, source)
     if not check_mode:
         _forget_ended(NodePaths(root), job.folder if found else None)
     if found:
-        return _with_tag(chosen, image, wanted, found, False, diff, check_mode)
+        return _with_tag(chosen, kept, wanted, found, False, diff, check_mode)
     if check_mode:
         return _result(True, chosen, None, "would pull %s" % wanted, diff)
     try:
@@ -229,7 +265,7 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
             if source != wanted:
                 pulled = chosen.image(source)
                 if pulled and (not digest or any(one.endswith("@" + digest) for one in pulled["digests"])):
-                    chosen.call("tag", pulled["id"], image)
+                    chosen.call("tag", pulled["id"], kept)
             found = chosen.find_image(image, digest)
     except EngineError as error:
         raise FleetError(pull_problem(chosen, source, error, name != image), kind=error.kind) from error
@@ -239,7 +275,7 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
         raise FleetError(
             "%s was pulled from %s, but %s does not list it under its digest." % (wanted, source, chosen.label)
         )
-    return _with_tag(chosen, image, wanted, found, True, diff, False)
+    return _with_tag(chosen, kept, wanted, found, True, diff, False)
 
 
 def _forget_ended(paths, found=None):
@@ -291,16 +327,18 @@ def _pull(job, login, wait_s):
     return {"finished": True, "begun": begun}
 
 
-def _with_tag(engine, image, wanted, found, changed, diff, check_mode):
-    """The result for an image that is here; the tag is put on what the digest says, for people and against pruning."""
-    tagged = engine.image(image)
+def _with_tag(engine, kept, wanted, found, changed, diff, check_mode):
+    """The result for an image that is here. It is kept under the tag `kept`: against pruning, and where it came through
+    a mirror, so that it is found. With a digest that is a tag of its own, and NAME:TAG is left as it is: the servers
+    that run may go by an older image of that tag, and two of them may want different ones."""
+    tagged = engine.image(kept)
     if tagged is None or tagged["id"] != found["id"]:
         if not changed:
-            diff = {"before": "tag %s: %s\n" % (image, tagged["id"] if tagged else "missing"),
-                    "after": "tag %s: %s\n" % (image, found["id"])}  # fmt: skip
+            diff = {"before": "tag %s: %s\n" % (kept, tagged["id"] if tagged else "missing"),
+                    "after": "tag %s: %s\n" % (kept, found["id"])}  # fmt: skip
         changed = True
         if not check_mode:
-            engine.call("tag", found["id"], image)
+            engine.call("tag", found["id"], kept)
     if not changed:
         diff = {"before": diff["after"], "after": diff["after"]}
     return _result(changed, engine, found, "%s is here" % wanted, diff)
@@ -314,7 +352,7 @@ def _result(changed, engine, found, msg, diff):
 
 
 def remove_image(image, digest=None, engine="auto", address=None, mirror=None, check_mode=False):
-    """Take the image NAME:TAG (with its digest: exactly that) off this node: its tag, and what a pull through `mirror`
+    """Take the image NAME:TAG (with its digest: exactly that) off this node: its tags, and what a pull through `mirror`
     called it. The engine deletes it with the last of its names; other names are not ours. Returns as ensure_image()."""
     wanted = pinned_reference(image, digest)
     try:
@@ -322,8 +360,9 @@ def remove_image(image, digest=None, engine="auto", address=None, mirror=None, c
         found = chosen.find_image(image, digest)
         names = []
         if found:
-            tagged = chosen.image(image)
-            names = [image] if tagged and tagged["id"] == found["id"] else []
+            for name in (image, *([digest_tag(image, digest)] if digest else [])):
+                tagged = chosen.image(name)
+                names += [name] if tagged and tagged["id"] == found["id"] else []
             own = tuple(pinned_reference(name, "sha256:") for name in (image, mirrored(image, mirror)))
             names += sorted(name for name in found["digests"] if name.startswith(own))
         for name in names if not check_mode else ():

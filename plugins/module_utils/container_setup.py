@@ -37,10 +37,11 @@ PROXY_FILE = "/etc/inference-fleet/docker-proxy.env"
 PODMAN_REGISTRIES = "/etc/containers/registries.conf.d/inference-fleet.conf"
 OWN_FILES = {"docker": [PROXY_FILE, DROP_IN], "podman": [PODMAN_REGISTRIES]}
 CERTIFICATES = {"docker": "/etc/docker/certs.d", "podman": "/etc/containers/certs.d"}
-# What the daemon takes while it runs: dockerd(8), "configuration reload behavior".
+# What the daemon takes while it runs: dockerd(8), "configuration reload behavior". Not `features`, though it stands
+# there: whether there is CDI, and where images are kept, is decided at the start.
 RELOADABLE = frozenset(
     (
-        "debug", "default-runtime", "features", "insecure-registries", "labels", "live-restore",
+        "debug", "default-runtime", "insecure-registries", "labels", "live-restore",
         "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts", "registry-mirrors", "runtimes",
         "shutdown-timeout",
     )
@@ -114,6 +115,11 @@ def podman_registries(mirrors, insecure):
     for registry in insecure:
         lines += ["[[registry]]", "location = %s" % json.dumps(registry), "insecure = true"]
     return WRITTEN + "".join(line + "\n" for line in lines)
+
+
+def _hosts_with_tls(mirrors):
+    """HOST or HOST:PORT of mirrors' URLs, which is what both engines look certificates up by."""
+    return [re.sub(r"^[a-z]+://", "", mirror).partition("/")[0] for mirror in mirrors if "http://" not in mirror]
 
 
 class Setup:
@@ -297,7 +303,8 @@ def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), ins
            sysroot=""):  # fmt: skip
     """Make the engine ready. Returns {changed, engine, actions: [what was done], diff}; raises FleetError.
 
-    settings: more keys of daemon.json. registries: hosts for which ca_bundle (a file of this node) is trusted.
+    settings: more keys of daemon.json. registries: hosts for which ca_bundle (a file of this node) is trusted, as it
+    is for the mirrors; docker.io is Docker Hub.
     restart: auto (not where it would end foreign containers), always, never (what changes waits for the next start).
     state: absent takes back all that earlier calls set, and neither installs nor starts anything. root: below which
     the record of that lies.
@@ -323,7 +330,7 @@ def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), ins
             raise FleetError(
                 "fleet_ca_bundle is %s, which is no file with certificates (PEM) on this node." % ca_bundle
             )
-        for registry in sorted(set(registries)):
+        for registry in sorted({*registries, *_hosts_with_tls(registry_mirrors)}):
             files["%s/%s/inference-fleet.crt" % (CERTIFICATES[engine], registry)] = certificates, 0o644
     if engine == "docker":
         settings = dict(settings or {})

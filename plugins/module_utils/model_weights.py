@@ -14,6 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils import checkpoints
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import download, jobs, known
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import TOKEN_LIKE
 from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import (
     compare_status,
     listing_text,
@@ -26,7 +27,6 @@ LOOK_S = 10
 # What takes longer than a breath: it is worth a job of its own, which outlives a broken connection.
 JOB_FROM = 1 << 30  # bytes
 # Names of variables whose values are secrets; `token` is for those.
-TOKEN_LIKE = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY|COOKIE", re.IGNORECASE)
 ENDPOINT = re.compile(r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
 
 

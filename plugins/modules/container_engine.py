@@ -43,7 +43,10 @@ options:
     elements: str
     default: []
   registries:
-    description: Registries for which O(ca_bundle) is trusted, as HOST or HOST:PORT.
+    description:
+      - Registries for which O(ca_bundle) is trusted, as HOST or HOST:PORT; for O(registry_mirrors) it always is.
+      - Docker Hub is V(docker.io) here. Docker takes certificates for it only where it keeps images in containerd, and
+        goes by the system's authorities otherwise.
     type: list
     elements: str
     default: []
@@ -124,11 +127,16 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.container_setup import RESTARTS, STATES, ensure
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import SecretsHidden
+
+
+class Module(SecretsHidden, AnsibleModule):
+    """Its passwords and tokens are masked in all that is logged and returned."""
 
 
 def main():
     texts = {"type": "list", "elements": "str", "default": []}
-    module = AnsibleModule(
+    module = Module(
         argument_spec={
             "engine": {"type": "str", "default": "docker", "choices": list(ENGINES)},
             "packages": texts,
@@ -137,8 +145,7 @@ def main():
             "insecure_registries": texts,
             "registries": texts,
             "ca_bundle": {"type": "str", "default": ""},
-            # the values may hold a password; they are shown nowhere
-            "proxy_env": {"type": "dict", "default": {}, "no_log": True},
+            "proxy_env": {"type": "dict", "default": {}},
             "restart": {"type": "str", "default": "auto", "choices": list(RESTARTS)},
             "state": {"type": "str", "default": "present", "choices": list(STATES)},
             "root": {"type": "str", "default": ""},

@@ -13,8 +13,10 @@ description:
   - A pull is a process of its own, which a lost connection does not end. It is waited for at most O(wait_s) seconds;
     then RV(finished) is false, RV(progress) says how far it is, and the next call waits for the same pull. The failure
     of a pull that nobody waited for is told only within two minutes, and to a call with the same login.
-  - An image that comes through a mirror gets its own name and tag back, so that neither a server's command line nor its
-    hash depends on the mirror.
+  - An image that comes through a mirror gets its own name back, so that neither a server's command line nor its hash
+    depends on the mirror.
+  - With a digest it is kept under a tag of its own, NAME:sha256-HEX, which no other digest takes away, and NAME:TAG is
+    left as it is. Without one it is NAME:TAG.
 options:
   image:
     description: The image, REGISTRY/NAME:TAG.
@@ -33,13 +35,13 @@ options:
     type: str
   mirror:
     description:
-      - Registry to pull from instead of the image's own, HOST or HOST/PREFIX, or a mapping of registries to such.
-        Docker Hub is C(docker.io) there.
+      - Registry to pull from instead of the image's own, HOST[:PORT] or HOST[:PORT]/PREFIX, or a mapping of registries
+        to such. Docker Hub is C(docker.io) there. A URL is an error.
     type: raw
   auth:
     description:
       - Logins by registry, each with C(username) and C(password). They are written to a file with mode 0600 for the
-        time of the pull, and to nothing else.
+        time of the pull, and to nothing else. Usernames are shown, the rest is not.
     type: dict
   environment:
     description: Variables for the engine's client, such as proxies. Docker pulls in its daemon, which has its own.
@@ -55,7 +57,7 @@ options:
     default: ""
   state:
     description:
-      - V(absent) takes the image off the node, by its tag and by the names that a pull gave it. One that a container
+      - V(absent) takes the image off the node, by its tags and by the names that a pull gave it. One that a container
         uses is an error of the engine.
     type: str
     default: present
@@ -143,17 +145,22 @@ from ansible_collections.inference.fleet.plugins.module_utils.container_images i
     remove_image,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import SecretsHidden
+
+
+class Module(SecretsHidden, AnsibleModule):
+    """Its passwords and tokens are masked in all that is logged and returned."""
 
 
 def main():
-    module = AnsibleModule(
+    module = Module(
         argument_spec={
             "image": {"type": "str", "required": True},
             "digest": {"type": "str"},
             "engine": {"type": "str", "default": "auto", "choices": ["auto", "docker", "podman"]},
             "address": {"type": "str"},
             "mirror": {"type": "raw"},
-            "auth": {"type": "dict", "no_log": True},
+            "auth": {"type": "dict", "no_log": False},  # Module hides its passwords, not its usernames
             "environment": {"type": "dict", "default": {}},
             "wait_s": {"type": "int", "default": 3600},
             "root": {"type": "path", "default": ""},

@@ -404,11 +404,15 @@ free_bytes:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import model_weights
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import url_secrets
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import SecretsHidden
+
+
+class Module(SecretsHidden, AnsibleModule):
+    """Its passwords and tokens are masked in all that is logged and returned."""
 
 
 def main():
-    module = AnsibleModule(
+    module = Module(
         argument_spec={
             "source": {"type": "str", "choices": ["standin", "path", "huggingface", "modelscope"], "required": True},
             "repo": {"type": "str", "required": True},
@@ -441,12 +445,6 @@ def main():
             "caller": {"type": "str"},
         },
         supports_check_mode=True,
-    )
-    # An address may carry a password; a token that is in the wrong place is refused, and not shown either.
-    endpoint = module.params["endpoint"] or ""
-    module.no_log_values.update(url_secrets(module.params["environment"], endpoint, "https://" + endpoint))
-    module.no_log_values.update(
-        str(value) for name, value in module.params["environment"].items() if model_weights.TOKEN_LIKE.search(name)
     )
     try:
         result = model_weights.bring(module.params, module.check_mode)

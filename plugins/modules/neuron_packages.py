@@ -138,10 +138,15 @@ must_reboot:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import neuron_packages
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import SecretsHidden
+
+
+class Module(SecretsHidden, AnsibleModule):
+    """Its passwords and tokens are masked in all that is logged and returned."""
 
 
 def main():
-    module = AnsibleModule(
+    module = Module(
         argument_spec={
             "packages": {"type": "dict", "required": True},
             "apt": {

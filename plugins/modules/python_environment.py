@@ -180,11 +180,15 @@ stderr:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import python_environment
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import url_secrets
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import SecretsHidden
+
+
+class Module(SecretsHidden, AnsibleModule):
+    """Its passwords and tokens are masked in all that is logged and returned."""
 
 
 def main():
-    module = AnsibleModule(
+    module = Module(
         argument_spec={
             "path": {"type": "path", "required": True},
             "create": {"type": "bool", "default": True},
@@ -211,7 +215,6 @@ def main():
         },
         supports_check_mode=True,
     )
-    module.no_log_values.update(url_secrets(module.params))
     try:
         wanted = python_environment.from_parameters(module.params)
         module.exit_json(**python_environment.ensure(wanted, check_mode=module.check_mode))

@@ -125,11 +125,15 @@ tried:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import tiktoken_encodings
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import url_secrets
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import SecretsHidden
+
+
+class Module(SecretsHidden, AnsibleModule):
+    """Its passwords and tokens are masked in all that is logged and returned."""
 
 
 def main():
-    module = AnsibleModule(
+    module = Module(
         argument_spec={
             "directory": {"type": "path", "required": True},
             "encodings": {
@@ -154,7 +158,6 @@ def main():
         },
         supports_check_mode=True,
     )
-    module.no_log_values.update(url_secrets(module.params))
     try:
         module.exit_json(**tiktoken_encodings.ensure(check_mode=module.check_mode, **module.params))
     except FleetError as error:

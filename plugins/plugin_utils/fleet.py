@@ -9,6 +9,7 @@ import difflib
 import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import ENGINES
+from ansible_collections.inference.fleet.plugins.module_utils.container_images import check_mirror
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils import (
     capacity,
@@ -144,6 +145,8 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False):
     engine = variables.get("fleet_container_engine", container_launch.DEFAULT_ENGINE)
     if engine not in ENGINES:
         raise FleetError("fleet_container_engine is %s; allowed: %s." % (show(engine), ", ".join(ENGINES)))
+    if recipe.get("launcher") == "container":
+        check_mirror(variables.get("fleet_registry_mirror"))
     rule = variables.get("fleet_capacity", CAPACITY[0])
     if rule not in CAPACITY:
         raise FleetError("fleet_capacity is %s; allowed: %s." % (show(rule), ", ".join(CAPACITY)))

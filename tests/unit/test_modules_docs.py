@@ -10,6 +10,7 @@ import pathlib
 
 import pytest
 import yaml
+from ansible.module_utils.basic import AnsibleModule
 
 PLUGINS = pathlib.Path(__file__).resolve().parents[2] / "plugins"
 MODULES = sorted(path.stem for path in (PLUGINS / "modules").glob("*.py") if path.stem != "__init__")
@@ -47,10 +48,10 @@ def documentation_of(module):
 def handed_to_ansible(module, monkeypatch):
     """The arguments of AnsibleModule(): nothing of the module is run after it."""
 
-    def ask(**arguments):
+    def ask(self, **arguments):
         raise Asked(arguments)
 
-    monkeypatch.setattr(module, "AnsibleModule", ask)
+    monkeypatch.setattr(AnsibleModule, "__init__", ask)
     with pytest.raises(Asked) as caught:
         module.main()
     return caught.value.args[0]

@@ -7,7 +7,9 @@ engine's client, and that the container is gone is proven by the engine's own li
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import re
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
@@ -18,9 +20,17 @@ from ansible_collections.inference.fleet.plugins.module_utils.container_engine i
     pinned_reference,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.files import read_text
 
 TERM_S = 15
 KILL_S = 5
+# CDI's qualified name: VENDOR/CLASS=NAME.
+CDI_DEVICE = re.compile(r"^[A-Za-z][\w.-]*/[A-Za-z][\w-]*=.")
+CDI_WANTS = {
+    "docker": "Docker does from 25 on with container_engine_settings: {features: {cdi: true}}, which the step prepare "
+              "brings into its daemon.json, and from 28.2 on by itself",
+    "podman": "Podman does from 4.1 on",
+}  # fmt: skip
 GONE_S = 15  # a container that ends is removed by its own --rm as well, in the engine's own time
 
 
@@ -88,6 +98,39 @@ def _lost_link(mount, mounts):
     return None
 
 
+def _check_cdi(where, engine, version, folders, devices):
+    """FleetError for a CDI device that the engine of this version, which looks into these folders, cannot give."""
+    for device in filter(CDI_DEVICE.match, devices):
+        if not folders:
+            raise FleetError(
+                "%s: %s %s on this node takes no CDI devices, and its container gets %s. %s, or name paths in "
+                "container.devices. Nothing was changed."
+                % (where, engine.kind, version, device, CDI_WANTS[engine.kind])
+            )
+        kind, _equals, name = device.partition("=")
+        texts = [_text(path) for folder in folders for path in glob.glob(glob.escape(folder) + "/*.*")
+                 if path.endswith((".json", ".yaml"))]  # fmt: skip
+        if not any(_has(text, "kind", kind) and _has(text, "name", name) for text in texts):
+            raise FleetError(
+                "%s: no file in %s describes the CDI device %s, which its container gets. Have its vendor's tool write "
+                "one (for NVIDIA: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml), or correct container.devices "
+                "or fleet_hardware. Nothing was changed." % (where, " or ".join(folders), device)
+            )
+
+
+def _text(path):
+    try:
+        return read_text(path) or ""
+    except OSError:  # neither can an engine of this user
+        return ""
+
+
+def _has(text, key, value):
+    """Whether a text of JSON or YAML, for which Python has no reader of its own, has this key with this value."""
+    pattern = r"""(?m)(?:^|[\s{,"'-])%s["']?\s*:\s*["']?%s["']?\s*(?:[,}#]|$)"""
+    return re.search(pattern % (key, re.escape(value)), text) is not None
+
+
 class ContainerLauncher:
     """See the package's docstring for the three methods."""
 
@@ -106,6 +149,7 @@ class ContainerLauncher:
             image = engine.find_image(container["image"], container["digest"])
             holder = engine.holder_of_name(name)
             ours = {one.id for one in engine.containers(self.root, entry["name"])}
+            cdi = engine.cdi() if any(map(CDI_DEVICE.match, container["devices"])) else None
         except EngineError as error:
             raise FleetError("%s: %s Nothing was changed." % (where, engine_problem(engine, error))) from error
         if image is None:
@@ -121,6 +165,8 @@ class ContainerLauncher:
                 % (where, name, engine.label, holder[0][:12], engine.kind, name)
             )
         self._check_paths(where, entry)
+        if cdi:
+            _check_cdi(where, engine, *cdi, container["devices"])
 
     def _check_paths(self, where, entry):
         container = entry["container"]

@@ -68,7 +68,9 @@ class ScriptedEngine:
         self.file = folder / "engine.json"
         self.calls = folder / "engine-calls"
         self.bin.mkdir()
-        self.write(images={}, registry={}, containers=[], errors={}, live_restore=False, held=None)
+        self.write(
+            images={}, registry={}, containers=[], errors={}, live_restore=False, held=None, version="20.10.24", info={}
+        )
         for tool in ("mv", "rm"):
             (self.bin / tool).symlink_to(shutil.which(tool))
         for kind in kinds:
@@ -167,8 +169,10 @@ def _client(file, calls, kind, argv):
         images[rest[1]] = found
     elif verb == "info" and "LiveRestore" in rest[-1]:
         sys.stdout.write("%s\n" % str(state["live_restore"]).lower())
+    elif verb == "info" and rest[-1] == "{{json .}}":
+        sys.stdout.write(json.dumps({"ServerVersion": state["version"], **state["info"]}))
     elif verb in ("version", "info"):
-        sys.stdout.write("20.10.24\n")
+        sys.stdout.write(state["version"] + "\n")
     else:
         _fail("unknown command: %s" % verb, 125)
     state = dict(json.loads(file.read_text()), images=images, containers=state["containers"])

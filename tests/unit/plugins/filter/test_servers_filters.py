@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.filter import servers
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 
 
 def entry(budget_s=300, poll_s=2, after=(), **secrets):
@@ -42,3 +43,23 @@ def test_use_nxdi_is_what_one_of_them_runs():
     assert servers.use_nxdi([plugin, nxdi]) is True
     assert servers.use_nxdi([plugin, {"environment": {"VLLM_NEURON_FRAMEWORK": "other"}}]) is False
     assert servers.use_nxdi([]) is False
+
+
+@pytest.mark.parametrize(
+    ("mirror", "hosts"),
+    [
+        ("", ["10.0.0.1:5000", "docker.io", "nvcr.io"]),
+        ({"docker.io": "mirror.example/hub"}, ["10.0.0.1:5000", "mirror.example", "nvcr.io"]),
+        ("mirror.example:5000/hub", ["mirror.example:5000"]),
+    ],
+)
+def test_registries_that_are_asked(mirror, hosts):
+    """Docker Hub among them, which an image need not name."""
+    for of_the_hub in ("vllm/vllm-openai:1", "docker.io/team/app:1", "redis"):
+        images = [{"image": name} for name in (of_the_hub, "nvcr.io/team/app:1", "10.0.0.1:5000/app")]
+        assert servers.registries(images, mirror) == hosts
+
+
+def test_a_mirror_that_is_a_url_has_no_host():
+    with pytest.raises(FleetError, match=r"^fleet_registry_mirror is 'https://mirror\.example'; allowed: "):
+        servers.registries([{"image": "redis"}], "https://mirror.example")

@@ -110,6 +110,58 @@ def test_mounts_and_devices_that_are_not_there(engine, tmp_path):
     )
 
 
+CDI_SPECS = {
+    "nvidia.yaml": """---
+cdiVersion: 0.5.0
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: "0"
+- name: GPU-1a:2  # a name
+kind: nvidia.com/gpu
+""",
+    "other.json": json.dumps(
+        {"cdiVersion": "0.5.0", "kind": "other.org/card", "devices": [{"name": "all"}, {"name": "7"}]}
+    ),
+    "notes.txt": "kind: nvidia.com/gpu\nname: 9\n",
+}
+NO_CDI = {
+    "docker": "Server 'server-0': docker 20.10.24 on this node takes no CDI devices, and its container gets "
+              "nvidia.com/gpu=0. Docker does from 25 on with container_engine_settings: {features: {cdi: true}}, which "
+              "the step prepare brings into its daemon.json, and from 28.2 on by itself, or name paths in "
+              "container.devices. Nothing was changed.",
+    "podman": "Server 'server-0': podman 4.0.3 on this node takes no CDI devices, and its container gets "
+              "nvidia.com/gpu=0. Podman does from 4.1 on, or name paths in container.devices. Nothing was changed.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(NO_CDI))
+def test_an_engine_without_cdi(engine, tmp_path, kind):
+    engine.write(info={"CDISpecDirs": []}, version="4.0.3" if kind == "podman" else "20.10.24")
+    assert refused(entry(tmp_path, engine=kind, devices=["/dev/null", "nvidia.com/gpu=0"])) == NO_CDI[kind]
+    get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine=kind, devices=["/dev/null:/dev/a=b"]))
+
+
+@pytest.mark.parametrize("kind", sorted(NO_CDI))
+def test_cdi_devices_that_are_described_nowhere(engine, tmp_path, monkeypatch, kind):
+    folders = [str(tmp_path / "missing"), str(tmp_path / "cdi")]
+    monkeypatch.setattr(container_engine, "CDI_FOLDERS", folders)
+    engine.write(info={"CDISpecDirs": folders}, version="4.10.1" if kind == "podman" else "28.2.2")
+    (tmp_path / "cdi").mkdir()
+    for name, text in CDI_SPECS.items():
+        (tmp_path / "cdi" / name).write_text(text)
+    there = ["nvidia.com/gpu=0", "nvidia.com/gpu=GPU-1a:2", "other.org/card=all", "other.org/card=7"]
+    one = entry(tmp_path, engine=kind, devices=there)
+    get_launcher(one, ROOT).prepare(one)
+    for device in ("nvidia.com/gpu=9", "nvidia.com/gpu=7", "other.org/card=1", "nvidia.com/mig=0"):
+        assert refused(entry(tmp_path, engine=kind, devices=[there[0], device])) == (
+            "Server 'server-0': no file in %s or %s describes the CDI device %s, which its container gets. Have its "
+            "vendor's tool write one (for NVIDIA: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml), or correct "
+            "container.devices or fleet_hardware. Nothing was changed." % (*folders, device)
+        )
+
+
 def test_links_that_lead_nowhere_inside(engine, tmp_path):
     """A hub's cache: snapshots/REVISION/FILE is a link to ../../blobs/SHA."""
     snapshot, blobs = tmp_path / "hub" / "snapshots" / "1", tmp_path / "hub" / "blobs"

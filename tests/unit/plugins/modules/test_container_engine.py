@@ -161,6 +161,24 @@ def test_certificates_need_no_restart(node, tmp_path):
     )
 
 
+def test_features_are_there_from_a_start_on(node):
+    """CDI is one of them: docker rereads them while it runs, and does nothing about it."""
+    assert node.four_steps(settings={"features": {"cdi": True}})["actions"] == ["restart docker for features"]
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_mirrors_of_docker_hub_have_certificates_too(node, tmp_path, engine):
+    node.engine.add("podman")
+    node.write("/usr/bin/catatonit", "")
+    (tmp_path / "ca.pem").write_text(PEM)
+    mirrors = ["https://mirror.example:5000/", "mirror.example", "http://plain.example"]
+    node.four_steps(
+        engine=engine, ca_bundle=str(tmp_path / "ca.pem"), registry_mirrors=mirrors, registries=["a.example"]
+    )
+    laid = (node.root / container_setup.CERTIFICATES[engine][1:]).iterdir()
+    assert sorted(path.name for path in laid) == ["a.example", "mirror.example", "mirror.example:5000"]
+
+
 def test_podman_without_an_init_gets_one(tmp_path, monkeypatch):
     """A distribution may install podman alone; then `podman run --init` fails."""
     node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=["podman"]))

@@ -12,7 +12,13 @@ import signal
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import processes
+from ansible_collections.inference.fleet.plugins.module_utils import (
+    container_engine,
+    container_images,
+    guard,
+    processes,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.container_engine import pinned_reference
 from ansible_collections.inference.fleet.plugins.module_utils.detached_jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.modules import container_image
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import CANNOT_BE_USED, ScriptedEngine, image
@@ -23,6 +29,8 @@ D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 PROXY = {"HTTPS_PROXY": "http://proxy:3128"}
 NAME = "nvcr.io/team/app"
 PINNED = "%s@%s" % (NAME, D1)
+KEPT1, KEPT2 = ("%s:%s" % (NAME, digest.replace(":", "-")) for digest in (D1, D2))
+A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
 
 @pytest.fixture
@@ -52,23 +60,26 @@ def test_by_tag(engine, capsys, tmp_path):
     assert sources(engine) == [NAME + ":1"]
 
 
-def test_by_digest_and_the_tag_is_put_on_it(engine, capsys, tmp_path):
+def test_by_digest_and_a_tag_of_it_is_put_on_it(engine, capsys, tmp_path):
     engine.write(registry={PINNED: image("a", PINNED)})
     four_steps(capsys, container_image, image=NAME + ":1", digest=D1, root=str(tmp_path))
     assert sources(engine) == [PINNED]
-    assert engine.read()["images"][NAME + ":1"]["id"] == "sha256:" + "a" * 64
+    assert {name: one["id"] for name, one in engine.read()["images"].items()} == {PINNED: A, KEPT1: A}
 
 
-def test_a_tag_that_names_another_image_is_moved_without_a_network(engine, pull):
-    engine.write(images={PINNED: image("a", PINNED), NAME + ":1": image("b")})
+@pytest.mark.parametrize("wrong", [None, image("b")])
+def test_the_tag_of_a_digest_is_put_right_without_a_network(engine, pull, wrong):
+    one = image("a", PINNED)
+    engine.write(images={PINNED: one, NAME + ":1": image("c"), **({KEPT1: wrong} if wrong else {})})
     for check_mode in (True, False):
         result = pull(check_mode, digest=D1)
         assert result["diff"] == {
-            "before": "tag %s:1: sha256:%s\n" % (NAME, "b" * 64),
-            "after": "tag %s:1: sha256:%s\n" % (NAME, "a" * 64),
+            "before": "tag %s: %s\n" % (KEPT1, wrong["id"] if wrong else "missing"),
+            "after": "tag %s: %s\n" % (KEPT1, A),
         }
     assert not pull(digest=D1)["changed"]
     assert sources(engine) == []
+    assert engine.read()["images"] == {PINNED: one, KEPT1: one, NAME + ":1": image("c")}  # which others go by
 
 
 @pytest.mark.parametrize(
@@ -90,14 +101,69 @@ def test_through_a_mirror_it_keeps_its_own_name(engine, pull, mirror, name, sour
     assert not pull(image=name, mirror=mirror)["changed"]
 
 
+@pytest.mark.parametrize(
+    "good",
+    ["mirror.example", "Mirror.example:5000/a/b_c.d-e/", "mirror:5000", "localhost", "localhost/hub", "[::1]:5000", "",
+     "10.0.0.1:5000", None, {}, {"docker.io": "m.example/hub", "nvcr.io": "", "127.0.0.1:5000": None}],
+)  # fmt: skip
+def test_mirrors(good):
+    container_images.check_mirror(good)
+
+
+@pytest.mark.parametrize(
+    ("bad", "shown"),
+    [
+        ("https://mirror.example", " is 'https://mirror.example'"),
+        ("me:s3cret@mirror.example", " is 'me:********@mirror.example'"),
+        ("mirror", " is 'mirror'"),
+        ("mirror/hub", " is 'mirror/hub'"),
+        ("mirror.example/Hub", " is 'mirror.example/Hub'"),
+        ("mirror.example//hub", " is 'mirror.example//hub'"),
+        ("mirror.example:x", " is 'mirror.example:x'"),
+        (["mirror.example"], " is ['mirror.example']"),
+        (True, " is True"),
+        ({"nvcr.io": "http://mirror.example"}, "['nvcr.io'] is 'http://mirror.example'"),
+        ({"https://nvcr.io": "mirror.example"}, " has the key 'https://nvcr.io'"),
+    ],
+)
+def test_a_mirror_that_no_image_can_be_pulled_from(engine, pull, bad, shown):
+    for check_mode in (True, False):
+        assert pull(check_mode, mirror=bad)["msg"] == "fleet_registry_mirror%s; allowed: %s." % (
+            shown,
+            "a registry as it stands in container.image, HOST or HOST:PORT, and docker.io for Docker Hub"
+            if "key" in shown
+            else "HOST[:PORT][/PREFIX] without https:// or a user, where HOST has a dot or a port and PREFIX is in "
+            "small letters, such as registry.example.org:5000/hub. A registry without TLS is named in "
+            "container_engine_insecure_registries",
+        )
+    assert not engine.calls.exists()
+
+
 def test_through_a_mirror_by_digest(engine, pull):
     source = "mirror.example/team/app@" + D1
     engine.write(registry={source: image("a", source)})
     result = pull(digest=D1, mirror="mirror.example")
-    assert result["image"]["reference"] == "sha256:" + "a" * 64  # the engine knows no nvcr.io/team/app@sha256:1…
+    assert result["image"]["reference"] == A  # the engine knows no nvcr.io/team/app@sha256:1…
     assert not pull(digest=D1, mirror="mirror.example")["changed"]
     assert not pull(digest=D1, mirror="other.example")["changed"]
     assert sources(engine) == [source]
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+def test_a_new_digest_leaves_the_image_that_runs(engine, pull, monkeypatch, tagged):
+    """Between prepare and serve the old server may start again; and one tag may have two digests for good."""
+    first, second = ("mirror.example/team/app@" + digest for digest in (D1, D2))
+    engine.write(registry={first: image("a", first), second: image("b", second)},
+                 images={NAME + ":1": image("a", first)} if tagged else {})  # fmt: skip
+    assert [pull(digest=digest, mirror="mirror.example")["changed"] for digest in (D1, D2, D1, D2)] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    assert sources(engine) == ([] if tagged else [first]) + [second]
+    monkeypatch.setattr(guard, "container_engine", lambda: container_engine)  # on a node its own copy
+    for digest, ident in ((D1, A), (D2, B)):
+        entry = {"container": {"engine": "docker", "image": NAME + ":1", "digest": digest}, "command": ["serve"],
+                 "launch": ["docker", "run", pinned_reference(NAME + ":1", digest), "serve"], "hash": "1"}  # fmt: skip
+        assert guard.container_argv(entry) == ["docker", "run", "--label=inference.fleet.hash=1", ident, "serve"]
 
 
 LOGINS = {
@@ -120,6 +186,13 @@ def test_logins_are_in_a_file_of_this_pull_alone(engine, pull, tmp_path):
     assert "pa:ss" not in str(call["argv"]) + str(call["environment"]) + str(result)
     assert [name for _folder, _folders, names in os.walk(tmp_path / "root") for name in names if "config" in name] == []
     assert not (engine.called("image")[0]["login"] or [one for one in engine.called("ps") if one["login"]])
+
+
+def test_a_username_is_no_secret(engine, pull):
+    """It is in names of images as well: `team` here."""
+    engine.write(registry={NAME + ":1": image("a", PINNED)})
+    result = pull(auth={"nvcr.io": {"username": "team", "password": "pwd"}})
+    assert (result["image"]["digests"], result["msg"]) == ([PINNED], NAME + ":1 is here")
 
 
 def test_podman_gets_its_login_and_proxies_by_its_environment(tmp_path, monkeypatch, pull):
@@ -276,6 +349,18 @@ def test_what_a_registry_does_wrong_is_said_with_what_to_do(engine, pull, script
     assert pull()["finished"]  # nothing of the failed one stands in the way
 
 
+def test_docker_hub_has_no_certificates_of_its_own(tmp_path, monkeypatch, pull):
+    engine = ScriptedEngine(tmp_path, monkeypatch, kinds=["docker", "podman"])
+    engine.write(errors={"pull": "certificate"})
+    for name in ("team/app:1", "docker.io/team/app:1"):
+        assert pull(image=name)["msg"].startswith(
+            "%s cannot be pulled: The certificate of Docker Hub, as it comes here, is not trusted by this node, and "
+            "docker looks into the system's authorities alone for it, unless it keeps images in containerd. Add the "
+            "authority to them and restart docker, or set fleet_registry_mirror. (" % name
+        )
+        assert "Set fleet_ca_bundle" in pull(image=name, engine="podman")["msg"]
+
+
 def test_other_words_are_handed_on(engine, pull):
     engine.write(errors={"pull": "other"})
     assert pull()["msg"] == "%s:1 cannot be pulled: something that nobody has seen." % NAME
@@ -321,7 +406,18 @@ def test_an_image_that_is_not_what_was_asked_for(engine, pull):
     assert pull(digest=D1, mirror="mirror.example")["msg"] == (
         "%s was pulled from %s, but docker does not list it under its digest." % (PINNED, source)
     )
-    assert NAME + ":1" not in engine.read()["images"]
+    assert list(engine.read()["images"]) == [source]
+
+
+def test_an_image_goes_by_its_tag_too(engine, capsys):
+    through = "mirror.example/team/app@" + D1
+    one = image("a", through)
+    engine.write(images={NAME + ":1": one, through: one})
+    arguments = {"image": NAME + ":1", "digest": D1, "state": "absent"}
+    assert run_module(capsys, container_image, **arguments)["diff"]["before"] == "image %s:1\n" % NAME
+    engine.write(images={NAME + ":1": image("b"), KEPT1: one, through: one})  # another digest's
+    assert run_module(capsys, container_image, **arguments)["diff"]["before"] == "image %s\n" % KEPT1
+    assert list(engine.read()["images"]) == [NAME + ":1", through]
 
 
 def test_an_image_goes_by_all_the_names_that_a_pull_gave_it(engine, capsys, tmp_path):
@@ -331,7 +427,7 @@ def test_an_image_goes_by_all_the_names_that_a_pull_gave_it(engine, capsys, tmp_
     arguments = {"image": NAME + ":1", "digest": D1, "mirror": "mirror.example", "root": str(tmp_path)}
     four_steps(capsys, container_image, **arguments)
     check, applied = four_steps(capsys, container_image, state="absent", **arguments)
-    assert check["diff"] == applied["diff"] == {"before": "image %s:1\nimage %s\n" % (NAME, through), "after": ""}
+    assert check["diff"] == applied["diff"] == {"before": "image %s\nimage %s\n" % (KEPT1, through), "after": ""}
     assert list(engine.read()["images"]) == ["other.example/app:1"]  # somebody else's name for it
     engine.write(images={PINNED: image("a", PINNED)}, errors={"rmi": "conflict: container 1 is using its image"})
     message = run_module(capsys, container_image, state="absent", **arguments)["msg"]

@@ -88,6 +88,16 @@ def test_bad_variables_get_one_sentence(changes, message):
     assert message_of({**LOCAL, **changes}) == message
 
 
+def test_a_mirror_of_registries_is_read_for_containers_alone():
+    variables = {**LOCAL, "fleet_registry_mirror": "https://me:s3cret@mirror.example"}
+    assert len(plan_of(variables)["node1"]["servers"]) == 2
+    assert message_of({**variables, "fleet_override": {"launcher": "container"}}) == (
+        "node1: fleet_registry_mirror is 'https://me:********@mirror.example'; allowed: HOST[:PORT][/PREFIX] without "
+        "https:// or a user, where HOST has a dot or a port and PREFIX is in small letters, such as "
+        "registry.example.org:5000/hub. A registry without TLS is named in container_engine_insecure_registries."
+    )
+
+
 def test_wrong_group_is_named():
     assert message_of(LOCAL, groups=("neuron",)) == (
         "node1: recipes/cpu-tiny.yml is for platform cpu, but the host is in group 'neuron'; "

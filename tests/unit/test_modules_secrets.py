@@ -1,0 +1,101 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every module that takes variables or logins: nothing of their secrets is logged, printed or returned."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import parameter_secrets, url_secrets
+from ansible_collections.inference.fleet.tests.unit.test_modules_docs import WITH_MAIN, documentation_of, load
+
+SECRETS = ("pa55word", "pr0xyword", "t0ken-of-a-hub", "l0gin")
+VALUES = {
+    "environment": {"HTTPS_PROXY": "http://me:pa55word@proxy:3128", "http_proxy": "me:pr0xyword@proxy:3128",
+                    "HF_TOKEN": "t0ken-of-a-hub", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "NO_PROXY": "localhost"},
+    "auth": {"registry.example": {"username": "me", "password": "l0gin"}, "other.example": "l0gin"},
+}  # fmt: skip
+VALUES["proxy_env"] = VALUES["environment"]
+REQUIRED = {
+    "container_engine": {},
+    "container_image": {"image": "registry.example/me/app:1"},
+    "model_weights": {"source": "huggingface", "repo": "me/app", "destination": "/models/me"},
+    "neuron_packages": {"packages": {}, "apt": {"url": "https://me:pa55word@packages.example"}},
+    "python_environment": {"path": "/envs/me"},
+    "tiktoken_encodings": {"directory": "/encodings", "sources": []},
+}
+OPTIONS = {name: set(documentation_of(load(name)).get("options") or {}) & set(VALUES) for name in WITH_MAIN}
+
+
+class Logged(Exception):
+    """Carries what a module's constructor logs; nothing of the module is run after it."""
+
+
+def test_these_are_all():
+    assert {name for name, options in OPTIONS.items() if options} == set(REQUIRED)
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize("name", sorted(REQUIRED))
+def test_a_call_is_logged_without_them(monkeypatch, name, as_text):
+    def log(self, msg, log_args=None):
+        raise Logged(msg + str(log_args))
+
+    monkeypatch.setattr(AnsibleModule, "log", log)
+    values = {key: json.dumps(VALUES[key]) if as_text else VALUES[key] for key in OPTIONS[name]}
+    with patch_module_args({**REQUIRED[name], **values}), pytest.raises(Logged) as caught:
+        load(name).main()
+    (text,) = caught.value.args
+    assert "HTTPS_PROXY" in text and "localhost" in text
+    assert [secret for secret in SECRETS if secret in text] == []
+
+
+@pytest.mark.parametrize("name", sorted(REQUIRED))
+def test_a_call_that_is_refused_shows_the_rest_alone(capsys, name):
+    values = {key: VALUES[key] for key in OPTIONS[name]}
+    with patch_module_args({**REQUIRED[name], **values, "nobody_knows": "this"}), pytest.raises(SystemExit):
+        load(name).main()
+    said = json.loads(capsys.readouterr().out)
+    assert said["failed"] and "nobody_knows" in said["msg"]
+    assert [secret for secret in SECRETS if secret in json.dumps(said)] == []
+    for key, shown in ((key, said["invocation"]["module_args"][key]) for key in values):
+        if key == "auth":
+            assert shown["registry.example"] == {"username": "me", "password": "VALUE_SPECIFIED_IN_NO_LOG_PARAMETER"}
+        else:
+            assert shown["HTTPS_PROXY"] == "http://me:********@proxy:3128"
+            assert (shown["HF_HUB_DISABLE_IMPLICIT_TOKEN"], shown["NO_PROXY"]) == ("1", "localhost")
+
+
+@pytest.mark.parametrize(
+    ("value", "secrets"),
+    [
+        ("https://user:s3cret@host/simple", {"s3cret"}),
+        ("http://t0ken@proxy:1", {"t0ken"}),
+        ("user:s3:cr@t@proxy:3128", {"s3:cr@t"}),
+        ("https://user:a%40b@host", {"a%40b", "a@b"}),
+        ("https://a:b1@x/y https://c:d2@z", {"b1", "d2"}),
+        ({"x": [{"y": "https://u:p@h"}]}, {"p"}),
+        ("https://[::1", set()),
+        ("nobody@example.org", set()),
+        ("app:1@sha256:11", set()),
+        ("registry.example/app:1@sha256:11", set()),
+        ("demo @ file:///x@1", set()),
+        ("git+https://host/x@v1", set()),
+        ("https://host/", set()),
+        (None, set()),
+        (3, set()),
+    ],
+)
+def test_secrets_of_addresses(value, secrets):
+    assert url_secrets(value) == secrets
+
+
+def test_an_address_may_lack_its_scheme_where_it_is_one():
+    assert parameter_secrets({"endpoint": "t0ken@mirror", "environment": {"HTTP_PROXY": "t1ken@proxy:1"}}) == {
+        "t0ken", "t1ken",
+    }  # fmt: skip
+    assert parameter_secrets({"environment": {"EMAIL": "me@example.org"}, "auth": None}) == set()
