@@ -42,6 +42,8 @@ def bring(parameters, check_mode=False):
         return _bring_local(parameters, paths, check_mode)
     wanted = wanted_from(parameters, check_mode)
     token, extra, ca_bundle = parameters["token"], parameters["environment"], parameters["ca_bundle"]
+    if ca_bundle:
+        jobs.check_certificates(ca_bundle)
     caller = parameters.get("caller") or ""
 
     def job_of(part):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import posixpath
+import re
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +22,15 @@ from ansible_collections.inference.fleet.plugins.module_utils.node_layout import
 MANIFEST = ".inference-fleet-manifest.json"
 SCHEMA = 1
 INSTALLING = "installing"
+TEXTS = ("source", "repo", "revision", "commit", "at")
+SHA256 = re.compile(r"^[0-9a-f]{64}$")
 
 
 def read_manifest(folder):
-    """The manifest in `folder`, None where there is none, it cannot be read, or its files are not all in place yet."""
+    """The manifest in `folder`, None where there is none, it cannot be read, or its files are not all in place yet.
+
+    Raises FleetError where its files are none that could lie there.
+    """
     manifest = _manifest(folder)
     return None if manifest is None or INSTALLING in manifest else manifest
 
@@ -33,7 +40,51 @@ def _manifest(folder):
     manifest = files.read_json(os.path.join(folder, MANIFEST))
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         return None
-    return manifest if isinstance(manifest.get("files"), dict) else None
+    if not isinstance(manifest.get("files"), dict):
+        return None
+    _check(folder, manifest)
+    return manifest
+
+
+def _check(folder, manifest):
+    """Raise FleetError unless each file is a path in the folder and what is recorded of it can be compared: whoever can
+    write beside weights on a share writes what root reads here, and copies, replaces and removes by it."""
+    coming = manifest.get(INSTALLING, [])
+    if not isinstance(coming, list):
+        raise _bad(folder, "%s is no list" % INSTALLING)
+    for name in [*manifest["files"], *coming]:
+        if not is_inside(name) or name.split("/")[0] in (MANIFEST, INNER_STAGING):
+            raise _bad(folder, "%s is no path of a file there" % json.dumps(name))
+    if not all(isinstance(manifest.get(key), (str, type(None))) for key in TEXTS):
+        raise _bad(folder, "of %s not all are texts" % ", ".join(TEXTS))
+    for name, record in manifest["files"].items():
+        fields = record if isinstance(record, dict) else {}
+        if type(fields.get("size")) is not int or fields["size"] < 0:
+            raise _bad(folder, "it records no size of %s" % name)
+        if not isinstance(fields.get("sha256"), str) or not SHA256.match(fields["sha256"]):
+            raise _bad(folder, "it records no sha256 of %s" % name)
+        if {type(fields.get("mtime_ns")), type(fields.get("written_ns", 0))} != {int}:
+            raise _bad(folder, "it records no time of %s" % name)
+        if not all(isinstance(fields.get(key), (str, type(None))) for key in ("oid", "at")):
+            raise _bad(folder, "it records no text as oid or at of %s" % name)
+
+
+def _bad(folder, what):
+    return FleetError(
+        "%s is no manifest that this collection wrote: %s. Nothing was done with the files there. Remove it, or the "
+        "whole directory, and run again." % (os.path.join(folder, MANIFEST), what)
+    )
+
+
+def is_inside(path):
+    """Whether this, as somebody else gave it, is the relative path of a file below a folder, spelt plainly."""
+    return (
+        isinstance(path, str)
+        and path == posixpath.normpath(path)
+        and path != "."
+        and not path.startswith(("/", ".."))
+        and "\0" not in path
+    )
 
 
 def write_manifest(folder, records, **identity):

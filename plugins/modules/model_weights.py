@@ -153,7 +153,7 @@ options:
     default: {}
   ca_bundle:
     description:
-      - For a hub, file with the certificates to trust.
+      - For a hub, file on the node with the certificates to trust, in PEM; by default the system's own.
     type: path
   root:
     description:
@@ -186,7 +186,7 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Reads and compares what a run would, and writes nothing.
+    description: Reads and compares what a run would, of a hub also config.json and the index, and writes nothing.
   diff_mode:
     support: full
     description: Shows the recorded files before and after.

@@ -269,6 +269,9 @@ CASES = [
          WRONG % ("{shard}", "9000000 bytes long, listed are 99000000"), always=MS),
     Case("a listing with another sha256", [fault("listing", "*", sha256={SHARD: "0" * 64})],
          WRONG % ("{shard}", "of sha256 {right}, listed is " + "0" * 64), always=HF),
+    Case("a listing without a checksum", [fault("listing", "*", sha256={SHARD: ""})],
+         "{hub} lists no checksum of {shard} of {name}, so that nobody could tell whether the right bytes come. Choose "
+         "another endpoint, or leave out by exclude what servers do not need.", always=MS),
     Case("a listing without a shard", [fault("listing", "*", drop=[SHARD])],
          "{hub} does not list {shard} for {name}, and its index names it. It is no whole checkpoint; check repo and "
          "revision.", always=MS),

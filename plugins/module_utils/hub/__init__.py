@@ -12,12 +12,13 @@ fetch(listing, path, folder)
     file only ever grew. What is there afterwards need not be right: the caller looks at size and checksum.
 
 Both raise HubProblem. A client imports the library of its hub when it is made; only the toolkit has it.
-`plain` lists every hub without its library, and reads the starts of files.
+`plain` lists every hub without its library, and reads small files and the starts of others.
 `worker` is what runs there, as a job of its own that outlives the connection; `jobs` starts it and looks at it.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 
 from ansible_collections.inference.fleet.plugins.module_utils.hub import known
@@ -29,6 +30,7 @@ LISTING = ".listing.json"
 SOURCES = {"huggingface": "Hugging Face", "modelscope": "ModelScope"}
 DEFAULT_ENDPOINTS = {"huggingface": "https://huggingface.co", "modelscope": "https://modelscope.cn"}
 DEFAULT_BRANCHES = {"huggingface": "main", "modelscope": "master"}
+COMMIT = re.compile(r"^[0-9a-f]{40}$")
 # Pinned: what the worker uses of them was read in these versions.
 PACKAGES = {
     "huggingface": ("huggingface_hub==2.4.0",),

@@ -25,6 +25,7 @@ from dataclasses import replace
 from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, eagle3, files, weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import (
+    COMMIT,
     INCOMPLETE,
     LISTING,
     PARTIAL,
@@ -249,9 +250,12 @@ class Download:
         self.progress.begin("listing", 0, None)
         if not self.wanted.refresh:
             # A download that was broken off goes on with the commit that it was begun with.
-            begun = files.read_json(os.path.join(self._staging, LISTING)) or {}
+            begun = self._begun()
             if begun.get("wanted") == identity(self.wanted):
-                return Listing(begun["commit"], begun["at"], begun["files"])
+                listing = Listing(begun["commit"], begun["at"], begun["files"])
+                with contextlib.suppress(FleetError):  # one that older versions took, and this one does not
+                    chosen(self.wanted, listing)
+                    return listing
         return self._patiently(self._client.listing, lambda: 0)
 
     def _due(self, target, recorded, wrong, hashed):
@@ -295,7 +299,7 @@ class Download:
         changed = not at_once or not same_request(manifest, wanted) or listing.commit != manifest["commit"]
         changed = changed or bool(wrong)
         to_come = sum(target[path]["size"] for path in due)
-        still = to_come - self._already(target, due)
+        still = to_come - self._already(listing, target, due)
         message = self._message(manifest, wrong, due, still, changed)
         result = {
             "commit": listing.commit,
@@ -308,6 +312,11 @@ class Download:
             self._check_writable()
             weight_manifest.check_space(wanted.destination, still)
         if wanted.check_mode:
+            if at_once:
+                describe(wanted, wanted.destination)
+            else:
+                with self._first(listing, target, due):
+                    pass
             return self._result(result, changed, message, None, {}, before, known)
         if at_once:
             found = describe(wanted, wanted.destination)
@@ -321,7 +330,7 @@ class Download:
             return self._result(result, changed, message, wanted.verify, found, before, future)
         found = self._fetch_checked(listing, target, due, to_come)
         records = self._records(target, recorded)
-        self._tidy()
+        self._tidy(due)
         future = weight_manifest.install(
             self._staging, wanted.destination, due, gone, records, **self._identity(listing)
         )
@@ -330,25 +339,26 @@ class Download:
 
     def _fetch_checked(self, listing, target, due, to_come):
         """Bring the files that are due into the staging folder; returns what the whole checkpoint is."""
-        self._prepare(listing)
         self.progress.begin("downloading", to_come, lambda: self._on_disk(target, due))
-        first = [path for path in (checkpoints.CONFIG, checkpoints.INDEX) if path in due]
-        try:
-            self._fetch_all(listing, target, first)
-            try:
-                self._check_first(target, listing, due)
-            except FleetError as error:
-                if "problem" not in error.details:  # else the hub of the target gave no answer, and what has come stays
-                    shutil.rmtree(self._staging)  # nobody wants that
-                raise
-            rest = sorted(set(due) - set(first), key=lambda path: -target[path]["size"])
-            self._fetch_all(listing, target, rest)
+        with self._first(listing, target, due) as (folder, come):
+            self._prepare(listing)
+            for path in come:
+                with open(os.path.join(folder, path), "rb") as stream:
+                    files.write_atomic(os.path.join(self._staging, path), stream.read())
+        with self._believing():
+            self._fetch_all(listing, target, sorted(due, key=lambda path: -target[path]["size"]))
             self.progress.begin("verifying", to_come, lambda: to_come)
             return self._inspect_staged(due, target)
+
+    @contextlib.contextmanager
+    def _believing(self):
+        """Where what comes is wrong, not broken off, the listing may be; so the next run asks for it again."""
+        try:
+            yield
         except FleetError:
-            # Not broken off, but wrong: the listing may be what is wrong, so the next run asks for it again.
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self._staging, LISTING))
+            if not self.wanted.check_mode:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self._staging, LISTING))
             raise
 
     def _sha256_of(self, path, target, recorded):
@@ -387,41 +397,52 @@ class Download:
 
     def _prepare(self, listing):
         """The staging folder, with what an earlier run of the same listing left in it."""
-        begun = files.read_json(os.path.join(self._staging, LISTING)) or {}
         now = {
             "wanted": identity(self.wanted), "commit": listing.commit, "at": listing.at, "files": listing.files
         }  # fmt: skip
-        if os.path.isdir(self._staging) and begun.get("files") != listing.files:
-            self._forget_others(listing, begun.get("files") or {})
+        self._forget_others(listing)
         make_directory(self._partial)
         files.write_atomic(os.path.join(self._staging, LISTING), json.dumps(now))
 
-    def _forget_others(self, listing, before):
-        """Keep of an earlier run, which was of the files `before`, what this one can go on with."""
+    def _begun(self):
+        """What an earlier run that was broken off wrote down of itself in the staging folder; {} for nothing."""
+        return files.read_json(os.path.join(self._staging, LISTING)) or {}
+
+    def _usable(self, listing):
+        """The listed files of which this run can go on with what an earlier one left. Without a record of that it is
+        all of them: their checksums decide."""
+        before = self._begun().get("files") or {}
+        return {path for path, record in listing.files.items() if before.get(path, record) == record}
+
+    def _forget_others(self, listing):
+        """Keep of an earlier run what this one can go on with."""
+        usable = self._usable(listing)
         for path in list(_below(self._staging)):
             if path == LISTING:
                 continue
             name = path[len(PARTIAL) + 1 :] if path.startswith(PARTIAL + "/") else path
             name = name[: -len(INCOMPLETE)] if name.endswith(INCOMPLETE) and name not in listing.files else name
-            # Without a record of before it is kept: its checksum decides.
-            if name not in listing.files or before.get(name, listing.files[name]) != listing.files[name]:
+            if name not in usable:
                 os.unlink(os.path.join(self._staging, path))
 
-    def _tidy(self):
-        """What is not part of the weights leaves the staging folder before it takes their place."""
+    def _tidy(self, due):
+        """What is not part of the weights leaves the staging folder before it takes their place: also what an earlier
+        run with other patterns brought."""
         shutil.rmtree(self._partial)
-        os.unlink(os.path.join(self._staging, LISTING))
+        for path in set(_below(self._staging)) - set(due):
+            os.unlink(os.path.join(self._staging, path))
 
-    def _places(self, path):
-        """Where a file that is due may be, the furthest first."""
-        partial = os.path.join(self._partial, path)
-        return (os.path.join(self._staging, path), partial, partial + INCOMPLETE)
+    @staticmethod
+    def _places(staging, path):
+        """Where a file that is due may be in a staging folder, the furthest first."""
+        partial = os.path.join(staging, PARTIAL, path)
+        return (os.path.join(staging, path), partial, partial + INCOMPLETE)
 
-    def _already(self, target, due):
-        return self._on_disk(target, due) if os.path.isdir(self._staging) else 0
+    def _already(self, listing, target, due):
+        return self._on_disk(target, self._usable(listing) & set(due))
 
     def _on_disk(self, target, due):
-        return sum(min(_size(self._places(path)), target[path]["size"]) for path in due)
+        return sum(min(_size(self._places(self._staging, path)), target[path]["size"]) for path in due)
 
     def _fetch_all(self, listing, target, paths):
         """Bring files into the staging folder, several at a time. The first failure stops all."""
@@ -436,9 +457,10 @@ class Download:
         finally:
             pool.shutdown(wait=not self._stop.is_set(), cancel_futures=True)
 
-    def _fetch(self, listing, path, record):
-        """Bring one file into the staging folder, right by size and checksum."""
-        whole, partial, incomplete = self._places(path)
+    def _fetch(self, listing, path, record, staging=None):
+        """Bring one file into the staging folder, or another one like it, right by size and checksum."""
+        staging = staging or self._staging
+        whole, partial, incomplete = self._places(staging, path)
         for folder in (os.path.dirname(whole), os.path.dirname(partial)):
             make_directory(folder)
         self._running.append(path)
@@ -449,7 +471,7 @@ class Download:
                     os.replace(whole, partial)  # of an earlier run: believed when it was read once more
                 wrong = None
                 try:
-                    sha256 = self._come(listing, path, partial, incomplete)
+                    sha256 = self._come(listing, path, os.path.join(staging, PARTIAL))
                 except HubProblem as problem:
                     if problem.kind == "entry":
                         self._check_moved(listing, path)
@@ -494,14 +516,16 @@ class Download:
             "model_weights_refresh)." % (path, self.wanted.name, self.wanted.hub, listing.commit)
         )
 
-    def _come(self, listing, path, partial, incomplete):
-        """Let the client bring a file to `partial`; returns its sha256."""
+    def _come(self, listing, path, folder):
+        """Let the client bring a file to `folder`; returns its sha256."""
+        partial = os.path.join(folder, path)
+        incomplete = partial + INCOMPLETE
         calls, only_grew = int(_size((incomplete,)) > 0), True
 
         def call():
             nonlocal calls, only_grew
             calls += 1
-            only_grew = self._client.fetch(listing, path, self._partial)
+            only_grew = self._client.fetch(listing, path, folder)
 
         follower = Follower((partial, incomplete))
         try:
@@ -537,23 +561,50 @@ class Download:
 
     # ---- what it is
 
-    def _check_first(self, target, listing, due):
-        """Refuse a checkpoint of the wrong kind by its small files, before the large ones are asked for."""
-        staged = [path for path in (checkpoints.CONFIG, checkpoints.INDEX) if path in target]
-        with weight_manifest.view(self._staging, self.wanted.destination, due, staged) as folder:
+    @contextlib.contextmanager
+    def _first(self, listing, target, due):
+        """Refuse a checkpoint of the wrong kind by config.json and the index, before the large files are asked for, and
+        before anything is touched: where a setting is wrong, what an earlier run left is of use with the right one.
+
+        Yields a temporary folder of those two files, and the list of those that had to come into it.
+        """
+        with tempfile.TemporaryDirectory(prefix="inference-fleet-") as folder:
+            come = []
+            for path in (checkpoints.CONFIG, checkpoints.INDEX):
+                if path not in target:
+                    continue
+                there = self._there(path, target[path]) if path in due else os.path.join(self.wanted.destination, path)
+                if there:
+                    os.symlink(there, os.path.join(folder, path))
+                    continue
+                with self._believing():
+                    self._fetch(listing, path, target[path], folder)
+                come.append(path)
             try:
-                sizes = self._target_sizes()
-                describe(self.wanted, folder, whole=False, target=sizes)
-                if checkpoints.INDEX in target:
-                    index = files.read_json(os.path.join(folder, checkpoints.INDEX))
-                    selection.check_index(self.wanted, target, listing.files, index)
-                if self.wanted.eagle3:
-                    eagle3.check_configuration(folder, sizes)
-                    tensors = self._remote_tensors(listing, target, folder)
-                    if tensors is not None:
-                        eagle3.check_layers(folder, tensors)
+                self._check_first(target, listing, folder)
             except FleetError as error:
                 raise self._named(error, folder) from error
+            yield folder, come
+
+    def _there(self, path, record):
+        """Where a file that is due lies right in the staging folder, None where it does not."""
+        for place in self._places(self._staging, path)[:2]:
+            if os.path.isfile(place) and difference(place, record, files.sha256_file(place)) is None:
+                return place
+        return None
+
+    def _check_first(self, target, listing, folder):
+        """Raise FleetError unless the small files in `folder` are of the wanted kind, and of all that it needs."""
+        sizes = self._target_sizes()
+        describe(self.wanted, folder, whole=False, target=sizes)
+        if checkpoints.INDEX in target:
+            index = files.read_json(os.path.join(folder, checkpoints.INDEX))
+            selection.check_index(self.wanted, target, listing.files, index)
+        if self.wanted.eagle3:
+            eagle3.check_configuration(folder, sizes)
+            tensors = self._remote_tensors(listing, target, folder)
+            if tensors is not None:
+                eagle3.check_layers(folder, tensors)
 
     def _target_sizes(self):
         """{name, hidden_size, vocab_size} of the model that this draft is for, {} where it is none or that is unknown.
@@ -658,10 +709,12 @@ def describe(wanted, folder, whole=True, target=None):
 
 def chosen(wanted, listing):
     """(the Listing with the checksums that are known, {path: record} of the wanted files). Raises FleetError."""
+    selection.check_commit(wanted, listing)
     selection.check_paths(wanted, listing.files)
     every = selection.check_known(wanted, listing)
     kept = selection.select(wanted, every)
     selection.check_complete(wanted, kept, every)
+    selection.check_checksums(wanted, kept)
     return Listing(listing.commit, listing.at, every), kept
 
 
@@ -681,6 +734,8 @@ def same_request(manifest, wanted):
     asked = identity(wanted)
     if asked["revision"] == manifest.get("commit"):
         asked["revision"] = manifest.get("revision")
+    elif COMMIT.match(asked["revision"]):
+        return False  # of a hub that did not keep to it
     return all(manifest.get(key) == value for key, value in asked.items())
 
 

@@ -58,7 +58,11 @@ class Client:
         wanted = self._wanted
         try:
             commit = self._api.model_info(wanted.repo, revision=wanted.revision, timeout=wanted.timeout_s).sha
+            if not isinstance(commit, str):
+                raise HubProblem("foreign", "no commit")
             entries = list(self._api.list_repo_tree(wanted.repo, recursive=True, revision=commit))
+        except HubProblem:
+            raise
         except Exception as error:
             raise self._problem(error) from error
         found = {}
@@ -84,19 +88,26 @@ class Client:
                 if there > size or size <= WHOLE:
                     stream.truncate(0)
                     there = 0
-                self._library.http_get(
-                    self._library.hf_hub_url(
-                        self._wanted.repo, path, revision=listing.at, endpoint=self._wanted.endpoint
-                    ),
-                    stream,
-                    resume_size=there,
-                    headers=dict(self._headers),
-                    expected_size=size,
-                    tqdm_class=Silent,
-                    _nb_retries=0,  # which it forgets with the first piece, and tries five times more
-                )
+                self._get(listing.at, path, stream, there, size)
             os.rename(part, file)
             return stream.only_grew
+        except OSError as error:
+            raise HubProblem("disk", error.strerror or str(error)) from error
+
+    def _get(self, at, path, stream, there, size):
+        """Let the library write a file, or what comes after its first `there` bytes."""
+        try:
+            self._library.http_get(
+                self._library.hf_hub_url(self._wanted.repo, path, revision=at, endpoint=self._wanted.endpoint),
+                stream,
+                resume_size=there,
+                headers=dict(self._headers),
+                expected_size=size,
+                tqdm_class=Silent,
+                _nb_retries=0,  # which it forgets with the first piece, and tries five times more
+            )
+        except HubProblem:
+            raise
         except Exception as error:
             raise self._problem(error, size) from error
 
@@ -107,8 +118,6 @@ class Client:
 
         if isinstance(error, json.JSONDecodeError):
             return HubProblem("foreign", "no JSON")
-        if isinstance(error, OSError) and error.errno is not None:
-            return HubProblem("disk", error.strerror)
         response = getattr(error, "response", None)
         status = response.status_code if response is not None else None
         if isinstance(error, errors.GatedRepoError) or status in (401, 403):
@@ -137,7 +146,8 @@ class Client:
 
 
 class Growing:
-    """A file that notes when it is cut: a hub that knows no ranges makes the library begin again."""
+    """A file that notes when it is cut: a hub that knows no ranges makes the library begin again. What goes wrong while
+    it is written to is the disk's fault, and not the network's."""
 
     def __init__(self, stream):
         self._stream = stream
@@ -147,6 +157,13 @@ class Growing:
         """As a file does."""
         self.only_grew = False
         return self._stream.truncate(*size)
+
+    def write(self, data):
+        """As a file does."""
+        try:
+            return self._stream.write(data)
+        except OSError as error:
+            raise HubProblem("disk", error.strerror or str(error)) from error
 
     def __getattr__(self, name):
         return getattr(self._stream, name)

@@ -434,6 +434,26 @@ def child_environment(home, wanted, token, extra, ca_bundle):
     return environment
 
 
+def check_certificates(path):
+    """Raise FleetError unless this file holds certificates to trust: a client tells of it as if the hub were away, or
+    not at all."""
+    import ssl  # takes as long as all else that a quick look imports
+
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cafile=path)
+        why = "" if context.cert_store_stats()["x509"] else "it holds none"
+    except ssl.SSLError as error:
+        why = error.reason.lower().replace("_", " ") if error.reason else str(error)
+    except OSError as error:
+        why = error.strerror
+    if why or not os.path.isabs(path):
+        raise FleetError(
+            "ca_bundle is %s, which is no file with certificates (PEM) on this node: %s. Give the absolute path of one "
+            "(in a play: fleet_ca_bundle), or none for the system's own." % (path, why or "it is relative")
+        )
+
+
 def how(wanted, token, extra, ca_bundle):
     """What differs where a job would go another way to the same weights (JSON). It holds secrets; only a fingerprint of
     it is kept."""

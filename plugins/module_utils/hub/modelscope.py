@@ -9,11 +9,10 @@ import json
 import re
 from dataclasses import replace
 
-from ansible_collections.inference.fleet.plugins.module_utils.hub import HubProblem, Listing
+from ansible_collections.inference.fleet.plugins.module_utils.hub import COMMIT, HubProblem, Listing
 
 # What the library says of a file that came with another size than its listing has.
 OTHER_SIZE = re.compile(r"Server (?:announced|reports|returned) (\d+) ")
-COMMIT = re.compile(r"^[0-9a-f]{40}$")
 
 
 class Client:
@@ -48,13 +47,15 @@ class Client:
             self._api.download_file(self._wanted.repo, "model", path, revision=at, local_dir=folder, file_size=size)
             return True
         except Exception as error:
-            problem = self._problem(error, size)
+            problem = self._problem(error, size, fetching=True)
             if problem.kind == "entry" and at != listing.at:  # a commit that is not kept: the branch may still have it
                 return self.fetch(replace(listing, files={path: {"size": size}}), path, folder)
             raise problem from error
 
-    def _problem(self, error, size=None):
-        """A HubProblem of what the library raised. size: listed of the file that was asked for."""
+    def _problem(self, error, size=None, fetching=False):
+        """A HubProblem of what the library raised. size: listed of the file that was asked for, while `fetching` it."""
+        import ssl
+
         import requests
         from modelscope_hub import errors
 
@@ -78,7 +79,8 @@ class Client:
             # down; which of them is first is chance, and decides what lies below this error.
             return HubProblem("network", "TimeoutError: timed out", retry=True)
         network = isinstance(error, (errors.NetworkError, requests.RequestException))
-        if isinstance(error, OSError) and error.errno is not None and not network:
+        connection = network or isinstance(error, (ConnectionError, TimeoutError, ssl.SSLError))
+        if fetching and isinstance(error, OSError) and error.errno is not None and not connection:
             return HubProblem("disk", error.strerror)
         while network and (error.__cause__ or error.__context__):
             error = error.__cause__ or error.__context__  # which the library's own words, some of them Chinese, hide

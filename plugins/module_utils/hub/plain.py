@@ -1,15 +1,17 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Both hubs by the standard library alone: listings for check mode on a node without the toolkit, and starts of files.
+"""Both hubs by the standard library alone, for check mode on a node without the toolkit: listings, small files, and the
+starts of files.
 
-Files themselves are never brought by it. Proxies and certificates come from the environment of the worker.
+Weights are never brought by it. Proxies and certificates come from the environment of the worker.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
@@ -23,7 +25,7 @@ CODES = {"RepoNotFound": "repository", "RevisionNotFound": "revision", "EntryNot
 
 
 class Client:
-    """See the package; `fetch` is missing, `head` is there instead."""
+    """See the package; `fetch` is for small files, which it holds in memory."""
 
     def __init__(self, wanted, token):
         self._wanted = wanted
@@ -33,6 +35,18 @@ class Client:
     def listing(self):
         """The Listing of the wanted revision."""
         return self._modelscope() if self._wanted.source == "modelscope" else self._huggingface()
+
+    def fetch(self, listing, path, folder):
+        """Bring one file to `folder`/`path`."""
+        try:
+            content = self.head(listing, path, listing.files[path]["size"])
+        except HubProblem as problem:
+            if problem.kind == "repository":  # which has just been listed
+                problem.kind = "entry"
+            raise
+        with open(os.path.join(folder, path), "wb") as stream:
+            stream.write(content)
+        return True
 
     def head(self, listing, path, count):
         """The first `count` bytes of a file of the listing, fewer where it is shorter."""

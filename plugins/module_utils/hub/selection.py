@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import posixpath
 
 from ansible_collections.inference.fleet.plugins.module_utils import checkpoints
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.hub import DEFAULT_EXCLUDE, LISTING, PARTIAL, known
-from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import INNER_STAGING, MANIFEST
+from ansible_collections.inference.fleet.plugins.module_utils.hub import (
+    COMMIT,
+    DEFAULT_EXCLUDE,
+    LISTING,
+    PARTIAL,
+    known,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import INNER_STAGING, MANIFEST, is_inside
 
 SHOWN = 5  # names in a message
 
@@ -51,12 +56,22 @@ def select(wanted, files):
     return kept
 
 
+def check_commit(wanted, listing):
+    """Raise FleetError where a commit is wanted and the listing is of another one."""
+    if COMMIT.match(wanted.revision) and listing.commit != wanted.revision:
+        raise FleetError(
+            "%s lists commit %s for %s, which is a commit itself. The hub, a mirror or a proxy does not keep to the "
+            "revision that it is asked for; choose another endpoint, or another revision."
+            % (wanted.hub, listing.commit, wanted.name)
+        )
+
+
 def check_paths(wanted, files):
     """Raise FleetError where a listing names a file that would lie outside the destination, or none at all."""
     if not files:
         raise FleetError("%s lists no file for %s." % (wanted.hub, wanted.name))
     for path, record in files.items():
-        if not isinstance(path, str) or not path or path != posixpath.normpath(path) or path.startswith(("/", "..")):
+        if not is_inside(path):
             raise FleetError(
                 "%s lists a file %s for %s; that is no path." % (wanted.hub, json.dumps(path), wanted.name)
             )
@@ -87,6 +102,16 @@ def check_known(wanted, listing):
             % (wanted.hub, wanted.repo, listing.commit, "; ".join(wrong[:SHOWN]) + _more(wrong))
         )
     return files
+
+
+def check_checksums(wanted, kept):
+    """Raise FleetError where nothing is known of a selected file that what comes could be compared with."""
+    bare = [path for path, record in kept.items() if not (record["sha256"] or record["oid"])]
+    if bare:
+        raise FleetError(
+            "%s lists no checksum of %s of %s, so that nobody could tell whether the right bytes come. Choose another "
+            "endpoint, or leave out by exclude what servers do not need." % (wanted.hub, some(bare), wanted.name)
+        )
 
 
 def check_complete(wanted, kept, files):

@@ -85,6 +85,25 @@ class TestListings:
             "Hugging Face (https://hub) lists no file for a/b at revision main."
         )
 
+    def test_another_commit_than_the_one_that_is_wanted(self):
+        wanted = replace(WANTED, revision="a" * 40)
+        selection.check_commit(wanted, Listing("a" * 40, "a" * 40, {}))
+        selection.check_commit(replace(WANTED, revision="v1.0"), Listing("b" * 40, "b" * 40, {}))
+        for commit in ("b" * 40, None):
+            assert refused(selection.check_commit, wanted, Listing(commit, commit, {})) == (
+                "Hugging Face (https://hub) lists commit %s for a/b at revision %s, which is a commit itself. The hub, "
+                "a mirror or a proxy does not keep to the revision that it is asked for; choose another endpoint, or "
+                "another revision." % (commit, "a" * 40)
+            )
+
+    def test_checksums(self):
+        good = {"a": {**SIZE, "oid": "0" * 40}, "b": {**SIZE, "sha256": "0" * 64}}
+        selection.check_checksums(WANTED, good)
+        assert refused(selection.check_checksums, WANTED, {**good, "c": SIZE, "d": {**SIZE, "sha256": ""}}) == (
+            "Hugging Face (https://hub) lists no checksum of c, d of a/b at revision main, so that nobody could tell "
+            "whether the right bytes come. Choose another endpoint, or leave out by exclude what servers do not need."
+        )
+
     def test_an_index_without_shards(self):
         assert refused(selection.check_index, WANTED, {}, {}, {"weight_map": {}}) == (
             "model.safetensors.index.json of a/b at revision main has no weight_map."
@@ -128,6 +147,14 @@ class TestKnown:
         kept = selection.select(WANTED_120B, checked)
         assert {path: (record["size"], record["sha256"]) for path, record in kept.items()} == known.GPT_OSS_120B.files
 
+    def test_the_known_checksums_do_where_a_hub_lists_none(self):
+        bare = Listing(known.GPT_OSS_120B.commit, "x", {path: {**one, "sha256": None, "oid": None}
+                                                        for path, one in LISTED_120B.items()})  # fmt: skip
+        wanted = replace(WANTED_120B, revision=known.GPT_OSS_120B.commit)
+        assert {record["sha256"] for record in download.chosen(wanted, bare)[1].values()} == {
+            sha256 for _size, sha256 in known.GPT_OSS_120B.files.values()
+        }
+
     @pytest.mark.parametrize(
         ("changes", "wrong"),
         [
@@ -156,6 +183,9 @@ class TestKnown:
         assert default_revision("huggingface", "openai/gpt-oss-120b") == known.GPT_OSS_120B.commit
         assert default_revision("huggingface", "openai/gpt-oss-20b") == "main"
         assert default_revision("modelscope", "unsloth/gpt-oss-120b-BF16") == "master"
+
+
+RECORD = {"size": 1, "sha256": "a" * 64, "mtime_ns": 1}
 
 
 class TestManifest:
@@ -200,6 +230,44 @@ class TestManifest:
     def test_what_is_no_manifest(self, tmp_path, text):
         (tmp_path / weight_manifest.MANIFEST).write_text(text)
         assert weight_manifest.read_manifest(str(tmp_path)) is None
+
+    @pytest.mark.parametrize(
+        ("changes", "what"),
+        [
+            ({"files": {"../payload": RECORD}}, '"../payload" is no path of a file there'),
+            ({"files": {"/etc/cron.d/payload": RECORD}}, '"/etc/cron.d/payload" is no path of a file there'),
+            ({"files": {"a/../../payload": RECORD}}, '"a/../../payload" is no path of a file there'),
+            ({"files": {"a\0b": RECORD}}, r'"a\u0000b" is no path of a file there'),
+            ({"files": {"": RECORD}}, '"" is no path of a file there'),
+            ({"files": {weight_manifest.MANIFEST: RECORD}},
+             '".inference-fleet-manifest.json" is no path of a file there'),
+            ({"files": {weight_manifest.INNER_STAGING + "/a": RECORD}},
+             '".inference-fleet-new/a" is no path of a file there'),
+            ({"installing": ["a", "../payload"]}, '"../payload" is no path of a file there'),
+            ({"installing": [None]}, "null is no path of a file there"),
+            ({"installing": "../payload"}, "installing is no list"),
+            ({"files": {"a": None}}, "it records no size of a"),
+            ({"files": {"a": {**RECORD, "size": "1"}}}, "it records no size of a"),
+            ({"files": {"a": {**RECORD, "size": True}}}, "it records no size of a"),
+            ({"files": {"a": {**RECORD, "size": -1}}}, "it records no size of a"),
+            ({"files": {"a": {**RECORD, "sha256": None}}}, "it records no sha256 of a"),
+            ({"files": {"a": {**RECORD, "sha256": "A" * 64}}}, "it records no sha256 of a"),
+            ({"files": {"a": {"size": 1, "sha256": "a" * 64}}}, "it records no time of a"),
+            ({"files": {"a": {**RECORD, "written_ns": "now"}}}, "it records no time of a"),
+            ({"files": {"a": {**RECORD, "at": 7}}}, "it records no text as oid or at of a"),
+            ({"revision": ["main"]}, "of source, repo, revision, commit, at not all are texts"),
+        ],
+    )  # fmt: skip
+    def test_what_somebody_else_wrote_into_one(self, tmp_path, changes, what):
+        manifest = {"schema": 1, "source": "path", "repo": "a/b", "revision": None, "files": {"a": RECORD}}
+        (tmp_path / weight_manifest.MANIFEST).write_text(json.dumps(manifest))
+        assert weight_manifest.read_manifest(str(tmp_path))["files"] == {"a": RECORD}
+        (tmp_path / weight_manifest.MANIFEST).write_text(json.dumps({**manifest, **changes}))
+        for read in (weight_manifest.read_manifest, lambda folder: weight_manifest.own_manifest(folder, "a/b", "path")):
+            assert refused(read, str(tmp_path)) == (
+                "%s/.inference-fleet-manifest.json is no manifest that this collection wrote: %s. Nothing was done "
+                "with the files there. Remove it, or the whole directory, and run again." % (tmp_path, what)
+            )
 
     def test_a_swap_keeps_config_json_away_until_the_end(self, tmp_path, monkeypatch):
         staging, destination = tmp_path / "new", tmp_path / "model"

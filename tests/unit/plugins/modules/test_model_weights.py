@@ -397,6 +397,22 @@ class TestCarried:
         )  # fmt: skip
         assert not copied.destination.exists()
 
+    @pytest.mark.parametrize("check_mode", [True, False])
+    def test_one_that_leads_elsewhere(self, copied, carried, tmp_path, check_mode):
+        (tmp_path / "payload").write_text("* * * * * root evil")
+        manifest = manifest_of(carried)
+        manifest["files"]["../payload"] = {
+            **manifest["files"]["config.json"], "size": 19,
+            "sha256": hashlib.sha256(b"* * * * * root evil").hexdigest(),
+        }  # fmt: skip
+        (carried / weight_manifest.MANIFEST).write_text(json.dumps(manifest))
+        assert copied.run(check_mode)["msg"] == (
+            '%s is no manifest that this collection wrote: "../payload" is no path of a file there. Nothing was done '
+            "with the files there. Remove it, or the whole directory, and run again."
+            % (carried / weight_manifest.MANIFEST)
+        )
+        assert not copied.destination.parent.exists()
+
     def test_another_models_directory(self, copied, carried):
         assert copied.run(repo="openai/other")["msg"] == (
             "%s holds another model, %s (source huggingface), and openai/other (source path) is wanted there; it is "

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
+import io
 import json
 import os
 import shutil
@@ -17,6 +19,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
@@ -24,7 +27,14 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.module_utils import eagle3, guard, model_weights, weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils import hub as hub_package
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.hub import download, jobs, known, modelscope, plain
+from ansible_collections.inference.fleet.plugins.module_utils.hub import (
+    download,
+    huggingface,
+    jobs,
+    known,
+    modelscope,
+    plain,
+)
 from ansible_collections.inference.fleet.plugins.modules import model_weights as module
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import (
@@ -137,6 +147,12 @@ class Node:
 
     def pid(self):
         return int((self.job() / "pid").read_text())
+
+    def kill(self):
+        """kill -9 of the worker; the hub lets go of what it holds."""
+        os.kill(self.pid(), signal.SIGKILL)
+        wait_until(lambda: not jobs.Job(str(self.job().parent), TOOLKIT, str(self.destination)).alive())
+        self.hub.mend()
 
     def kept_state(self):
         """What the job says of itself, None where it says nothing."""
@@ -479,6 +495,54 @@ class TestJob:
         # Each of the two open files may lose a piece that was not on the disk yet, and what was on its way.
         assert hub.sent(REPO) - sent < total - 2 * 2_000_000
 
+    @both
+    def test_a_wrong_setting_costs_nothing_of_what_has_come(self, capsys, tmp_path, hub, source):
+        node = Node(capsys, tmp_path, hub, source)
+        hub.fault("hold", path=SHARD, at=1000)
+        node.run(wait_s=0)
+        staging = node.models / ".small.inference-fleet-new"
+        whole = set(node.wanted()) - {SHARD}
+        wait_until(lambda: all((staging / name).exists() for name in whole))
+        node.kill()
+        before = {path: path.read_bytes() for path in staging.rglob("*") if path.is_file()}
+        node.refused(
+            "The checkpoint in {name} is in format mxfp4, the recipe needs bf16. Serve another checkpoint or choose a "
+            "recipe that takes this one.", format="bf16"
+        )  # fmt: skip
+        assert {path: path.read_bytes() for path in staging.rglob("*") if path.is_file()} == before
+        hub.forget()
+        assert node.finish()["changed"] and node.found() == node.wanted()
+        assert set(hub.counts()[REPO]) == {SHARD}
+
+    def test_what_came_of_another_revision_is_not_counted(self, node):
+        """In check mode as in a run."""
+        node.hub.fault("hold", path=SHARD, at=1000)
+        node.run(wait_s=0)
+        staging = node.models / ".small.inference-fleet-new"
+        other = "model-00000-of-00014.safetensors"
+        small = {name for name in node.wanted() if not name.endswith(".safetensors")}
+        wait_until(lambda: all((staging / name).exists() for name in [other, *small]))
+        node.kill()
+        repository = node.hub.repositories[REPO]
+        files = {**repository.files, other: gpt_oss_files(30_000, seed=4)[other]}
+        repository.commit(files, refs=("next",))
+        before = node.run(True)["to_fetch_bytes"]
+        foreseen = node.run(True, revision="next")
+        assert foreseen["to_fetch_bytes"] == before + files[other].size
+        node.hub.forget()
+        assert node.run(revision="next")["to_fetch_bytes"] == foreseen["to_fetch_bytes"]
+        assert node.hub.sent(REPO, other) == files[other].size and not small & set(node.hub.counts()[REPO])
+
+    def test_what_other_patterns_brought_is_no_part_of_it(self, node):
+        node.hub.fault("hold", path=SHARD, at=1000)
+        node.run(wait_s=0)
+        wait_until(lambda: (node.models / ".small.inference-fleet-new" / "README.md").exists())
+        node.kill()
+        assert node.run(exclude=["README.md", "original/*", "metal/*"])["changed"]
+        wanted = node.wanted()
+        del wanted["README.md"]
+        assert node.found() == wanted
+
     def test_a_job_that_dies_at_once_is_told(self, node, tmp_path):
         toolkit = tmp_path / "broken" / "bin"
         toolkit.mkdir(parents=True)
@@ -779,8 +843,8 @@ class TestRefused:
             node = Node(capsys, tmp_path, hub, source)
             failed = node.refused(
                 "{hub} does not give {name} without a token that may read it (HTTP 401). Accept the conditions of the "
-                "repository on its page, and give such a token.", check_too=False
-            )  # fmt: skip
+                "repository on its page, and give such a token."
+            )
             assert failed["problem"] == "access"
             assert node.run(token=TOKEN)["changed"]
             assert node.found() == node.wanted()
@@ -839,7 +903,7 @@ class TestRefused:
         node = Node(capsys, tmp_path, hub, source)
         node.refused(
             "include and exclude leave out model-00014-of-00014.safetensors of {name}, and its index names it. "
-            "Change the patterns.", exclude=["*-00014-of-*", "original/*", "metal/*"], check_too=False,
+            "Change the patterns.", exclude=["*-00014-of-*", "original/*", "metal/*"]
         )  # fmt: skip
         assert hub.sent(REPO, SHARD) == 0
 
@@ -847,8 +911,8 @@ class TestRefused:
         node.hub.fault("listing", drop=[SHARD])
         node.refused(
             "{hub} does not list %s for {name}, and its index names it. It is no whole checkpoint; check repo and "
-            "revision." % SHARD, check_too=False
-        )  # fmt: skip
+            "revision." % SHARD
+        )
 
     def test_a_listing_that_lied_is_not_kept(self, node):
         node.hub.fault("listing", sha256={SHARD: "a" * 64})
@@ -862,6 +926,68 @@ class TestRefused:
         node.hub.forget()
         assert node.run()["changed"] and node.found() == node.wanted()
         assert node.hub.sent(REPO, "config.json") == 0
+
+    @pytest.mark.parametrize("toolkit", [TOOLKIT, "/none"], ids=["the client", "without the toolkit"])
+    def test_a_mirror_that_gives_its_own_head_for_every_commit(self, node, toolkit):
+        commit = known.GPT_OSS_120B.commit
+        mirror = node.hub.add(gpt_oss(known.GPT_OSS_120B.repo, 30_000))
+        mirror.resolve = lambda revision: mirror.head
+        wanted = {"repo": mirror.name, "revision": commit}
+        message = (
+            "{hub} lists commit %s for %s at revision %s, which is a commit itself. The hub, a mirror or a proxy does "
+            "not keep to the revision that it is asked for; choose another endpoint, or another revision."
+            % (mirror.head, mirror.name, commit)
+        )
+        if toolkit == TOOLKIT:
+            node.refused(message, **wanted)
+            assert not node.models.exists()
+        else:  # of known files nothing is asked there
+            wanted["include"] = ["*.json", "*.safetensors"]
+            assert node.run(True, toolkit=toolkit, **wanted)["msg"] == message.format(hub=node.called)
+
+    def test_what_such_a_mirror_once_gave_is_replaced(self, node):
+        """Of a version of this collection that took it."""
+        node.run()
+        repository = node.hub.repositories[REPO]
+        commit = repository.commit(gpt_oss_files(30_000, seed=9))
+        manifest = node.manifest()
+        (node.destination / weight_manifest.MANIFEST).write_text(json.dumps({**manifest, "revision": commit}))
+        assert node.run(revision=commit)["commit"] == commit
+        assert node.found() == node.wanted()
+
+    def test_a_listing_that_such_a_mirror_once_gave_is_asked_for_again(self, node):
+        repository = node.hub.repositories[REPO]
+        held = node.hub.fault("hold", path=SHARD, at=1000)
+        node.run(wait_s=0, revision=repository.head)
+        wait_until(lambda: node.phase() == "downloading" and held.happened)
+        node.kill()
+        record = node.models / ".small.inference-fleet-new" / ".listing.json"
+        record.write_text(json.dumps({**json.loads(record.read_text()), "commit": "a" * 40}))
+        assert node.finish(revision=repository.head)["commit"] == repository.head
+        assert node.found() == node.wanted()
+
+    def test_a_hub_that_names_no_commit(self, hub):
+        wanted = hub_package.Wanted("huggingface", REPO, "main", "/models/small", hub.endpoint)
+        client = huggingface.Client(wanted, None)
+        client._api.model_info = lambda *_given, **_named: SimpleNamespace(sha=None)
+        with pytest.raises(hub_package.HubProblem) as problem:
+            client.listing()
+        assert (problem.value.kind, problem.value.text) == ("foreign", "no commit")
+        assert hub.requests == []
+
+    @both
+    def test_a_listing_without_a_checksum(self, capsys, tmp_path, hub, source):
+        node = Node(capsys, tmp_path, hub, source)
+        hub.fault("listing", path="*", sha256={SHARD: "", "metal/model.bin": ""})
+        hub.fault("flip", path=SHARD)
+        node.refused(
+            "{hub} lists no checksum of %s of {name}, so that nobody could tell whether the right bytes come. Choose "
+            "another endpoint, or leave out by exclude what servers do not need." % SHARD
+        )
+        assert hub.sent() == 0
+        hub.mend()
+        hub.fault("listing", path="*", sha256={"metal/model.bin": ""})
+        assert node.run()["changed"] and node.found() == node.wanted()
 
     @both
     def test_a_page_of_a_portal_instead_of_a_listing(self, capsys, tmp_path, hub, source):
@@ -879,6 +1005,45 @@ class TestRefused:
         assert download.explained(problem, wanted).message == (
             "Cannot write %s of %s at revision main below /models: No space left on device." % (SHARD, REPO)
         )
+
+    @pytest.mark.parametrize("step", ["open", "write", "close", "rename"])
+    def test_what_of_hugging_face_is_the_disks_fault(self, hub, tmp_path, monkeypatch, step):
+        wanted = hub_package.Wanted("huggingface", REPO, "main", str(tmp_path / "small"), hub.endpoint, timeout_s=60)
+        client = huggingface.Client(wanted, None)
+        listing = client.listing()
+
+        def full(*_given):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        class Full(io.BytesIO):
+            write = full if step == "write" else io.BytesIO.write
+            __exit__ = full if step == "close" else io.BytesIO.__exit__
+
+        if step == "rename":
+            monkeypatch.setattr(os, "rename", full)
+        else:
+            opened = full if step == "open" else lambda *_given: Full()
+            monkeypatch.setattr(huggingface, "open", opened, raising=False)
+        with pytest.raises(hub_package.HubProblem) as problem:
+            client.fetch(listing, "config.json", str(tmp_path))
+        assert (problem.value.kind, problem.value.text) == ("disk", "No space left on device")
+
+    @both
+    def test_what_is_not_the_disks_fault(self, source):
+        """A library that cannot read a file of its own, while it asks the hub."""
+        wanted = hub_package.Wanted(source, REPO, "main", "/models/small", "http://127.0.0.1:9")
+        module_of = {"huggingface": huggingface, "modelscope": modelscope}[source]
+        error = FileNotFoundError(2, "No such file or directory")
+        assert module_of.Client(wanted, None)._problem(error).kind != "disk"
+
+    def test_what_of_modelscope_is_the_disks_fault(self):
+        wanted = hub_package.Wanted("modelscope", REPO, "master", "/models/small", "http://127.0.0.1:9")
+        client = modelscope.Client(wanted, None)
+        for error, kind in (
+            (OSError(errno.ENOSPC, "No space left on device"), "disk"),
+            (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "other"),
+        ):
+            assert client._problem(error, 1, fetching=True).kind == kind
 
     def test_a_path_that_leads_elsewhere(self, node):
         node.hub.fault("listing", add={"../../evil": 3})
@@ -938,9 +1103,41 @@ class TestWrongCheckpoint:
     def test_of_another_kind(self, capsys, tmp_path, source, made, wanted, message):
         with Hub([gpt_oss(REPO, 30_000, **made)]) as hub:
             node = Node(capsys, tmp_path, hub, source)
-            node.refused(message, check_too=False, format=wanted)
+            node.refused(message, format=wanted)
+            foreseen = node.run(True, format=wanted, toolkit=str(tmp_path / "none"))
+            assert foreseen["msg"] == message.format(name=node.name)
             assert [path for path in hub.counts().get(REPO, {}) if path.endswith("safetensors")] == []
-            assert os.listdir(node.models) == []
+            assert not node.models.exists()
+
+    def test_of_another_kind_once_it_is_there(self, node):
+        node.run()
+        for verify in ("quick", "full"):
+            node.refused(
+                "The checkpoint in {destination} is in format mxfp4, the recipe needs bf16. Serve another checkpoint "
+                "or choose a recipe that takes this one.", format="bf16", verify=verify
+            )  # fmt: skip
+
+    @both
+    def test_small_files_that_do_not_come_in_check_mode(self, capsys, tmp_path, hub, source, monkeypatch):
+        """That is said; what the hub refuses is refused."""
+        warnings = []
+        monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: warnings.append(text))
+        node = Node(capsys, tmp_path, hub, source)
+        for toolkit in (TOOLKIT, str(tmp_path / "none")):
+            hub.fault("status", path="config.json", status=503, on=["get", "head", "redirect"])
+            foreseen = node.run(True, toolkit=toolkit)
+            assert foreseen["message"] == "would bring %s in %s; how much is not known" % (node.name, node.destination)
+            assert warnings.pop() == (
+                "Not looked at: %s is overloaded or out of order: HTTP 503 for config.json of %s, 1 attempt. What has "
+                "come stays; run again later." % (node.called, node.name)
+            )
+            hub.mend()
+            hub.fault("status", path="config.json", status=404, code="EntryNotFound", on=["get", "head", "redirect"])
+            assert node.run(True, toolkit=toolkit)["msg"] == (
+                "%s does not have config.json of %s (HTTP 404). Check repo and revision." % (node.called, node.name)
+            )
+            hub.mend()
+        assert not node.models.exists() and not node.root.exists()
 
     def test_known_files_that_a_hub_lists_otherwise(self, node):
         commit = known.GPT_OSS_120B.commit
@@ -1003,7 +1200,7 @@ class TestDraft:
         node.hub.add(Repository(DRAFT, draft_files(**sizes)))
         node.refused(
             "The draft model %s has " % DRAFT + text + "; speculative decoding with it cannot work. Choose a draft "
-            "that was made for this model.", check_too=False, draft=str(node.models / "draft"), draft_repo=DRAFT
+            "that was made for this model.", draft=str(node.models / "draft"), draft_repo=DRAFT
         )  # fmt: skip
         assert {path for files in node.hub.counts().values() for path in files} == {
             "config.json", "model.safetensors.index.json"
@@ -1116,7 +1313,7 @@ class TestDraft:
         assert failed["msg"].startswith(
             "config.json describes no EAGLE3 head that NxD Inference runs: architectures is "
         )
-        assert hub.sent(DRAFT, "model.safetensors") == 0 and os.listdir(node.models) == []
+        assert hub.sent(DRAFT, "model.safetensors") == 0 and not node.models.exists()
 
     @both
     @pytest.mark.parametrize(
@@ -1131,14 +1328,14 @@ class TestDraft:
     def test_a_model_of_another_kind_is_told_before_its_draft_comes(self, capsys, tmp_path, source, made, message):
         with Hub([gpt_oss(REPO, 30_000, **made), Repository(DRAFT, draft_files())]) as hub:
             node = Node(capsys, tmp_path, hub, source)
-            node.refused(message, check_too=False, draft=str(node.models / "draft"), draft_repo=DRAFT)
-            assert hub.sent(DRAFT, "model.safetensors") == 0 and os.listdir(node.models) == []
+            node.refused(message, draft=str(node.models / "draft"), draft_repo=DRAFT)
+            assert hub.sent(DRAFT, "model.safetensors") == 0 and not node.models.exists()
 
     def test_a_model_that_lacks_a_shard_is_told_before_its_draft_comes(self, node):
         node.hub.add(Repository(DRAFT, draft_files()))
         node.refused(
             "include and exclude leave out %s of {name}, and its index names it. Change the patterns." % SHARD,
-            check_too=False, draft=str(node.models / "draft"), draft_repo=DRAFT, exclude=["*-00003-of-*"],
+            draft=str(node.models / "draft"), draft_repo=DRAFT, exclude=["*-00003-of-*"],
         )  # fmt: skip
         assert node.hub.sent(DRAFT, "model.safetensors") == 0
 
@@ -1285,7 +1482,29 @@ class TestWays:
         assert {entry["proxied"] for entry in hub.requests if entry["kind"] == "list"} == {True}
 
     @both
-    def test_a_private_ca(self, capsys, tmp_path, source):
+    @pytest.mark.parametrize(
+        ("content", "why"),
+        [(None, "No such file or directory"), ("hello", "no certificate or crl found"),
+         ("", "no certificate or crl found"), ("/", "Is a directory"),
+         ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "")],
+        ids=["none", "no PEM", "empty", "folder", "broken"],
+    )  # fmt: skip
+    def test_a_ca_bundle_that_is_none(self, capsys, tmp_path, hub, source, content, why):
+        bundle = tmp_path / "ca.pem"
+        if content == "/":
+            bundle.mkdir()
+        elif content is not None:
+            bundle.write_text(content)
+        node = Node(capsys, tmp_path, hub, source)
+        for check_mode in (True, False):
+            message = node.run(check_mode, ca_bundle=str(bundle))["msg"]
+            start = "ca_bundle is %s, which is no file with certificates (PEM) on this node: %s" % (bundle, why)
+            end = ". Give the absolute path of one (in a play: fleet_ca_bundle), or none for the system's own."
+            assert message == start + end if why else message.startswith(start) and message.endswith(end)
+        assert hub.requests == [] and not node.root.exists()
+
+    @both
+    def test_a_private_ca(self, capsys, tmp_path, source, monkeypatch):
         certificate = tmp_path / "ca.pem"
         subprocess.run(
             ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
@@ -1301,6 +1520,11 @@ class TestWays:
             assert failed["problem"] == "network" and "certificate" in failed["msg"].lower()
             foreseen = node.run(True, toolkit=str(tmp_path / "none"), ca_bundle=str(certificate))
             assert len(foreseen["fetched"]) == 26
+            monkeypatch.chdir(tmp_path)
+            assert node.run(ca_bundle="ca.pem")["msg"] == (
+                "ca_bundle is ca.pem, which is no file with certificates (PEM) on this node: it is relative. Give the "
+                "absolute path of one (in a play: fleet_ca_bundle), or none for the system's own."
+            )
             assert node.run(ca_bundle=str(certificate))["changed"]
             assert node.found() == node.wanted()
 
