@@ -341,7 +341,7 @@ def _unpack(one, archive, manifest):
                 for name in (folder, *(os.path.join(folder, name) for name in names)):
                     os.chown(name, *owner)
         if os.path.isdir(path):
-            with guard.artifact_lock(path):
+            with guard.folder_lock(path):
                 state, record = guard.artifact_state(path)
                 if _fault(one, state, record) is None:
                     return manifest  # a server was quicker

@@ -20,6 +20,12 @@ LAYERS = "fc, hidden_norm, input_layernorm, attention, mlp, lm_head, embed_token
 # The layer is called midlayer by those who train heads, layers.0 by everybody else.
 LAYER = re.compile(r"^(?:model\.)?(?:midlayer|layers\.0)\.(.*)$")
 SHOWN = 6  # names of layers in a message
+# Trainers save them with every head; they translate between the draft's vocabulary and the target's.
+VOCABULARY_MAPS = ("d2t", "t2d")
+WITHOUT_MAPS = (
+    "In a head with the whole vocabulary they only say that each token stands for itself: write its safetensors again "
+    "without these tensors, and it is served."
+)
 INSTEAD = (
     "Another architecture must first be brought up on Neuron as a model of its own. Take another draft, or serve "
     "without one (model.draft: null and arguments.speculative-config: null in fleet_override, with the eagle keys of "
@@ -56,11 +62,14 @@ def check_configuration(draft, target):
 
 def check_layers(draft, tensors):
     """The part of `check` that the tensors are needed for: {name: {shape, …}}. Its configuration is right."""
-    faults = _layer_faults(tensors, checkpoints.configuration(draft))
+    config = checkpoints.configuration(draft)
+    faults = _layer_faults(tensors, config)
     if faults:
+        maps = [name for name in VOCABULARY_MAPS if tensors.get(name, {}).get("shape") == [config["vocab_size"]]]
         raise FleetError(
             "The draft model in %s is no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense "
-            "architecture with the layers %s. %s" % (draft, "; ".join(faults), LAYERS, INSTEAD),
+            "architecture with the layers %s. %s"
+            % (draft, "; ".join(faults), LAYERS, WITHOUT_MAPS if faults == list(map(_unknown, maps)) else INSTEAD),
             layers=faults,
         )
 
@@ -125,6 +134,10 @@ def shapes(config):
     }
 
 
+def _unknown(name):
+    return "layer %s is unknown to it" % name
+
+
 def _layer_faults(tensors, config):
     wanted, found, unknown = shapes(config), {}, []
     outer = ("fc.weight", "norm.weight", "lm_head.weight", "embed_tokens.weight")
@@ -141,7 +154,7 @@ def _layer_faults(tensors, config):
         for short, (name, shape) in sorted(found.items())
         if shape != wanted[short]
     ]
-    faults += ["layer %s is unknown to it" % name for name in unknown]
+    faults += map(_unknown, unknown)
     if len(faults) > SHOWN:
         faults = [*faults[:SHOWN], "and %d layers more" % (len(faults) - SHOWN)]
     return faults

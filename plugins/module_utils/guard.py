@@ -4,18 +4,19 @@
 """Stands between a service manager and an engine, alone: standard library only, nothing of the collection.
 
     guard.py run ENTRY.json --state STATE.json --secrets SECRETS.json --root ROOT
-    guard.py end ENTRY.json --root ROOT [--remove]
+    guard.py end ENTRY.json --root ROOT [--state STATE.json] [--remove]
     guard.py folders ENTRY.json [--user NAME]
     guard.py reap [--servers FOLDER --state FOLDER]
 
 `run` is what a service manager executes. It sweeps what an earlier start of the same server left behind, keeps the
 start limit and the start order, records what it does in STATE and becomes the engine (execve: its pid is the engine's).
 An engine in a container is no child of this: the guard becomes the engine's client (docker run, podman run), whose end
-the service manager sees. `end` stops the container (--remove: nothing is left of it) when the client has to go.
+the service manager sees. `end` stops the container (--remove: nothing is left of it) when the client has to go; with
+--state, it takes back the start of an engine that a service manager is about to end as it was asked to.
 It also keeps the compiled artifacts of engines that have them: one server compiles, the others load what it made.
 `folders` makes the server's directories where they are gone; a service manager runs it with the right to do so.
-`reap` is an event listener of supervisord that kills the process group of a program that has ended, and ends those
-servers that restart with it.
+`reap` is an event listener of supervisord that kills the process group of a program that has ended, ends those
+servers that restart with it, and takes back the starts of those that were ended on request.
 
 A copy of this file lies on the node, with container_engine.py beside it; the collection's modules import it for its
 view of /proc.
@@ -191,9 +192,10 @@ class State:
 
     {name, hash, user, pid, ticks, phase, since, started, starts, count, reason, artifact, weights}: pid and ticks name
     the process that wrote it; phase is "restarting", "waiting for NAME", "running" or "failed", since when: epoch
-    seconds; started: when the engine was executed; starts: the latest of such times; count: how many there were since
-    the module's own start; artifact: "compiles" or "loads" for a server with a compiled artifact, else null; weights:
-    {folder: weights_note()} as they were when the engine was executed, null before.
+    seconds; started: when the engine was executed; starts: the latest of such times, without those of engines that were
+    ended on request; count: how many there were in all since the module's own start; artifact: "compiles" or "loads"
+    for a server with a compiled artifact, else null; weights: {folder: weights_note()} as they were when the engine was
+    executed, null before.
     """
 
     def __init__(self, path, name, entry_hash):
@@ -235,7 +237,20 @@ class State:
             "weights": self.weights,
         }
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        write_json(self.path, state)
+        with folder_lock(os.path.dirname(self.path)):  # see take_back()
+            write_json(self.path, state)
+
+
+def take_back(state_path, pid):
+    """Do not count the start of the engine `pid` any more: it is ended on request. Raises OSError.
+
+    Nothing where the record is of another process, or of a guard that waits, since waiting is no start.
+    """
+    with folder_lock(os.path.dirname(state_path)):  # else a guard's newer record could be lost
+        record = read_json(state_path)
+        if isinstance(record, dict) and record.get("phase") == "running" and record.get("pid") == pid:
+            kept = [start for start in record.get("starts", ()) if start != record.get("started")]
+            write_json(state_path, dict(record, starts=kept))
 
 
 def read_json(path):
@@ -254,6 +269,21 @@ def write_json(path, value):
         json.dump(value, stream)
     os.chmod(temporary, 0o644)
     os.rename(temporary, path)
+
+
+@contextlib.contextmanager
+def folder_lock(path):
+    """One process at a time looks at what is in a folder and decides; file systems without locks go without."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.ENOSYS):
+                raise
+        yield
+    finally:
+        os.close(handle)
 
 
 def user_of_process():
@@ -348,10 +378,15 @@ def client_environment(entry, secrets, root):
 def end(options):
     """Stop the container of an entry, with --remove until nothing is left of it; the exit status.
 
-    Where the engine does not answer, or with --remove, its processes are ended as the node's /proc shows them. All of
-    it comes to its end within the time that the service manager gives.
+    With --state it takes the start back where the stop was asked for. Where the engine does not answer, or with
+    --remove, its processes are ended as the node's /proc shows them. All of it comes to its end within the time that
+    the service manager gives.
     """
+    if options.state:
+        excuse_request(options.state)
     entry = read_json(options.entry) or {}
+    if entry.get("launcher") != "container":
+        return 0
     module = container_engine()
     engine = module.engine_of_entry(entry, END_CALL_S)
     problem = None
@@ -374,6 +409,23 @@ def end(options):
     return 1 if problem or survivors else 0
 
 
+def excuse_request(state_path):
+    """In an ExecStop of systemd: take the start back if the stop was asked for.
+
+    systemd runs ExecStop after an engine that ended by itself as well, so this one must still live; and where systemd
+    itself ends one, since a worker of it ran out of memory, SERVICE_RESULT says so.
+    """
+    record = read_json(state_path)
+    pid = record.get("pid") if isinstance(record, dict) else None
+    found = process(pid or 0)
+    lives = found is not None and found.ticks == record.get("ticks") and found.state not in ENDED
+    if lives and os.environ.get("SERVICE_RESULT", "success") == "success":
+        try:
+            take_back(state_path, pid)
+        except OSError as error:
+            say("this stop will count as a failed start: %s" % error)
+
+
 # ---- run
 
 
@@ -381,7 +433,9 @@ def start_interval(budget_s, burst=BURST, restart_delay_s=RESTART_DELAY_S):
     """Seconds within which `burst` starts are one too few to go on.
 
     Twice as long as that many whole start budgets, so that it also trips on a server that dies after 25 minutes of
-    compiling, every time.
+    compiling, every time. A start whose engine was ended on request is taken back and counts no more, however often an
+    operator, a leader or docker restarts it; see
+    excuse_request() and reap().
     """
     return burst * (budget_s + restart_delay_s) * 2
 
@@ -425,7 +479,7 @@ def run(options):
 
     if artifact is not None:
         try:
-            state.artifact = take_artifact(artifact, entry, state, options)
+            state.artifact, begun = take_artifact(artifact, entry, state, options)
         except OSError as error:
             reason = "its compiled artifact %s cannot be prepared: %s" % (artifact, error)
             return give_up(state, reason, 1, options.restart_delay)
@@ -435,7 +489,7 @@ def run(options):
     state.count_start()
     try:
         if artifact is not None:
-            watch_artifact(artifact, entry, options.state)
+            watch_artifact(artifact, entry, options.state, begun)
         secrets = read_json(options.secrets) or {}
         contained = entry["launcher"] == "container"
         environment = (client_environment if contained else engine_environment)(entry, secrets, options.root)
@@ -729,9 +783,15 @@ def machine_id():
         return None
 
 
+def is_here(record):
+    """Whether the record was written on this machine; two may have one name, and one need not have a machine-id."""
+    there, here = record.get("machine"), machine_id()
+    return record.get("host") == socket.gethostname() and (there is None or here is None or there == here)
+
+
 def compiler_lives(record):
     """Whether the process that the record says compiles is there. One of another host is believed for its budget."""
-    if record.get("host") != socket.gethostname():
+    if not is_here(record):
         return time.time() - record.get("since", 0) < record.get("budget_s", 0)
     found = process(record.get("pid") or 0)
     return (
@@ -751,21 +811,6 @@ def boot_id():
         return None
 
 
-@contextlib.contextmanager
-def artifact_lock(path):
-    """One process at a time looks at the artifact and decides; file systems without locks go without."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.ENOSYS):
-                raise
-        yield
-    finally:
-        os.close(handle)
-
-
 def clear_artifact(path):
     """Delete all that is in the directory `path`, the record last. Raises OSError."""
     for name in sorted(os.listdir(path), key=lambda name: name == ARTIFACT_RECORD):
@@ -777,28 +822,31 @@ def clear_artifact(path):
 
 
 def take_artifact(path, entry, state, options):
-    """Make the artifact fit for this server's start: "loads", or "compiles" where it is this server's to make.
+    """Make the artifact fit for this server's start: (how, record).
 
-    Waits while another server compiles it; None when the start budget is over by then. Raises OSError.
+    how: "loads", or "compiles" where it is this server's to make; then record is what says so. Waits while another
+    server compiles it; how is None when the start budget is over by then. Raises OSError.
     """
     began = time.monotonic()
     told = None
     while True:
         os.makedirs(path, exist_ok=True)
-        with artifact_lock(path):
+        with folder_lock(path):
             found, record = artifact_state(path)
             misfit = artifact_misfit(entry, record) if found == "complete" else None
             if found == "foreign" or (found == "complete" and misfit is None):
-                return "loads"
+                return "loads", {}
             if found != "compiling":
                 if found != "empty":
                     fault = misfit or ARTIFACT_FAULTS[found] % record.get("server")
                     say("clearing the artifact %s: %s" % (path, fault))
                     clear_artifact(path)
-                write_json(os.path.join(path, ARTIFACT_RECORD), compiling_record(entry))
-                return "compiles"
-        if compiler_is_ready(record, options):
-            complete_artifact(path, read_json(os.path.join(os.path.dirname(options.entry), record["server"] + ".json")))
+                begun = compiling_record(entry)
+                write_json(os.path.join(path, ARTIFACT_RECORD), begun)
+                return "compiles", begun
+        ready = compiler_if_ready(record, options)
+        if ready is not None:
+            complete_artifact(path, ready, record)
             continue
         if told != record.get("server"):
             told = record.get("server")
@@ -806,15 +854,23 @@ def take_artifact(path, entry, state, options):
             state.write("waiting for %s" % told, "it compiles")
         if time.monotonic() - began > entry["health"]["budget_s"]:
             say("%s did not finish the artifact %s within %d s" % (told, path, entry["health"]["budget_s"]))
-            return None
+            return None, {}
         time.sleep(entry["health"]["poll_s"])
 
 
-def compiler_is_ready(record, options):
-    """Whether the server that the record says compiles answers, so that nothing but the record is missing."""
-    entry = read_json(os.path.join(os.path.dirname(options.entry), "%s.json" % record.get("server")))
-    state_path = os.path.join(os.path.dirname(options.state), "%s.json" % record.get("server"))
-    return entry is not None and record.get("host") == socket.gethostname() and is_healthy(entry, state_path)
+def compiler_if_ready(record, options):
+    """The entry of the server that the record says compiles if it answers, so that only its record is missing.
+
+    None otherwise; also where a server of this root is called like that, and the one that compiles is another root's.
+    """
+    name = "%s.json" % record.get("server")
+    entry = read_json(os.path.join(os.path.dirname(options.entry), name))
+    state_path = os.path.join(os.path.dirname(options.state), name)
+    state = read_json(state_path)
+    if entry is None or not isinstance(state, dict) or not is_here(record):
+        return None
+    same = all(state.get(key) == record.get(key) for key in ("pid", "ticks"))
+    return entry if same and is_healthy(entry, state_path) else None
 
 
 ARTIFACT_FAULTS = {
@@ -840,10 +896,11 @@ def compiling_record(entry):
     }
 
 
-def watch_artifact(path, entry, state_path):
+def watch_artifact(path, entry, state_path, begun):
     """Leave a process behind that records the artifact as complete once this one, the engine to be, is healthy.
 
-    It ends then, or with the engine. It is nobody's child, so that no engine meets one that it does not know.
+    begun: the record of take_artifact(). It ends then, or with the engine. It is nobody's child, so that no engine
+    meets one that it does not know.
     """
     pid, ticks = os.getpid(), process(os.getpid()).ticks
     child = os.fork()
@@ -858,7 +915,7 @@ def watch_artifact(path, entry, state_path):
                 if found is None or found.ticks != ticks or found.state in ENDED:
                     break
                 if is_healthy(entry, state_path):
-                    complete_artifact(path, entry)
+                    complete_artifact(path, entry, begun)
                     break
                 time.sleep(entry["health"]["poll_s"])
     except Exception as error:  # whatever it is, this copy of the guard must not go on as a second engine
@@ -867,26 +924,34 @@ def watch_artifact(path, entry, state_path):
         os._exit(0)
 
 
-def complete_artifact(path, entry):
-    """Record that the artifact is whole, as it is now; a server that saved nothing leaves no record. Raises OSError."""
+def complete_artifact(path, entry, begun=None):
+    """Record that the artifact is whole, as it is now; a server that saved nothing leaves no record. Raises OSError.
+
+    begun: the record with which the compilation began; {} for files that somebody else made. If there is another one by
+    now, then another host took this compilation for dead, cleared what it had and began anew: it is left to that one.
+    """
+    begun = begun or {}
     record_path = os.path.join(path, ARTIFACT_RECORD)
-    with artifact_lock(path):
-        found, record = artifact_state(path)
+    with folder_lock(path):
+        files = artifact_files(path, entry)
+        found, record = artifact_state(path)  # last, since not every file system has locks
         if found == "complete":
             return
-        files = artifact_files(path, entry)
+        if record != begun:
+            whose = "is of %s on %s" % (record.get("server"), record.get("host")) if record else "is gone"
+            say("the artifact %s is not recorded as complete: its record %s by now" % (path, whose))
+            return
         if not files:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(record_path)
             say("the engine is ready and saved nothing in %s; the next start compiles again" % path)
             return
-        begun = record if found in ("compiling", "abandoned") else {}
         seconds = time.time() - begun["since"] if "since" in begun else None
         record = {
             # as it was when the compilation began, whoever looks at it now
             **{name: begun[name] for name in ARTIFACT_IDENTITY if name in begun},
             "schema": ARTIFACT_SCHEMA,
-            "key": entry.get("artifact_key"),
+            "key": begun.get("key", entry.get("artifact_key")),
             "state": "complete",
             "server": entry["name"],
             "found": found == "foreign",
@@ -976,7 +1041,7 @@ def reap(source, sink, servers=None, states=None):
     """Serve supervisord's event listener protocol until the input ends: kill the group of each program that ended.
 
     servers, states: folders of entries and of guards' records; servers that restart with the one that ended are ended,
-    so that supervisord starts them again.
+    so that supervisord starts them again. What ended on request is no failed start, nor are these.
     """
     while True:
         sink.write(b"READY\n")
@@ -990,9 +1055,15 @@ def reap(source, sink, servers=None, states=None):
         pid = int(event.get(b"pid", b"0"))
         group = event.get(b"groupname", b"")
         if pid > 1 and group.startswith(PREFIX.encode()):
+            name = os.fsdecode(group[len(PREFIX) :])
+            if states and headers.get(b"eventname") == b"PROCESS_STATE_STOPPED":  # else it is EXITED
+                with contextlib.suppress(OSError):
+                    take_back(os.path.join(states, name + ".json"), pid)
             reap_group(pid)
-            for follower in followers(os.fsdecode(group[len(PREFIX) :]), servers, states):
-                end_follower(*follower)
+            for state_path, follower, ticks in followers(name, servers, states):
+                with contextlib.suppress(OSError):
+                    take_back(state_path, follower)
+                end_follower(follower, ticks)
         sink.write(b"RESULT 2\nOK")
         sink.flush()
 
@@ -1006,7 +1077,7 @@ def reap_group(pid):
 
 
 def followers(leader, servers, states):
-    """[(pid, ticks)] of the engines that run and restart with the server `leader`."""
+    """[(path of the record, pid, ticks)] of the engines that run and restart with the server `leader`."""
     found = []
     try:
         names = sorted(name for name in os.listdir(servers or "") if name.endswith(".json"))
@@ -1015,10 +1086,11 @@ def followers(leader, servers, states):
     for name in names:
         start = (read_json(os.path.join(servers, name)) or {}).get("start") or {}
         if start.get("restart_with_leader") and leader in start.get("after", ()):
-            record = read_json(os.path.join(states, name)) or {}
+            path = os.path.join(states, name)
+            record = read_json(path) or {}
             running = process(record.get("pid") or 0)
             if record.get("phase") == "running" and running is not None and running.ticks == record.get("ticks"):
-                found.append((record["pid"], record["ticks"]))
+                found.append((path, record["pid"], record["ticks"]))
     return found
 
 
@@ -1053,6 +1125,7 @@ def main(arguments):
     ender = commands.add_parser("end", help="stop the container of an entry")
     ender.add_argument("entry")
     ender.add_argument("--root", required=True)
+    ender.add_argument("--state")
     ender.add_argument("--remove", action="store_true")
     folders = commands.add_parser("folders", help="make the directories of an entry")
     folders.add_argument("entry")

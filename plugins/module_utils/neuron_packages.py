@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import ssl
 import urllib.error
@@ -80,21 +81,7 @@ class Wanted:
 
     def check(self):
         """Raise FleetError for values that cannot be meant."""
-        for name, package in self.packages.items():
-            if not NAME.match(name):
-                raise FleetError("packages: %r is no name of a package." % name)
-            if not isinstance(package, dict) or set(package) - {"version", "least"}:
-                raise FleetError("packages.%s is %r; allowed: a mapping of version and least." % (name, package))
-            for field in ("version", "least"):
-                value = package.get(field)
-                if not ((value is None and field == "least") or VERSION.match(str(value))):
-                    raise FleetError(
-                        "packages.%s.%s is %r; allowed: numbers with dots, such as 2.30.2.0." % (name, field, value)
-                    )
-            if package.get("least") and not at_least(package["version"], package["least"]):
-                raise FleetError(
-                    "packages.%s: version %s is older than least %s." % (name, package["version"], package["least"])
-                )
+        check_packages(self.packages)
         for where, url in (("apt.url", self.apt.get("url")), ("dnf.url", self.dnf.get("url")),
                            ("key.url", self.key.get("url"))):  # fmt: skip
             parts = urllib.parse.urlsplit(url or "")
@@ -102,6 +89,25 @@ class Wanted:
                 raise FleetError("%s is %r; allowed: an http, https or file URL." % (where, url))
         if self.apt.get("suite") and not SUITE.match(self.apt["suite"]):
             raise FleetError("apt.suite is %r; allowed: a distribution's code name, such as noble." % self.apt["suite"])
+
+
+def check_packages(packages):
+    """Raise FleetError unless it is {name: {version, least}}."""
+    for name, package in packages.items():
+        if not NAME.match(name):
+            raise FleetError("packages: %r is no name of a package." % name)
+        if not isinstance(package, dict) or set(package) - {"version", "least"}:
+            raise FleetError("packages.%s is %r; allowed: a mapping of version and least." % (name, package))
+        for field in ("version", "least"):
+            value = package.get(field)
+            if not ((value is None and field == "least") or VERSION.match(str(value))):
+                raise FleetError(
+                    "packages.%s.%s is %r; allowed: numbers with dots, such as 2.30.2.0." % (name, field, value)
+                )
+        if package.get("least") and not at_least(package["version"], package["least"]):
+            raise FleetError(
+                "packages.%s: version %s is older than least %s." % (name, package["version"], package["least"])
+            )
 
 
 def decide(packages, installed):
@@ -127,19 +133,14 @@ def _for_recipe(packages, needs):
     return packages
 
 
-def ensure(wanted, check_mode=False, sysroot=""):
-    """Install what is missing, and nothing else; see that driver and runtime fit before and after.
+def planned(packages, needs, installed):
+    """({name: version to install}, {name: version afterwards}). Pure.
 
-    Returns {changed, message, packages: {name: version}, installed: [name], loaded_driver: version or None, reboot:
-    bool (another driver is loaded than is installed), must_reboot: bool (and the loaded one is of no use), diff:
-    {before, after}}. Raises FleetError; then nothing was installed unless the message says so.
+    installed: {name: version}. FleetError where driver and runtime would not fit each other or the recipe then.
     """
-    wanted.check()
-    manager = _manager(sysroot, wanted)
-    installed = manager.installed(list(wanted.packages))
-    due = decide(_for_recipe(wanted.packages, wanted.needs), installed)
+    due = decide(_for_recipe(packages, needs), installed)
     future = {**installed, **due}
-    least = wanted.needs.get("driver")
+    least = needs.get("driver")
     if least and DRIVER in future and not at_least(future[DRIVER], least):
         raise FleetError(
             "The recipe needs driver %s or later (needs.driver), neuron_packages installs %s. Nothing was changed: set "
@@ -154,6 +155,20 @@ def ensure(wanted, check_mode=False, sysroot=""):
             "whose versions fit.",
             packages=installed,
         )
+    return due, future
+
+
+def ensure(wanted, check_mode=False, sysroot=""):
+    """Install what is missing, and nothing else; see that driver and runtime fit before and after.
+
+    Returns {changed, message, packages: {name: version}, installed: [name], loaded_driver: version or None, reboot:
+    bool (another driver is loaded than is installed), must_reboot: bool (and the loaded one is of no use), diff:
+    {before, after}}. Raises FleetError; then nothing was installed unless the message says so.
+    """
+    wanted.check()
+    manager = _manager(sysroot, wanted)
+    installed = manager.installed(list(wanted.packages))
+    due, future = planned(wanted.packages, wanted.needs, installed)
     loaded = read_text(sysroot + "/sys/module/neuron/version")
     loaded = loaded.strip() if loaded else None
     result = {
@@ -382,14 +397,15 @@ class Dnf:
                 write_atomic(self.sysroot + path, content)
         names = ["%s-%s*" % item for item in sorted(due.items())]
         if DRIVER in due and self.wanted.kernel_headers:
-            names.insert(0, "kernel-devel-" + os.uname().release)
+            # by what it provides: the package is called kernel-devel, kernel6.12-devel, …
+            names.insert(0, "kernel-devel-uname-r = " + os.uname().release)
         argv = ["dnf", "-y", "install", *names]
         if self.wanted.ca_bundle:
             argv.insert(2, "--setopt=sslcacert=" + self.wanted.ca_bundle)
         status, output = run_manager(argv, self.wanted.environment, INSTALL_S)
         if status:
-            raise FleetError("Installing %s failed: '%s' ended with %d: %s" % (
-                ", ".join(names), " ".join(argv), status, output))  # fmt: skip
+            raise FleetError("Installing %s failed: %s ended with %d: %s" % (
+                ", ".join(names), shlex.join(argv), status, output))  # fmt: skip
 
 
 def _manager(sysroot, wanted):

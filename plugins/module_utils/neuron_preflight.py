@@ -314,29 +314,51 @@ def _few(values):
 # ---- artifacts
 
 
+def _looks(entries):
+    """(path, entry, state, record, why the next start clears it or None) of each artifact that can be looked at."""
+    found = {}
+    for entry in entries:
+        path = guard.artifact_of(entry)
+        if path is not None:
+            found.setdefault(path, entry)
+    for path, entry in found.items():
+        try:
+            state, record = guard.artifact_state(path)
+        except OSError:
+            continue
+        fault = guard.artifact_misfit(entry, record) if state == "complete" else None
+        if state in guard.ARTIFACT_FAULTS:
+            fault = guard.ARTIFACT_FAULTS[state] % record.get("server")
+        yield path, entry, state, record, fault
+
+
 def _artifacts(entries):
-    told = set()
-    for entry in entries.values():
-        path = entry["directories"].get("artifact")
-        if not path or path in told or not entry["devices"]:
+    """What a start would load as it is, though it is not what is asked for. The rest is replaced on the way."""
+    for path, entry, state, record, cleared in _looks(entries.values()):
+        if cleared or state not in ("complete", "foreign"):
             continue
-        told.add(path)
-        key = entry["artifact_key"]
-        record = read_json(os.path.join(path, guard.ARTIFACT_RECORD))
-        made_for = record.get("key") if isinstance(record, dict) else None
-        if made_for is not None and made_for != key:
-            yield (
-                "The artifact in %s was made for another configuration (key %s, this one is %s); the engine would load "
-                "it and ignore what it is given. Remove the directory; the right one is compiled, or import it."
-                % (path, made_for, key)
-            )
-            continue
+        key, made_for = entry["artifact_key"], record.get("key")
         differing = list(_differences(entry, path))
-        if differing:
+        if made_for not in (None, key):
+            words = "is somebody else's and was loaded for another configuration (key %s, this one is %s)"
+            fault = words % (made_for, key)
+        elif differing:
+            fault = "was compiled with other settings (%s)" % "; ".join(differing)
+        else:
+            continue
+        yield (
+            "The artifact in %s %s; the engine would load it and ignore what it is given, and no import replaces it. "
+            "Remove the directory; then the right one is imported or compiled." % (path, fault)
+        )
+
+
+def replaced_artifacts(entries, only=()):
+    """Sentences on artifacts that an import or the next start replaces, which may mean a long compilation."""
+    for path, _entry, _state, _record, cleared in _looks(one for one in entries if not only or one["name"] in only):
+        if cleared:
             yield (
-                "The artifact in %s was compiled with other settings (%s); the engine would load it and ignore what it "
-                "is given. Remove the directory; the right one is compiled, or import it."
-                % (path, "; ".join(differing))
+                "What is in %s will be cleared: %s. It is imported from fleet_artifact_source where that has it, or "
+                "compiled again by the next start." % (path, cleared)
             )
 
 

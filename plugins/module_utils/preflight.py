@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform as machine
 import sys
@@ -13,14 +14,28 @@ from ansible_collections.inference.fleet.plugins.module_utils import checkpoints
 from ansible_collections.inference.fleet.plugins.module_utils.accelerators import detector
 from ansible_collections.inference.fleet.plugins.module_utils.accelerators.cpu import describe_cpu
 from ansible_collections.inference.fleet.plugins.module_utils.accelerators.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.accelerators.neuron import lacks_driver
+from ansible_collections.inference.fleet.plugins.module_utils.accelerators.neuron import (
+    lacks_driver,
+    mismatch,
+    package_version,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.checkpoints import check_draft
 from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import format_cpu_list, parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import our_containers, port_holder
-from ansible_collections.inference.fleet.plugins.module_utils.neuron_preflight import missing_cores, neuron_checks
+from ansible_collections.inference.fleet.plugins.module_utils.neuron_packages import (
+    DRIVER,
+    RUNTIME,
+    check_packages,
+    planned,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.neuron_preflight import (
+    missing_cores,
+    neuron_checks,
+    replaced_artifacts,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import existing_parent
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.servers import missing_cpus
@@ -31,7 +46,7 @@ COMMAND_SHOWN = 120  # characters of a port holder's command
 
 
 def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", only=(), installable=(), satisfied_by=(),
-              model=None, venv=None, sysroot=""):  # fmt: skip
+              model=None, venv=None, packages=None, sysroot=""):  # fmt: skip
     """Check the node against its plan. Nothing is changed.
 
     root: fleet_root. servers: plan entries of this node; only: the names that this run is limited to, all where empty.
@@ -39,11 +54,12 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
     accelerators.DETECTORS. installable: libraries that the platform's role installs where it is root. satisfied_by:
     paths that are there once a deployment is; no free disk is asked for then. model: the recipe's, with its paths
     resolved; one that is to be served from a directory of the node must be there already, and whole. venv: the
-    recipe's; one that is not made here must be there already. sysroot: where /proc and /sys are read.
+    recipe's; one that is not made here must be there already. packages: neuron_packages, which the role neuron installs
+    where it is root. sysroot: where /proc and /sys are read.
 
     Returns {changed, accelerators (form.py; None where the driver is yet to be installed), problems: [], warnings:
-    [text] of what works and is slow, unchecked: what the node does not tell, as sentences}. FleetError tells all
-    problems; its details hold them as problems: [{check, message}].
+    [text] of what works and is slow, and of what this run mends, unchecked: what the node does not tell, as sentences}.
+    FleetError tells all problems; its details hold them as problems: [{check, message}].
     """
     try:
         paths = NodePaths(root)
@@ -53,18 +69,17 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         ) from error
     entries = check_entries(servers)
     hardware, needs, system = hardware or {}, needs or {}, System(sysroot)
-    installs = platform == "neuron" and "aws-neuronx-dkms" in installable and os.geteuid() == 0
-    if installs and lacks_driver(system):
+    packages = (packages or {}) if platform == "neuron" and os.geteuid() == 0 else {}
+    warnings, package_problems = _check_packages(system, needs, packages)
+    if DRIVER in packages and lacks_driver(system):
         found, hardware_problems = None, []  # the role installs the driver, and then looks at the devices
     else:
-        # A driver that is too old is replaced by the role, which holds needs.driver against the loaded one as well.
-        found, hardware_problems = _check_hardware(
-            system, platform, hardware, dict(needs, driver=None) if installs else needs
-        )
+        found, hardware_problems = _check_hardware(system, platform, hardware, needs, packages)
     unchecked = detector(platform).unchecked(found, hardware, needs) if found else []
     checks = [
         ("python", _check_python()),
         ("root", _check_root(paths)),
+        ("packages", package_problems),
         ("hardware", hardware_problems),
         ("cpu_flags", _check_cpu_flags(system, needs)),
         ("libraries", _check_libraries(needs, installable, sysroot)),
@@ -80,6 +95,7 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         unchanged = [name for name, entry in entries.items() if _running_hash(paths, name) == entry["hash"]]
         lnc = hardware.get("lnc") or needs.get("lnc")
         checks += neuron_checks(paths.root, entries, only, found, model or {}, venv or {}, lnc, unchanged)
+        warnings += replaced_artifacts(entries.values(), only)
     problems = [{"check": check, "message": message} for check, messages in checks for message in messages]
     if problems:
         host = next((entry["host"] for entry in entries.values()), machine.node())
@@ -97,7 +113,7 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         "changed": False,
         "accelerators": found.as_dict() if found else None,
         "problems": [],
-        "warnings": list(_far_cpus(entries, only, found)),
+        "warnings": [*_far_cpus(entries, only, found), *warnings],
         "unchecked": unchecked,
     }
 
@@ -127,8 +143,22 @@ def _check_root(paths):
         )
 
 
-def _check_hardware(system, platform, hardware, needs):
-    """(Accelerators or None, messages)."""
+def _check_packages(system, needs, packages):
+    """(warnings, messages): what the role neuron makes of driver and runtime, by the rules that it goes by itself."""
+    try:
+        check_packages(packages)
+        versions = {name: package_version(system, name) for name in packages}
+        installed = {name: version for name, version in versions.items() if version}
+        due, _future = planned(packages, needs, installed)
+    except FleetError as error:
+        return [], [error.message]
+    unfit = mismatch(installed.get(DRIVER), installed.get(RUNTIME))
+    words = ", ".join("%s %s" % item for item in sorted(due.items()))
+    return ["%s This run installs %s." % (unfit, words)] if unfit else [], []
+
+
+def _check_hardware(system, platform, hardware, needs, packages):
+    """(Accelerators or None, messages). packages: what the platform's role installs."""
     try:
         chosen = detector(platform)
         found = chosen.detect(system)
@@ -145,7 +175,9 @@ def _check_hardware(system, platform, hardware, needs):
             "The recipe is for %s (needs.accelerators), this node has %s (%s). Set fleet_recipe to one "
             "for this node." % (", ".join(fitting), found.accelerator, found.model)
         ]
-    return found, chosen.shortfalls(found, hardware, needs)
+    # Of what the role installs _check_packages() has told, and the role holds the loaded driver against that as well.
+    comes = dataclasses.replace(found, runtime=None) if {DRIVER, RUNTIME} <= set(packages) else found
+    return found, chosen.shortfalls(comes, hardware, dict(needs, driver=None) if DRIVER in packages else needs)
 
 
 def _check_cpu_flags(system, needs):

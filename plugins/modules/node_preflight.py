@@ -14,7 +14,8 @@ description:
     anything.
   - On Trainium it also looks for processes that hold the cores, for vLLM in the machine image's environment, into a
     start script, at compiled artifacts, and at an EAGLE3 draft, so that nothing is compiled in vain.
-  - A server whose CPUs are not beside its devices, by what the node reports of them, is warned of.
+  - A server whose CPUs are not beside its devices, by what the node reports of them, is warned of. So is what this run
+    replaces by itself on Trainium, packages that do not fit each other and compiled artifacts for something else.
   - A port that is held by the same server of the same root is no problem, nor is one that belongs to a server which
     this run moves or removes.
 options:
@@ -122,6 +123,11 @@ options:
     type: list
     elements: str
     default: []
+  packages:
+    description:
+      - What the role neuron installs where it is root, that is its C(neuron_packages). As root the driver and the
+        runtime that the node will have then are checked, and not those that it has.
+    type: dict
   satisfied_by:
     description:
       - Paths that are there once the deployment is. Where all of them are, no free disk is asked for.
@@ -252,6 +258,7 @@ def main():
                 },
             },
             "installable": {"type": "list", "elements": "str", "default": []},
+            "packages": {"type": "dict"},
             "satisfied_by": {"type": "list", "elements": "path", "default": []},
             "model": {"type": "dict"},
             "venv": {"type": "dict"},

@@ -170,6 +170,16 @@ def test_a_killed_server_comes_back_and_leaves_nothing_behind(site):
     assert run.count("changed") == 0
 
 
+def test_restarts_by_an_operator_do_not_count(site):
+    """More than the start limit allows; systemd runs ExecStop before it ends the engine, so the guard knows."""
+    before = site.state("server-1")["starts"]
+    for _restart in range(6):
+        pid = site.state("server-1")["pid"]
+        site.node.ssh("systemctl restart " + unit("server-1"))
+        site.wait_for(lambda pid=pid: site.state("server-1")["pid"] != pid and site.healthy("server-1"), 300, "restart")
+    assert site.state("server-1")["starts"][:-1] == before[:-1]
+
+
 def test_a_reboot_ends_in_the_same_state_without_a_play(site):
     boot = site.node.ssh("systemctl show -p UserspaceTimestampMonotonic --value; uptime -s")
     seconds = site.node.reboot()

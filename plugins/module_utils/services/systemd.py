@@ -162,15 +162,18 @@ class Systemd(ServiceManager):
         return "\n".join(lines) + "\n"
 
     def _endings(self, entry):
-        """A container is not in the unit's cgroup: it is stopped and removed by these, whatever became of its client.
+        """A stop that was asked for is no failed start; the guard's record learns of it here.
 
-        By the guard instead of the engine's own `rm -f NAME`, since what has the name may be somebody else's.
+        A container is not in the unit's cgroup: it is stopped and removed by these, whatever became of its client. By
+        the guard instead of the engine's own `rm -f NAME`, since what has the name may be somebody else's.
         """
+        name = entry["name"]
+        argv = [self.python, "-I", self.guard, "end", self.paths.entry(name), "--root", self.paths.root]
+        stop = "ExecStop=-" + unit_command([*argv, "--state", self.paths.server_state(name)])
         if entry["container"] is None:
-            return []
-        argv = [self.python, "-I", self.guard, "end", self.paths.entry(entry["name"]), "--root", self.paths.root]
+            return [stop]
         remove = unit_command([*argv, "--remove"])
-        return ["ExecStartPre=-" + remove, "ExecStop=-" + unit_command(argv), "ExecStopPost=-" + remove]
+        return ["ExecStartPre=-" + remove, stop, "ExecStopPost=-" + remove]
 
     def _folders(self, entry, user):
         """A disk that a reboot empties takes the folders of an artifact with it, and the server's user cannot make

@@ -128,7 +128,8 @@ def test_every_layer_is_needed(tmp_path, missing):
 @pytest.mark.parametrize(
     ("tensor", "shape", "fault"),
     [
-        ("d2t", [96], "layer d2t is unknown to it"),
+        ("d2t", [32], "layer d2t is unknown to it"),  # of another vocabulary
+        ("midlayer.d2t", [96], "layer midlayer.d2t is unknown to it"),
         (
             "midlayer.mlp.experts.0.up_proj.weight",
             [4, 4],
@@ -151,6 +152,21 @@ def test_layers_of_another_architecture(tmp_path, tensor, shape, fault):
     assert refused(write(tmp_path, {**names(), tensor: shape})) == (
         "The draft model in %s is no EAGLE3 head that NxD Inference runs: %s. %s" % (tmp_path, fault, RUNS)
     )
+
+
+@pytest.mark.parametrize("maps", [["d2t"], ["t2d"], ["d2t", "t2d"]])
+def test_a_head_with_the_whole_vocabulary_needs_no_maps(tmp_path, maps):
+    """Whether every version of the engine passes over them is not known, so it is told what makes the head fit."""
+    tensors = {**names(), **{name: [96] for name in maps}}
+    unknown = "; ".join("layer %s is unknown to it" % name for name in maps)
+    assert refused(write(tmp_path / "a", tensors)) == (
+        "The draft model in %s/a is no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense "
+        "architecture with the layers %s. In a head with the whole vocabulary they only say that each token stands for "
+        "itself: write its safetensors again without these tensors, and it is served."
+        % (tmp_path, unknown, eagle3.LAYERS)
+    )
+    assert refused(write(tmp_path / "b", {**tensors, "x": [1]})).endswith(eagle3.INSTEAD)
+    eagle3.check(write(tmp_path / "c", names()), TARGET)
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,64 @@ def test_the_start_limit_trips_and_its_interval_is_long_enough(place):
     assert place.state(entry)["count"] == 4
 
 
+def ended(place, entry, **environment):
+    """What a unit's ExecStop does; the record after it."""
+    argv = [sys.executable, "-I", str(place.guard), "end", str(place.folder / (entry["name"] + ".json")), "--root",
+            place.node.root, "--state", place.node.paths.server_state(entry["name"])]  # fmt: skip
+    subprocess.run(argv, env={"PATH": guard.PATH, **environment}, timeout=300, check=True)
+    return place.state(entry)
+
+
+def running(place, entry):
+    """The engine of the entry, started and recorded."""
+    process = place.start(entry, "--burst", "2", "--restart-delay", "0.05")
+    expected = {"phase": "running", "pid": process.pid}
+    small_node.wait_until(lambda: expected.items() <= place.state(entry).items())
+    return process
+
+
+def test_stops_that_were_asked_for_do_not_count(place):
+    """More of them than the limit allows; count goes on, since a person wants to know of every start."""
+    entry = place.node.entry("server-0")
+    for number in range(1, 5):
+        process = running(place, entry)
+        assert (len(place.state(entry)["starts"]), place.state(entry)["count"]) == (1, number)
+        state = ended(place, entry, SERVICE_RESULT="success")
+        assert (state["starts"], state["count"], state["phase"]) == ([], number, "running")
+        assert ended(place, entry) == state
+        process.terminate()
+        process.wait(60)
+    # a server that is up and dies every time is given up, whatever systemd calls its end
+    for _start in range(2):
+        process = running(place, entry)
+        process.terminate()
+        process.wait(60)
+        ended(place, entry, SERVICE_RESULT="success")
+    assert place.run(entry, "--burst", "2", "--restart-delay", "0.05").returncode == 194
+
+
+def test_systemd_ending_an_engine_itself_does_count(place):
+    entry = place.node.entry("server-0")
+    process = running(place, entry)
+    assert len(ended(place, entry, SERVICE_RESULT="oom-kill")["starts"]) == 1
+    process.terminate()
+    process.wait(60)
+
+
+def test_the_stop_of_a_guard_that_waits_takes_nothing_back(place):
+    leader = place.node.entry("leader", health={"path": "/health", "budget_s": 600, "poll_s": 0.1})
+    place.write(leader)
+    entry = place.node.entry("server-0", start={"after": ["leader"]})
+    process = place.start(entry)
+    small_node.wait_until(lambda: place.state(entry).get("phase") == "waiting for leader")
+    before = place.state(entry)
+    assert ended(place, entry) == before
+    process.kill()
+    process.wait(60)
+    pathlib.Path(place.node.paths.server_state("server-0")).write_text("{", encoding="utf-8")
+    assert ended(place, entry) == {}
+
+
 def test_it_waits_between_starts(place):
     entry = small_node.rehash(place.node.entry("server-0"), command=["true"])
     for _start in range(2):
@@ -313,6 +371,32 @@ def test_the_reaper_kills_the_group_of_a_program_that_ended():
     small_node.wait_until(lambda: not _members(groups[0]))
     assert len(_members(groups[1])) == 1
     os.killpg(groups[1], signal.SIGKILL)
+
+
+def test_the_reaper_takes_back_what_was_stopped_and_what_restarts_with_it(tmp_path):
+    servers, states = tmp_path / "servers", tmp_path / "states"
+    servers.mkdir()
+    states.mkdir()
+    follower = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(900)"], process_group=0)
+    ended = subprocess.Popen(["true"], process_group=0)
+    ended.wait(60)
+    records = {"lead": (ended.pid, 0), "other": (ended.pid + 1, 0),
+               "bound": (follower.pid, guard.process(follower.pid).ticks)}  # fmt: skip
+    for name, (pid, ticks) in records.items():
+        start = {"after": ["lead"], "restart_with_leader": True} if name == "bound" else {"after": []}
+        (servers / (name + ".json")).write_text(json.dumps({"start": start}))
+        record = {"phase": "running", "pid": pid, "ticks": ticks, "started": 7.5, "starts": [3.5, 7.5], "count": 2}
+        (states / (name + ".json")).write_text(json.dumps(record))
+
+    def starts(kind):
+        payload = "processname:x groupname:inference-fleet-%s from_state:STOPPING pid:%d"
+        events = [event(kind, payload % (name, ended.pid)) for name in ("lead", "other", "gone")]
+        guard.reap(io.BytesIO(b"".join(events)), io.BytesIO(), str(servers), str(states))
+        return {name: guard.read_json(str(states / (name + ".json")))["starts"] for name in records}
+
+    assert starts("PROCESS_STATE_EXITED") == {"lead": [3.5, 7.5], "other": [3.5, 7.5], "bound": [3.5]}
+    assert starts("PROCESS_STATE_STOPPED") == {"lead": [3.5], "other": [3.5, 7.5], "bound": [3.5]}
+    assert follower.wait(60) == -signal.SIGTERM
 
 
 def event(name, payload):

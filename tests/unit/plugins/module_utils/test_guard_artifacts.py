@@ -242,6 +242,68 @@ def test_a_compiler_of_another_host_is_believed_for_its_budget(fleet, monkeypatc
     assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
 
 
+def test_two_nodes_of_one_name_are_told_by_their_machine(fleet, monkeypatch):
+    fleet.artifact.mkdir(parents=True)
+    monkeypatch.setattr(guard, "machine_id", lambda: "m1")
+    record = dict(guard.compiling_record({"name": "server-3", "health": {"budget_s": 60}}), pid=1, ticks=0)
+    path = str(fleet.artifact / guard.ARTIFACT_RECORD)
+    guard.write_json(path, record)
+    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
+    guard.write_json(path, dict(record, machine="m2"))
+    assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
+    guard.write_json(path, dict(record, machine=None))
+    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
+
+
+def taken_over(fleet, record):
+    """What another host does with a compilation that it takes for dead."""
+    guard.clear_artifact(str(fleet.artifact))
+    guard.write_json(str(fleet.artifact / guard.ARTIFACT_RECORD), record)
+    (fleet.artifact / "model.pt").write_text("half")
+
+
+def test_a_compilation_that_another_host_took_over_is_left_to_it(fleet):
+    entry, process = fleet.start("server-0", seconds=-1)
+    small_node.wait_until((fleet.artifact / "model.pt").exists)
+    theirs = dict(fleet.record(), host="node-2", server="server-3", since=time.time())
+    taken_over(fleet, theirs)
+    (watch,) = set(guard.marked_processes(fleet.node.root)["server-0"]) - {process.pid}
+    pathlib.Path("%s.go" % fleet.log).touch()
+    fleet.healthy(entry)
+    small_node.wait_until(lambda: not small_node.alive(watch), what="the watch ends")
+    assert fleet.record() == theirs
+    assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
+    words = "the artifact %s is not recorded as complete: its record is of server-3 on node-2 by now" % fleet.artifact
+    assert words in fleet.text("server-0")
+
+
+def test_the_record_of_a_compilation_that_is_gone_is_not_made_up(fleet):
+    entry, process = fleet.start("server-0", seconds=-1)
+    small_node.wait_until((fleet.artifact / "model.pt").exists)
+    (fleet.artifact / guard.ARTIFACT_RECORD).unlink()
+    (watch,) = set(guard.marked_processes(fleet.node.root)["server-0"]) - {process.pid}
+    pathlib.Path("%s.go" % fleet.log).touch()
+    fleet.healthy(entry)
+    small_node.wait_until(lambda: not small_node.alive(watch), what="the watch ends")
+    assert fleet.record() == {}
+    words = "the artifact %s is not recorded as complete: its record is gone by now" % fleet.artifact
+    assert words in fleet.text("server-0")
+
+
+def test_a_server_of_another_root_is_not_taken_for_the_one_that_compiles(fleet):
+    """Of the same name, on the same node, healthy: the artifact that it does not compile stays as it is."""
+    other, _process = fleet.start("server-0", seconds=0)
+    fleet.healthy(other)
+    fleet.completed()
+    record = guard.compiling_record(dict(other, artifact_key="f2"))  # by this process, which lives
+    taken_over(fleet, record)
+    fleet.start("server-1", artifact_key="f2")
+    small_node.wait_until(lambda: fleet.state("server-1").get("phase") == "waiting for server-0")
+    assert fleet.record() == record
+    guard.clear_artifact(str(fleet.artifact))
+    assert fleet.completed()["server"] == "server-1"
+
+
 def test_a_cache_beside_the_compiled_graphs_is_no_part_of_the_artifact(tmp_path):
     for name in ("cache/modelinfo.json", "cache/neuron/compile_cache/a1/graph.neff", guard.ARTIFACT_RECORD, "x"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

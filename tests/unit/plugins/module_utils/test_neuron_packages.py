@@ -153,16 +153,27 @@ def test_a_bare_ubuntu(node):
 def test_a_bare_amazon_linux(node):
     node.be("amzn")
     node.have({"aws-neuronx-tools": "2.32.28.0-1"})
-    result = node.ensure(kernel_headers=False)
+    result = node.ensure()
     assert result["installed"] == ["aws-neuronx-dkms", "aws-neuronx-runtime-lib"]
-    assert node.calls("dnf") == [
-        ["dnf", "-y", "install", "aws-neuronx-dkms-2.30.2.0*", "aws-neuronx-runtime-lib-2.34.10.0*"]
-    ]
+    # the vendor's own line, as one word of the command: it finds kernel6.12-devel as well
+    headers = "kernel-devel-uname-r = " + os.uname().release
+    packages = ["aws-neuronx-dkms-2.30.2.0*", "aws-neuronx-runtime-lib-2.34.10.0*"]
+    assert node.calls("dnf") == [["dnf", "-y", "install", headers, *packages]]
     assert (node.root / "etc/yum.repos.d/aws-neuron.repo").read_text() == (
         "[aws-neuron]\nname=AWS Neuron\nbaseurl=https://yum.example.com\nenabled=1\ngpgcheck=1\n"
         "gpgkey=file:///etc/pki/rpm-gpg/RPM-GPG-KEY-aws-neuron\nmetadata_expire=0\n"
     )
     assert node.ensure()["changed"] is False
+
+
+def test_an_amazon_linux_whose_headers_come_otherwise(node):
+    node.be("amzn")
+    (node.folder / "broken").write_text("")
+    assert error(node, kernel_headers=False) == (
+        "Installing aws-neuronx-dkms-2.30.2.0*, aws-neuronx-runtime-lib-2.34.10.0*, aws-neuronx-tools-2.32.28.0* "
+        "failed: dnf -y install 'aws-neuronx-dkms-2.30.2.0*' 'aws-neuronx-runtime-lib-2.34.10.0*' "
+        "'aws-neuronx-tools-2.32.28.0*' ended with 100: E: Unable to locate package"
+    )
 
 
 def test_a_driver_without_its_runtime_is_an_error_that_names_both(node):

@@ -36,7 +36,7 @@ class Node:
         self.folder = folder
         self.home = folder / "image"
         self.driver = "2.25.4.0"
-        self.installable = ()
+        self.packages = None
         self.root = str(folder / "root")
         self.records = json.loads((FIXTURES / "trn3-4.json").read_text())
         self.venv = self.home / "venv"
@@ -83,13 +83,26 @@ class Node:
         return preflight.preflight(
             root=self.root, servers=entries, only=list(only), hardware={**hardware, **(change or {})},
             needs=deployment["needs"], platform="neuron", model=deployment["model"], venv=deployment["venv"],
-            sysroot=str(self.folder), installable=self.installable,
+            sysroot=str(self.folder), packages=self.packages,
         )  # fmt: skip
 
     def problems(self, *args, **kwargs):
         with pytest.raises(FleetError) as caught:
             self.check(*args, **kwargs)
         return [(item["check"], item["message"]) for item in caught.value.details["problems"]]
+
+    def installed(self, **packages):
+        """What dpkg knows of."""
+        status = self.folder / "var/lib/dpkg/status"
+        status.parent.mkdir(parents=True, exist_ok=True)
+        blocks = ("Package: %s\nStatus: install ok installed\nVersion: %s\n" % item for item in packages.items())
+        status.write_text("\n".join(blocks))
+
+
+PACKAGES = {
+    "aws-neuronx-dkms": {"version": "2.30.2.0", "least": "2.25"},
+    "aws-neuronx-runtime-lib": {"version": "2.34.10.0", "least": "2.29"},
+}
 
 
 @pytest.fixture
@@ -271,9 +284,52 @@ def test_a_driver_that_is_too_old_for_the_recipe(node, monkeypatch):
         ("hardware", "The recipe needs driver 2.25 or later (needs.driver), this node has 2.24.7.0. Update "
          "aws-neuronx-dkms.")
     ]  # fmt: skip
-    node.installable = ["aws-neuronx-dkms"]  # the role replaces it, and asks for a reboot
+    node.packages = PACKAGES  # the role replaces it, and asks for a reboot
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert [check for check, _message in node.problems()] == ["hardware"], "not where it may not"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert node.check()["problems"] == []
+    assert (node.check()["problems"], node.check()["warnings"]) == ([], [])
+    node.packages = {"aws-neuronx-dkms": {"version": "2.24.7.0", "least": "2.20"}}
+    assert node.problems() == [
+        ("packages", "The recipe needs driver 2.25 or later (needs.driver), neuron_packages installs 2.24.7.0. Nothing "
+         "was changed: set neuron_packages to a newer release.")
+    ]  # fmt: skip
+
+
+def test_a_driver_and_a_runtime_that_do_not_fit(node, monkeypatch):
+    """It is the role's own rules that say whether this run mends that."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    node.driver = "2.30.2.0"
+    unfit = (
+        "The Neuron driver 2.30.2.0 needs a runtime of 2.33 or later, this node has aws-neuronx-runtime-lib %s. "
+        "Install driver and runtime of the same SDK release."
+    )
+    node.installed(**{"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.20.0.0"})
+    assert node.problems() == [("hardware", unfit % "2.20.0.0")], "nobody installs anything"
+    node.packages = PACKAGES
+    result = node.check()
+    assert result["problems"] == []
+    assert result["warnings"] == [unfit % "2.20.0.0" + " This run installs aws-neuronx-runtime-lib 2.34.10.0."]
+    assert (result["accelerators"]["driver"], result["accelerators"]["runtime"]) == ("2.30.2.0", "2.20.0.0")
+    # of an image whose runtime stays
+    node.installed(**{"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.29.40.0"})
+    assert node.problems() == [
+        ("packages", unfit % "2.29.40.0" + " Nothing was changed: set neuron_packages to the versions of one release, "
+         "or take a machine image whose versions fit.")
+    ]  # fmt: skip
+
+
+def test_packages_that_cannot_be_meant_or_lack_the_driver(node, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    node.packages = {"aws-neuronx-dkms": {"version": "latest"}}
+    assert node.problems() == [
+        ("packages", "packages.aws-neuronx-dkms.version is 'latest'; allowed: numbers with dots, such as 2.30.2.0.")
+    ]
+    node.packages = {name: package for name, package in PACKAGES.items() if name != "aws-neuronx-dkms"}
+    node.driver = "2.24.7.0"  # which somebody else keeps
+    assert [message.partition(",")[0] for _check, message in node.problems()] == [
+        "The recipe needs driver 2.25 or later (needs.driver)"
+    ]
 
 
 def test_a_process_that_is_gone_is_shown_as_it_was_listed(node):
@@ -440,35 +496,71 @@ def artifact_of(node, **override):
     return path
 
 
+def recorded(path, **changes):
+    """A whole artifact with this in its record."""
+    (path / "model.pt").write_text("onetwo")
+    record = {"schema": 1, "state": "complete", "server": "server-0", "files": {"model.pt": 6}, **changes}
+    (path / "inference-fleet.json").write_text(json.dumps(record))
+
+
+REPLACED = (
+    "What is in %s will be cleared: %s. It is imported from fleet_artifact_source where that has it, or compiled again "
+    "by the next start."
+)
+KEPT = (
+    "the engine would load it and ignore what it is given, and no import replaces it. Remove the directory; then the "
+    "right one is imported or compiled."
+)
+
+
 def test_an_artifact_with_the_record_of_another_configuration(node):
+    """One that we made is replaced by this run; one of somebody else would be loaded."""
     path = artifact_of(node)
-    (path / "inference-fleet.json").write_text(json.dumps({"schema": 1, "key": "0123456789abcdef"}))
+    recorded(path, key="0123456789abcdef")
+    result = node.check()
+    words = "it was compiled for another configuration (key 0123456789abcdef, this one is %s)" % path.name
+    assert (result["problems"], result["warnings"]) == ([], [REPLACED % (path, words)])
+    recorded(path, key="0123456789abcdef", found=True)
     assert node.problems() == [
         (
             "artifact",
-            "The artifact in %s was made for another configuration (key 0123456789abcdef, this one is %s); the engine "
-            "would load it and ignore what it is given. Remove the directory; the right one is compiled, or import it."
-            % (path, path.name),
+            "The artifact in %s is somebody else's and was loaded for another configuration (key 0123456789abcdef, "
+            "this one is %s); %s" % (path, path.name, KEPT),
         )
     ]
-    (path / "inference-fleet.json").write_text(json.dumps({"schema": 1, "key": path.name}))
-    assert node.check()["problems"] == []
+    recorded(path, key=path.name, found=True)
+    assert (node.check()["problems"], node.check()["warnings"]) == ([], [])
+    recorded(path, key=path.name)
+    assert (node.check()["problems"], node.check()["warnings"]) == ([], [])
+
+
+def test_what_is_left_of_an_artifact_is_warned_of(node):
+    path = artifact_of(node)
+    recorded(path, key=path.name, files={"model.pt": 6, "gone": 1})
+    words = "files are missing or cut since server-0 completed it"
+    assert node.check()["warnings"] == [REPLACED % (path, words)]
+    recorded(path, key=path.name, state="compiling")
+    words = "server-0 compiled it and ended before it was ready"
+    assert node.check()["warnings"] == [REPLACED % (path, words)]
+    assert node.check(only=["server-1"])["warnings"] == [REPLACED % (path, words)], "it loads the same"
+    (path / "neuron_config.json").write_text(json.dumps({"neuron_config": {"tp_degree": 2}}))
+    assert node.check()["problems"] == [], "no start loads it"
 
 
 def test_the_record_of_a_server_s_own_artifact(node):
     path = artifact_of(node, start={"order": "together"})
     assert path.name.endswith("-server-0")
-    (path / "inference-fleet.json").write_text(json.dumps({"key": path.name.partition("-")[0]}))
-    assert node.check(start={"order": "together"})["problems"] == []
+    recorded(path, key=path.name.partition("-")[0])
+    assert node.check(start={"order": "together"})["warnings"] == []
 
 
 def test_the_record_counts_and_not_the_name_of_the_folder(node):
     place = {"directories": {"artifact": str(node.root) + "/compiled/${recipe}-${artifact_key}"}}
     path = artifact_of(node, **place)
     key = path.name.rpartition("-")[2]
-    (path / "inference-fleet.json").write_text(json.dumps({"key": key}))
-    assert node.check(**place)["problems"] == []
-    (path / "inference-fleet.json").write_text(json.dumps({"key": "trn3"}))
+    recorded(path, key=key)
+    assert node.check(**place)["warnings"] == []
+    recorded(path, key="trn3", found=True)
     assert "(key trn3, this one is %s)" % key in node.problems(**place)[0][1]
 
 
@@ -479,14 +571,16 @@ def test_an_artifact_that_the_engine_compiled_with_other_settings(node):
     assert node.check()["problems"] == []
     compiled.update(max_batch_size=4, is_eagle3=False)
     (path / "neuron_config.json").write_text(json.dumps({"neuron_config": compiled}))
-    assert node.problems() == [
+    told = [
         (
             "artifact",
             "The artifact in %s was compiled with other settings (is_eagle3 false, now true; max_batch_size 4, now 16)"
-            "; the engine would load it and ignore what it is given. Remove the directory; the right one is compiled, "
-            "or import it." % path,
+            "; %s" % (path, KEPT),
         )
     ]
+    assert node.problems() == told
+    recorded(path, key=path.name)
+    assert node.problems() == told
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"neuron_config": 7}', '{"key": null}'])

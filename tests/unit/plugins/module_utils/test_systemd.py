@@ -139,6 +139,9 @@ def test_the_whole_unit(manager):
         'ExecStart="/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "run" '
         '"/etc/inference-fleet/servers/server-0.json" "--state" "/run/inference-fleet/servers/server-0.json" '
         '"--secrets" "/etc/inference-fleet/secrets/server-0.json" "--root" ""\n'
+        'ExecStop=-"/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "end" '
+        '"/etc/inference-fleet/servers/server-0.json" "--root" "" "--state" '
+        '"/run/inference-fleet/servers/server-0.json"\n'
         "Restart=always\n"
         "RestartSec=1\n"
         "RestartPreventExitStatus=194\n"
@@ -185,11 +188,12 @@ def test_the_unit_of_a_container_ends_what_is_not_in_its_cgroup(manager):
         "Requires=docker.service",
         "PartOf=inference-fleet-lead.service",
         "ExecStartPre=-" + END + ' "--root" "" "--remove"',
-        "ExecStop=-" + END + ' "--root" ""',
         "ExecStopPost=-" + END + ' "--root" "" "--remove"',
         "TimeoutStopSec=30",
         "WantedBy=multi-user.target docker.service",
     ]
+    stop = "ExecStop=-" + END + ' "--root" "" "--state" "/run/inference-fleet/servers/server-0.json"'
+    assert stop in text.splitlines() and stop in plain.splitlines()
 
 
 def test_an_engine_elsewhere_or_without_a_daemon_is_no_other_unit(manager):

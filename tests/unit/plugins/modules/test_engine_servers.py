@@ -346,6 +346,23 @@ def test_a_server_that_always_dies_fails_and_is_started_by_the_next_run(node):
     assert node.servers([entry])["changed"] is False
 
 
+def test_restarts_that_were_asked_for_do_not_end_at_the_start_limit(node):
+    lead = node.entry("lead")
+    bound = node.entry("bound", start={"after": ["lead"], "restart_with_leader": True})
+    node.servers([lead, bound])
+    node.ready([lead, bound])
+    manager = supervisord.Supervisord(node.paths, sys.prefix)
+    full = "inference-fleet-lead:inference-fleet-lead"
+    for number in range(guard.BURST + 1):
+        manager._call("stopProcess", full, True)
+        paths = [node.paths.server_state(name) for name in ("lead", "bound")]
+        wait_until(lambda paths=paths: [read_json(path)["starts"] for path in paths] == [[], []], what="the reaper")
+        manager._call("startProcess", full, True)
+        wait_until(lambda paths=paths, number=number: [len(read_json(path)["starts"]) for path in paths] == [1, 1])
+        node.ready([lead, bound])
+        assert [read_json(path)["count"] for path in paths] == [number + 2] * 2
+
+
 def test_a_killed_supervisord_is_replaced_without_double_processes(node):
     entries = [node.entry("server-0"), node.entry("server-1", start={"after": ["server-0"]})]
     node.servers(entries)

@@ -1,0 +1,34 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Preflight goes by the packages that the role neuron installs: the inventory's, else the role's own."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.tests.runs import CLONE, play
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_packages_that_preflight_goes_by(tmp_path, own):
+    host = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "fleet_recipe": "trn3-eagle3",
+        "fleet_hardware": {"accelerator": "trainium3", "count": 4, "cores": 8, "lnc": 2, "memory_gib": 144},
+        "fleet_root": str(tmp_path / "root"),
+    }
+    packages = yaml.safe_load((CLONE / "roles/neuron/defaults/main.yml").read_text())["neuron_packages"]
+    if own:
+        packages = host["neuron_packages"] = {"aws-neuronx-dkms": {"version": "2.1.0.0"}}
+    (tmp_path / "hosts.yml").write_text(
+        yaml.safe_dump({"neuron": {"hosts": {"n1": host}}, "vllm": {"children": {"neuron": {}}}})
+    )
+    run = play("playbooks/preflight.yml", tmp_path / "hosts.yml", "-vvv",
+               environment={"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}).failed("Preflight found ")  # fmt: skip
+    given = run.output.partition('"packages": ')[2]  # what the module was called with
+    assert json.JSONDecoder().raw_decode(given)[0] == packages
