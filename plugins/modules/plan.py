@@ -12,7 +12,8 @@ description:
   - Makes the list of servers of every host from its recipe (the variable C(fleet_recipe)), its overrides and its
     declared hardware. It runs on the controller; no node is contacted and no facts are read, so hosts that are down are
     planned too.
-  - All mistakes of the fleet are told in one error.
+  - All mistakes of the fleet are told in one error. A host in the group of a platform or an engine without
+    C(fleet_recipe) is one of them; other hosts without it have no servers.
   - Weights and KV cache of each server are counted against the memory of its devices. What cannot run is an error, what
     may not fit is a warning. The variable C(fleet_capacity), V(refuse) by default, makes a warning of such an error for
     the hosts where it is V(warn).

@@ -108,15 +108,41 @@ def check_names(variables):
                 raise FleetError("variable %s is unknown; did you mean %s?" % (name, close[0]))
 
 
-def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False):
-    """(entries, deployment, capacity) of one host; ([], None, []) where no fleet_recipe is set. Raises FleetError.
+def without_recipe(names, groups):
+    """What is wrong with a host that has no fleet_recipe; "" where its groups do not say that it has servers.
+
+    names: of the host's variables. groups: names of the host's groups.
+    """
+    ours = [group for group in (*PLATFORM_GROUPS, *ENGINE_GROUPS) if group in groups]
+    if not ours:
+        return ""
+    unset = ["fleet_recipe", *(["fleet_hardware"] if "fleet_hardware" not in names else [])]
+    return (
+        "%s not set, but the host is in %s, so it should have servers; write %s into the inventory, for example into "
+        "group_vars/%s.yml (recipes: %s), or take the host out of there."
+        % (
+            " and ".join(unset) + (" are" if len(unset) > 1 else " is"),
+            ("groups " if len(ours) > 1 else "group ") + " and ".join("'%s'" % group for group in ours),
+            "them" if len(unset) > 1 else "it",
+            ours[0],
+            ", ".join(recipes.available([recipes.OWN_RECIPES])),
+        )
+    )
+
+
+def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, required=True):
+    """(entries, deployment, capacity) of one host; ([], None, []) where it has no fleet_recipe. Raises FleetError.
 
     variables: HostVariables. groups: names of the host's groups. inventory_sources: paths given with -i. deploys:
-    whether servers that cannot fit are a mistake; who stops them, or reads their logs, need not care.
+    whether servers that cannot fit are a mistake; who stops them, or reads their logs, need not care. required: whether
+    a host of a platform or an engine needs a fleet_recipe; who stops what runs there does not.
     """
     check_names(variables)
     name = variables.get("fleet_recipe")
     if name is None:
+        lacking = without_recipe(variables.names, groups) if required else ""
+        if lacking:
+            raise FleetError(lacking)
         return [], None, []
     path = recipes.find_recipe(name, recipe_paths(variables, inventory_sources))
     layers = [(key, variables.get(key)) for key in overrides.override_names(variables.names)]
@@ -171,18 +197,18 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False):
         raise FleetError("%s%s: %s" % (label, " with " + ", ".join(used) if used else "", error.message)) from error
 
 
-def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=False):
+def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=False, required=True):
     """{host: {"servers": entries, "deployment": resolved recipe or None, "capacity": […]}} for all ``hosts``, in order.
 
     capacity: whether each server fits into the memory of its devices, see capacity.check.
-    variables_of(host) -> mapping, groups_of(host) -> names. deploys: see plan_one. One FleetError tells every mistake
-    of the fleet, equal ones of several hosts once.
+    variables_of(host) -> mapping, groups_of(host) -> names. deploys, required: see plan_one. One FleetError tells
+    every mistake of the fleet, equal ones of several hosts once.
     """
     planned, mistakes = {}, {}
     for host in hosts:
         try:
             entries, deployment, fits = plan_one(
-                host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources, deploys
+                host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources, deploys, required
             )
         except FleetError as error:
             mistakes.setdefault(error.message, []).append(host)
@@ -197,7 +223,7 @@ def _hosts_text(hosts):
     return ", ".join(hosts[:3]) + (" and %d more" % (len(hosts) - 3) if len(hosts) > 3 else "")
 
 
-def plan_inventory(hosts, variables, deploys=False):
+def plan_inventory(hosts, variables, deploys=False, required=True):
     """plan_fleet of inventory hosts, read from the variables that ansible gives a task (hostvars and the sources)."""
     hostvars = variables["hostvars"]
     return plan_fleet(
@@ -206,6 +232,7 @@ def plan_inventory(hosts, variables, deploys=False):
         lambda host: hostvars[host]["group_names"],
         [str(source) for source in variables.get("ansible_inventory_sources") or []],
         deploys,
+        required,
     )
 
 

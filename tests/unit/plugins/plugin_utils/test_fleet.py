@@ -35,8 +35,36 @@ def message_of(variables, **kwargs):
     return caught.value.message
 
 
-def test_a_host_without_recipe_has_no_servers():
-    assert plan_of({"x": 1})["node1"] == {"servers": [], "deployment": None, "capacity": []}
+def test_a_host_of_no_platform_and_no_engine_has_no_servers():
+    assert plan_of({"x": 1}, groups=("bastions",))["node1"] == {"servers": [], "deployment": None, "capacity": []}
+
+
+RECIPES = "cpu-tiny, trn3-eagle3, trn3-start-script, trn3-vllm-neuron"
+
+
+@pytest.mark.parametrize(
+    ("variables", "groups", "message"),
+    [
+        (
+            {},
+            ("all", "vllm", "cpu"),
+            "node1: fleet_recipe and fleet_hardware are not set, but the host is in groups 'cpu' and 'vllm', so it "
+            "should have servers; write them into the inventory, for example into group_vars/cpu.yml (recipes: %s), or "
+            "take the host out of there." % RECIPES,
+        ),
+        (
+            {"fleet_hardware": LOCAL["fleet_hardware"], "fleet_recipe": None},
+            ("dynamo",),
+            "node1: fleet_recipe is not set, but the host is in group 'dynamo', so it should have servers; write it "
+            "into the inventory, for example into group_vars/dynamo.yml (recipes: %s), or take the host out of there."
+            % RECIPES,
+        ),
+    ],
+)
+def test_a_host_of_a_platform_or_an_engine_needs_a_recipe(variables, groups, message):
+    assert message_of(variables, groups=groups) == message
+    lenient = fleet.plan_fleet(["node1"], lambda host: variables, lambda host: groups, required=False)
+    assert lenient["node1"] == {"servers": [], "deployment": None, "capacity": []}
 
 
 def test_only_the_needed_variables_are_read():
