@@ -35,3 +35,25 @@ def test_log_lines_have_a_heading_each():
     shown = servers.log_lines([{"name": "a", "state": "running", "log_tail": ["x"]}, {"name": "b", "log_tail": None}])
     assert shown == ["== a (running) ==", "x", "== b (None) =="]
     assert servers.log_lines([{"name": "a", "state": "failed", "log_tail": "x\ny\n"}])[1:] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "folder"),
+    [
+        (["/a/inventories/local"], "reports/local"),
+        (["/a/inventories/local/"], "reports/local"),
+        (["/a/inventories/local/hosts.yml"], "reports/local"),
+        (["/etc/ansible/hosts"], "reports/ansible"),
+        (["/a/site-1/inventory"], "reports/site-1"),
+        (["/a/trn3.prod.yml"], "reports/trn3.prod"),
+        (["/a/local", "/b/more nodes.yml", "/c/local"], "reports/local+more-nodes"),
+        (["localhost,"], "reports/localhost"),
+        (["n1, [fe80::1]:22,../n2"], "reports/n1--fe80--1--22-..-n2"),
+        (["..,"], "reports/inventory"),
+        (["/hosts"], "reports/inventory"),
+        (["/a/" + "x" * 120], "reports/" + "x" * 100),
+        ([], "reports/inventory"),
+    ],
+)
+def test_each_inventory_has_its_reports(sources, folder):
+    assert servers.reports_dir(sources) == folder
