@@ -25,11 +25,22 @@ ENGINE_GROUPS = ("vllm", "trtllm", "dynamo")
 CAPACITY = ("refuse", "warn")  # fleet_capacity: what is done about servers that cannot fit
 # Shared variables of the collection; those of roles carry the role's name instead.
 KNOWN = (
+    "fleet_artifact_dir",
+    "fleet_artifact_force",
+    "fleet_artifact_remote",
+    "fleet_artifact_source",
     "fleet_bind_address",
     "fleet_ca_bundle",
     "fleet_capacity",
     "fleet_container_engine",
+    "fleet_deployment",
     "fleet_hardware",
+    "fleet_hf_endpoint",
+    "fleet_hf_token",
+    "fleet_log_lines",
+    "fleet_log_server",
+    "fleet_modelscope_endpoint",
+    "fleet_modelscope_token",
     "fleet_override",
     "fleet_pip_index_url",
     "fleet_plan_file",
@@ -44,6 +55,7 @@ KNOWN = (
     "fleet_reports_dir",
     "fleet_root",
     "fleet_serial",
+    "fleet_servers",
     "fleet_verify",
 )
 

@@ -3,6 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import pathlib
+import re
+
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils import fleet
@@ -114,6 +117,23 @@ def test_deployment_has_paths_and_defaults():
 )
 def test_bad_variables_get_one_sentence(changes, message):
     assert message_of({**LOCAL, **changes}) == message
+
+
+def test_every_variable_of_the_collection_is_guarded_against_slips():
+    """Names in what is installed; the words that only look like them stand here."""
+    root = pathlib.Path(fleet.__file__).resolve().parents[2]
+    paths = [path for folder in ("playbooks", "plugins", "roles") for path in (root / folder).rglob("*")]
+    text = "".join(path.read_text(encoding="utf-8") for path in paths if path.suffix in (".md", ".py", ".yml"))
+    names = {name for name in re.findall(r"\bfleet_[a-z0-9_]+", text) if not name.startswith("fleet_override_")}
+    names -= {"fleet_report", "fleet_planned"}  # a key of results; what an example registers
+    assert sorted(names) == list(fleet.KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"), [("fleet_artifact_sources", "fleet_artifact_source"), ("fleet_hf_tokens", "fleet_hf_token")]
+)
+def test_a_slip_in_a_name_is_told(slip, meant):
+    assert message_of({**LOCAL, slip: "x"}) == "node1: variable %s is unknown; did you mean %s?" % (slip, meant)
 
 
 def test_wrong_group_is_named():
