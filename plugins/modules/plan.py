@@ -26,7 +26,9 @@ options:
     description: A path on the controller where the plan is also written, as JSON, a list of entries for each host.
     type: path
   report:
-    description: Whether the plan and its capacity are printed as tables at the end of the run.
+    description:
+      - Whether the plan and its capacity are printed as tables. The callback P(inference.fleet.fleet#callback) does it
+        at the end of the run; without it they come at once.
     type: bool
     default: true
 attributes:
@@ -74,7 +76,7 @@ plan:
           tokens: 65536
           requests: 32
 fleet_report:
-  description: The plan and its capacity as tables, which the callback prints.
+  description: The plan and its capacity as tables.
   returned: success
   type: list
   elements: dict

@@ -134,6 +134,16 @@ def test_capacity_is_a_table_and_what_may_not_fit_a_warning():
     assert words.count(warning) == 1
 
 
+@pytest.mark.parametrize("playbook", ["plan", "status"])
+@pytest.mark.parametrize("callback", ["ansible.builtin.default", "inference.fleet.fleet"])
+def test_the_table_is_shown_by_every_callback(tmp_path, playbook, callback):
+    environment = {"FLEET_ROOT": str(tmp_path), "ANSIBLE_STDOUT_CALLBACK": callback}
+    status, output, _seconds = play("-i", "inventories/local", playbook=playbook, env=environment)
+    assert status == 0, output
+    assert output.count("\n%s **" % playbook.upper()) == 1
+    assert output.count("\nlocalhost  server-1  ") == 1
+
+
 TOO_LARGE = {"fleet_override": {"arguments": {"max-model-len": 131072, "kv-cache-memory-bytes": "32M"}}}
 
 
