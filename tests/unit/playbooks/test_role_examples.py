@@ -116,3 +116,12 @@ def test_a_role_takes_its_servers_by_its_own_variable_alone(tmp_path, collection
     assert arguments["servers"][0]["name"] == "server-0"
     if role == "serve":
         assert arguments["secrets"] == {"vault_key": "k"}
+
+
+def test_account_and_tools_follow_the_root_of_the_toolkit(tmp_path, collections):
+    plays = [{"hosts": "cpu", "vars": {"toolkit_root": "/srv/fleet"}, "roles": ["inference.fleet.toolkit"]}]
+    status, output, given = play(tmp_path, collections, plays, CPU)
+    assert status == 0, output
+    arguments = dict(given)
+    assert arguments["node_layout"] == {"root": "/srv/fleet"}
+    assert arguments["python_environment"]["path"] == "/srv/fleet/var/lib/inference-fleet/toolkit"
