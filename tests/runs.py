@@ -41,12 +41,12 @@ class Run:
         return self
 
 
-def play(playbook, inventory, *arguments, variables=None, environment=None, timeout=900):
-    """Run a playbook of the clone and print what it printed. variables are extra ones (-e)."""
+def play(playbook, inventory, *arguments, variables=None, environment=None, timeout=900, folder=CLONE):
+    """Run a playbook of the clone, in `folder`, and print what it printed. variables are extra ones (-e)."""
     started = time.monotonic()
     done = subprocess.run(
         [str(BIN / "ansible-playbook"), playbook, "-i", str(inventory), "-e", json.dumps(variables or {}), *arguments],
-        cwd=CLONE, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        cwd=folder, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False,
     )  # fmt: skip
     run = Run(done.returncode, done.stdout, time.monotonic() - started)

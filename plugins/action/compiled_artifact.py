@@ -38,8 +38,10 @@ class ActionModule(ActionBase):
             module_name="inference.fleet.compiled_artifact", module_args=arguments, task_vars=task_vars
         )
 
-    def _folder(self, path):
-        return os.path.abspath(self._loader.path_dwim(os.path.expanduser(path)))
+    @staticmethod
+    def _folder(path):
+        """A folder of the controller, below the working directory; beside the playbook is the installed collection."""
+        return os.path.abspath(os.path.expanduser(path))
 
     # ---- import
 

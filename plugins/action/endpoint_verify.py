@@ -12,6 +12,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
 from ansible_collections.inference.fleet.plugins.plugin_utils import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plain
+from ansible_collections.inference.fleet.plugins.plugin_utils.screen import show
 
 
 class ActionModule(ActionBase):
@@ -48,6 +49,7 @@ class ActionModule(ActionBase):
             else:
                 problems += _where(folder, host) if problems else []
         result["fleet_report"] = report.table(host, result["verdicts"])
+        show(result["fleet_report"])
         if problems:
             result.update(failed=True, msg="\n".join(problems))
         return result

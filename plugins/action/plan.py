@@ -19,6 +19,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import (
     plan_inventory,
     plan_table,
 )
+from ansible_collections.inference.fleet.plugins.plugin_utils.screen import show
 
 
 class ActionModule(ActionBase):
@@ -44,6 +45,7 @@ class ActionModule(ActionBase):
             result.update(self._write(os.path.expanduser(self._task.args["file"]), planned))
         if boolean(self._task.args.get("report", True)):
             result["fleet_report"] = [plan_table(planned), capacity_table(planned)]
+            show(result["fleet_report"])
         warnings = capacity_warnings(planned)
         if warnings:
             result["warnings"] = [*result.get("warnings", []), *warnings]

@@ -19,7 +19,8 @@ description:
   - A polling task whose result has C(progress), as M(inference.fleet.model_weights) has it, shows how far each host is
     and how long it will take. On a terminal that is a line for each host that is written again and again; elsewhere,
     and with C(-v), a line now and then, and one whenever a host begins something else.
-  - Use it with C(stdout_callback = inference.fleet.fleet) in ansible.cfg. Every playbook works without it as well.
+  - Use it with C(stdout_callback = inference.fleet.fleet) in ansible.cfg. Every playbook works without it as well; then
+    the tasks print their tables themselves, each host's for itself.
 options:
   progress_interval:
     description: Where no line can be written again, seconds between two lines on the progress of one host.
@@ -49,7 +50,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.tables import (
     gather,
     progress_line,
     render,
-    status_report,
     transfer_line,
 )
 
@@ -122,8 +122,6 @@ class CallbackModule(Default):
         """Keep the result's table for the end."""
         self._progress_ends(result, well=True)
         gather(self._reports, result.result.get("fleet_report"))
-        if result.task.resolved_action == "inference.fleet.engine_servers_info" and not result.task.register:
-            gather(self._reports, status_report(result.host.get_name(), result.result["servers"]))
         super().v2_runner_on_ok(result)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):

@@ -1,15 +1,19 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters on lists of plan entries and servers."""
+"""Filters on lists of plan entries and servers, and where their reports go."""
 
 from __future__ import annotations
 
 import math
+import os
+import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import split_reference
 from ansible_collections.inference.fleet.plugins.module_utils.container_images import DOCKER_HUB, mirrored
 from ansible_collections.inference.fleet.plugins.module_utils.entry import uses_nxdi
+
+COMMON_NAMES = ("hosts", "inventories", "inventory")
 
 
 def secret_names(servers):
@@ -66,6 +70,25 @@ def use_nxdi(servers):
     return any(uses_nxdi(entry["environment"]) for entry in servers)
 
 
+def reports_dir(sources):
+    """Where the reports of an inventory go by default: a folder named after it, below the working directory.
+
+    sources: what was given with -i: folders, files, lists of hosts. "reports/local" for inventories/local, for
+    inventories/local/hosts.yml and for local.yml; several are joined with "+".
+    """
+    names = []
+    for source in sources:
+        if "," in source:  # hosts, not a path
+            name = "-".join(part.strip() for part in source.split(",") if part.strip())
+        else:
+            folder, name = os.path.split(os.path.abspath(source))
+            name = os.path.splitext(name)[0]
+            if name in COMMON_NAMES:  # every inventory has one; its folder tells them apart
+                name = os.path.basename(folder)
+        names.append(re.sub(r"[^\w.-]", "-", name).strip(".") or "inventory")
+    return os.path.join("reports", "+".join(dict.fromkeys(names))[:100] or "inventory")
+
+
 class FilterModule:
     """Filters of inference.fleet."""
 
@@ -78,6 +101,7 @@ class FilterModule:
             "poll_delay": poll_delay,
             "poll_retries": poll_retries,
             "registries": registries,
+            "reports_dir": reports_dir,
             "secret_names": secret_names,
             "use_nxdi": use_nxdi,
         }

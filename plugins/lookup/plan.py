@@ -31,6 +31,12 @@ options:
         unless C(fleet_capacity) is V(warn). Otherwise it is planned like any other, so that it can be stopped too.
     type: bool
     default: false
+  required:
+    description:
+      - Whether a host in the group of a platform or an engine, which should have servers, needs a C(fleet_recipe).
+        Otherwise it has no planned servers, with a warning, so that what runs there can be looked at and stopped.
+    type: bool
+    default: true
 """
 
 EXAMPLES = r"""
@@ -52,8 +58,9 @@ _raw:
 
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
+from ansible.utils.display import Display
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plan_inventory
+from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plan_inventory, without_recipe
 
 
 class LookupModule(LookupBase):
@@ -67,8 +74,13 @@ class LookupModule(LookupBase):
         if unknown:
             raise AnsibleLookupError("'%s' is no host of the inventory." % unknown[0])
         try:
-            planned = plan_inventory(hosts, variables, self.get_option("deploys"))
+            planned = plan_inventory(hosts, variables, self.get_option("deploys"), self.get_option("required"))
         except FleetError as error:
             raise AnsibleLookupError(error.message) from error
+        for host in hosts:
+            if planned[host]["deployment"] is None:
+                lacking = without_recipe(variables["hostvars"][host], variables["hostvars"][host]["group_names"])
+                if lacking:
+                    Display().warning("%s: %s" % (host, lacking))
         field = self.get_option("field")
         return [planned[host][field] for host in hosts]

@@ -11,6 +11,7 @@ version_added: 0.1.0
 description:
   - Returns every server of the plan and every other one that is deployed or runs on the node, what it does, how it
     differs from the plan, its memory, and the end of its log. It changes nothing.
+  - An action plugin of the same name shows them as a table where the task registers nothing.
 options:
   log_lines:
     description: How many of the last lines of each log are returned. The values of its secrets are masked.
@@ -57,6 +58,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+fleet_report:
+  description: The servers as a table.
+  returned: success, where the task has no C(register)
+  type: dict
+  sample: {"title": "Status", "columns": ["host", "server"], "rows": [["node1", "server-0"]]}
 servers:
   description: One element for each server, the plan's first.
   returned: success

@@ -12,7 +12,8 @@ description:
   - Makes the list of servers of every host from its recipe (the variable C(fleet_recipe)), its overrides and its
     declared hardware. It runs on the controller; no node is contacted and no facts are read, so hosts that are down are
     planned too.
-  - All mistakes of the fleet are told in one error.
+  - All mistakes of the fleet are told in one error. A host in the group of a platform or an engine without
+    C(fleet_recipe) is one of them; other hosts without it have no servers.
   - Weights and KV cache of each server are counted against the memory of its devices. What cannot run is an error, what
     may not fit is a warning. The variable C(fleet_capacity), V(refuse) by default, makes a warning of such an error for
     the hosts where it is V(warn).
@@ -25,7 +26,9 @@ options:
     description: A path on the controller where the plan is also written, as JSON, a list of entries for each host.
     type: path
   report:
-    description: Whether the plan and its capacity are printed as tables at the end of the run.
+    description:
+      - Whether the plan and its capacity are printed as tables. The callback P(inference.fleet.fleet#callback) does it
+        at the end of the run; without it they come at once.
     type: bool
     default: true
 attributes:
@@ -73,7 +76,7 @@ plan:
           tokens: 65536
           requests: 32
 fleet_report:
-  description: The plan and its capacity as tables, which the callback prints.
+  description: The plan and its capacity as tables.
   returned: success
   type: list
   elements: dict

@@ -26,11 +26,22 @@ ENGINE_GROUPS = ("vllm", "trtllm", "dynamo")
 CAPACITY = ("refuse", "warn")  # fleet_capacity: what is done about servers that cannot fit
 # Shared variables of the collection; those of roles carry the role's name instead.
 KNOWN = (
+    "fleet_artifact_dir",
+    "fleet_artifact_force",
+    "fleet_artifact_remote",
+    "fleet_artifact_source",
     "fleet_bind_address",
     "fleet_ca_bundle",
     "fleet_capacity",
     "fleet_container_engine",
+    "fleet_deployment",
     "fleet_hardware",
+    "fleet_hf_endpoint",
+    "fleet_hf_token",
+    "fleet_log_lines",
+    "fleet_log_server",
+    "fleet_modelscope_endpoint",
+    "fleet_modelscope_token",
     "fleet_override",
     "fleet_pip_index_url",
     "fleet_plan_file",
@@ -45,6 +56,7 @@ KNOWN = (
     "fleet_reports_dir",
     "fleet_root",
     "fleet_serial",
+    "fleet_servers",
     "fleet_verify",
 )
 
@@ -109,15 +121,41 @@ def check_names(variables):
                 raise FleetError("variable %s is unknown; did you mean %s?" % (name, close[0]))
 
 
-def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False):
-    """(entries, deployment, capacity) of one host; ([], None, []) where no fleet_recipe is set. Raises FleetError.
+def without_recipe(names, groups):
+    """What is wrong with a host that has no fleet_recipe; "" where its groups do not say that it has servers.
+
+    names: of the host's variables. groups: names of the host's groups.
+    """
+    ours = [group for group in (*PLATFORM_GROUPS, *ENGINE_GROUPS) if group in groups]
+    if not ours:
+        return ""
+    unset = ["fleet_recipe", *(["fleet_hardware"] if "fleet_hardware" not in names else [])]
+    return (
+        "%s not set, but the host is in %s, so it should have servers; write %s into the inventory, for example into "
+        "group_vars/%s.yml (recipes: %s), or take the host out of there."
+        % (
+            " and ".join(unset) + (" are" if len(unset) > 1 else " is"),
+            ("groups " if len(ours) > 1 else "group ") + " and ".join("'%s'" % group for group in ours),
+            "them" if len(unset) > 1 else "it",
+            ours[0],
+            ", ".join(recipes.available([recipes.OWN_RECIPES])),
+        )
+    )
+
+
+def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, required=True):
+    """(entries, deployment, capacity) of one host; ([], None, []) where it has no fleet_recipe. Raises FleetError.
 
     variables: HostVariables. groups: names of the host's groups. inventory_sources: paths given with -i. deploys:
-    whether servers that cannot fit are a mistake; who stops them, or reads their logs, need not care.
+    whether servers that cannot fit are a mistake; who stops them, or reads their logs, need not care. required: whether
+    a host of a platform or an engine needs a fleet_recipe; who stops what runs there does not.
     """
     check_names(variables)
     name = variables.get("fleet_recipe")
     if name is None:
+        lacking = without_recipe(variables.names, groups) if required else ""
+        if lacking:
+            raise FleetError(lacking)
         return [], None, []
     path = recipes.find_recipe(name, recipe_paths(variables, inventory_sources))
     layers = [(key, variables.get(key)) for key in overrides.override_names(variables.names)]
@@ -174,18 +212,18 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False):
         raise FleetError("%s%s: %s" % (label, " with " + ", ".join(used) if used else "", error.message)) from error
 
 
-def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=False):
+def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=False, required=True):
     """{host: {"servers": entries, "deployment": resolved recipe or None, "capacity": […]}} for all ``hosts``, in order.
 
     capacity: whether each server fits into the memory of its devices, see capacity.check.
-    variables_of(host) -> mapping, groups_of(host) -> names. deploys: see plan_one. One FleetError tells every mistake
-    of the fleet, equal ones of several hosts once.
+    variables_of(host) -> mapping, groups_of(host) -> names. deploys, required: see plan_one. One FleetError tells
+    every mistake of the fleet, equal ones of several hosts once.
     """
     planned, mistakes = {}, {}
     for host in hosts:
         try:
             entries, deployment, fits = plan_one(
-                host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources, deploys
+                host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources, deploys, required
             )
         except FleetError as error:
             mistakes.setdefault(error.message, []).append(host)
@@ -200,7 +238,7 @@ def _hosts_text(hosts):
     return ", ".join(hosts[:3]) + (" and %d more" % (len(hosts) - 3) if len(hosts) > 3 else "")
 
 
-def plan_inventory(hosts, variables, deploys=False):
+def plan_inventory(hosts, variables, deploys=False, required=True):
     """plan_fleet of inventory hosts, read from the variables that ansible gives a task (hostvars and the sources)."""
     hostvars = variables["hostvars"]
     return plan_fleet(
@@ -209,6 +247,7 @@ def plan_inventory(hosts, variables, deploys=False):
         lambda host: hostvars[host]["group_names"],
         [str(source) for source in variables.get("ansible_inventory_sources") or []],
         deploys,
+        required,
     )
 
 

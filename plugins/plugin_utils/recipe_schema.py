@@ -9,6 +9,7 @@ import difflib
 import functools
 import json
 import os
+import sys
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 
@@ -20,6 +21,7 @@ else:
     HAS_JSONSCHEMA = True
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+REQUIREMENT = "jsonschema>=4.23,<5"
 SCHEMA_PATH = os.path.join(COLLECTION, "recipes", "recipe.schema.json")
 TYPE_NAMES = {
     "string": "a text",
@@ -45,8 +47,8 @@ def recipe_schema():
 def _validator():
     if not HAS_JSONSCHEMA:
         raise FleetError(
-            "The Python package jsonschema is missing on the controller; install this collection's requirements "
-            "(`make .venv`, or pip install 'jsonschema>=4.18,<5')."
+            "The Python package jsonschema is missing on the controller; install it for Ansible's Python: "
+            "%s -m pip install '%s'." % (sys.executable, REQUIREMENT)
         )
     return jsonschema.Draft202012Validator(recipe_schema())
 

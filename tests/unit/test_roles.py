@@ -87,13 +87,57 @@ def test_the_five_files_are_there(role):
     assert [name for name in FILES if not (role / name).is_file()] == []
 
 
+def is_template(value):
+    """Whether a default is a template, or has one in it."""
+    if isinstance(value, dict):
+        return any(map(is_template, [*value, *value.values()]))
+    if isinstance(value, list):
+        return any(map(is_template, value))
+    return isinstance(value, str) and ("{{" in value or "{%" in value)
+
+
+def spec_mistakes(options, defaults):
+    """What is wrong between a role's documented options and its defaults, as texts."""
+    # What the caller must give has no default.
+    optional = {name for name, option in options.items() if not option.get("required")}
+    found = ["%s is documented or has a default, not both" % name for name in sorted(optional ^ set(defaults))]
+    for name, option in options.items():
+        if name not in optional and "default" in option:
+            found.append("%s is required and has a default" % name)
+        if name not in optional or name not in defaults:
+            continue
+        # Ansible works out all defaults of the spec, also those of variables that the caller gives.
+        if is_template(defaults[name]):
+            found += ["%s has its template in the spec" % name] if "default" in option else []
+        elif "default" not in option or option["default"] != defaults[name]:
+            found.append("%s has another default in the spec" % name)
+    return found
+
+
 @every_role
 def test_documented_options_equal_the_defaults(role):
-    options = options_of(role)
-    # What the caller must give has no default.
-    documented = {name: option.get("default") for name, option in options.items() if not option.get("required")}
-    assert documented == (load(role / "defaults/main.yml") or {})
-    assert [name for name, option in options.items() if option.get("required") and "default" in option] == []
+    assert spec_mistakes(options_of(role), load(role / "defaults/main.yml") or {}) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "default", "found"),
+    [
+        ({"default": []}, [], []),
+        ({}, "{{ x }}", []),
+        ({}, [{"a": "b {% if c %}"}], []),
+        ({"default": "{{ x }}"}, "{{ x }}", ["a has its template in the spec"]),
+        ({"default": []}, ["{{ x }}"], ["a has its template in the spec"]),
+        ({}, None, ["a has another default in the spec"]),
+        ({}, 1, ["a has another default in the spec"]),
+        ({"default": 2}, 1, ["a has another default in the spec"]),
+        ({"default": 1}, ..., ["a is documented or has a default, not both"]),
+        ({"required": True}, ..., []),
+        ({"required": True}, 1, ["a is documented or has a default, not both"]),
+        ({"required": True, "default": 1}, ..., ["a is required and has a default"]),
+    ],
+)
+def test_the_rules_for_defaults_find_what_breaks_them(option, default, found):
+    assert spec_mistakes({"a": option}, {} if default is ... else {"a": default}) == found
 
 
 @every_role

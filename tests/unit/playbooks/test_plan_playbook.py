@@ -134,6 +134,16 @@ def test_capacity_is_a_table_and_what_may_not_fit_a_warning():
     assert words.count(warning) == 1
 
 
+@pytest.mark.parametrize("playbook", ["plan", "status"])
+@pytest.mark.parametrize("callback", ["ansible.builtin.default", "inference.fleet.fleet"])
+def test_the_table_is_shown_by_every_callback(tmp_path, playbook, callback):
+    environment = {"FLEET_ROOT": str(tmp_path), "ANSIBLE_STDOUT_CALLBACK": callback}
+    status, output, _seconds = play("-i", "inventories/local", playbook=playbook, env=environment)
+    assert status == 0, output
+    assert output.count("\n%s **" % playbook.upper()) == 1
+    assert output.count("\nlocalhost  server-1  ") == 1
+
+
 TOO_LARGE = {"fleet_override": {"arguments": {"max-model-len": 131072, "kv-cache-memory-bytes": "32M"}}}
 
 
@@ -193,3 +203,36 @@ def test_hardware_from_facts_is_an_error_naming_the_variable(hundred):
     assert status != 0
     assert "node1: variable fleet_hardware cannot be worked out for the plan: " in output
     assert "The plan touches no node and reads no facts; write the value into the inventory." in output
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A host of the CPU platform about which the inventory says nothing else."""
+    variables = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    inventory = {"cpu": {"hosts": {"node-1": {**variables, "fleet_root": str(tmp_path / "root")}}}}
+    (tmp_path / "hosts.json").write_text(json.dumps(inventory))
+    return tmp_path / "hosts.json"
+
+
+LACKING = (
+    "node-1: fleet_recipe and fleet_hardware are not set, but the host is in group 'cpu', so it should have servers; "
+    "write them into the inventory, for example into group_vars/cpu.yml (recipes: cpu-tiny, trn3-eagle3, "
+    "trn3-start-script, trn3-vllm-neuron), or take the host out of there."
+)
+
+
+@pytest.mark.parametrize("playbook", ["plan", "site", "prepare", "weights", "serve", "verify"])
+def test_a_host_of_a_platform_needs_a_recipe(bare, tmp_path, playbook):
+    reports = "fleet_reports_dir=%s" % (tmp_path / "reports")
+    status, output, _seconds = play("-i", bare, "-e", reports, playbook=playbook)
+    assert status != 0
+    assert LACKING in " ".join(output.split())
+    assert "is undefined" not in output
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("playbook", ["status", "logs", "stop"])
+def test_what_runs_without_a_recipe_can_be_looked_at_and_stopped(bare, playbook):
+    status, output, _seconds = play("-i", bare, playbook=playbook)
+    assert status == 0, output
+    assert " ".join(output.split()).count("[WARNING]: " + LACKING) == 1

@@ -36,8 +36,8 @@ class Fleet:
             for number, port in enumerate(ports, 1)
         }
 
-    def play(self, *arguments, playbook="playbooks/verify.yml", broken=()):
-        """Run the playbook; `broken` names hosts that nothing can be run on."""
+    def play(self, *arguments, playbook="playbooks/verify.yml", broken=(), **options):
+        """Run the playbook; `broken` names hosts that nothing can be run on. options: of play()."""
         hosts = {name: {**one, **(NO_NODE if name in broken else {})} for name, one in self.hosts.items()}
         inventory = self.folder / "hosts.yml"
         # a host of no platform that sees the variables of another, as those of the group all
@@ -47,8 +47,8 @@ class Fleet:
             "bastions": {"hosts": {"b1": hosts["n1"]}},
         }
         inventory.write_text(yaml.safe_dump(groups))
-        variables = {"fleet_reports_dir": str(self.reports), "fleet_verify": "quick"}
-        return play(playbook, inventory, *arguments, variables=variables, timeout=120)
+        options.setdefault("variables", {"fleet_reports_dir": str(self.reports), "fleet_verify": "quick"})
+        return play(playbook, inventory, *arguments, timeout=120, **options)
 
     @property
     def verdict(self):
@@ -108,6 +108,23 @@ def test_a_run_in_which_every_host_fails_before_it_is_asked_is_told_as_well(tmp_
     fleet.play("--tags", "preflight", playbook="playbooks/site.yml", broken=["n1"]).failed()
     fleet.play(playbook="playbooks/preflight.yml", broken=["n1"]).failed()
     assert not (fleet.reports / "verdict.json").exists()
+
+
+def test_the_reports_of_each_inventory_are_where_the_run_was_started(tmp_path):
+    """Not in the installed collection, which goes with them when it is installed again."""
+    reports = tmp_path / "reports"
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        Fleet(tmp_path / name, 18001).play(
+            playbook="inference.fleet.site", broken=["n1"], folder=tmp_path, variables={}
+        ).failed()
+        assert [path.name for path in sorted(reports.iterdir())] == ["one", "two"][: 1 + (name == "two")]
+        assert json.loads((reports / name / "verdict.json").read_text())["ok"] is None
+    with ScriptedEngine(model="gpt-oss-small") as engine:
+        two = Fleet(tmp_path / "two", engine.port)
+        two.play(playbook="inference.fleet.verify", folder=tmp_path, variables={"fleet_verify": "quick"}).ok()
+    assert json.loads((reports / "one" / "verdict.json").read_text())["ok"] is None
+    assert json.loads((reports / "two" / "verdict.json").read_text())["ok"] is True
 
 
 def test_servers_that_never_become_ready_fail_the_play(tmp_path):

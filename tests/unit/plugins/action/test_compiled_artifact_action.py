@@ -45,7 +45,7 @@ class Node:
         shell = SimpleNamespace(tmpdir=str(self.tmp), join_path=os.path.join)
         connection = SimpleNamespace(transport="ssh", _shell=shell, fetch_file=self.fetch)
         task = SimpleNamespace(args=arguments, async_val=0, check_mode=check_mode, action="compiled_artifact")
-        loader = SimpleNamespace(path_dwim=lambda path: path)
+        loader = SimpleNamespace(path_dwim=lambda path: os.path.join("/playbooks", path))
         monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
         monkeypatch.setattr(action.ActionModule, "_execute_module", self.execute)
         monkeypatch.setattr(action.ActionModule, "_transfer_file", lambda _self, *pair: self.transfer(*pair))
@@ -94,6 +94,15 @@ def test_an_archive_that_is_there_is_not_made_again(monkeypatch, tmp_path, archi
     servers = [server(tmp_path / "three")]
     node = Node(monkeypatch, tmp_path / "three", state="exported", servers=servers, destination=str(archives))
     assert node.run()["changed"] is False
+    assert node.asked == []
+
+
+def test_a_relative_folder_is_below_the_working_directory(monkeypatch, tmp_path, archives):
+    """The playbook's folder may be the installed collection."""
+    monkeypatch.chdir(tmp_path)
+    servers = [server(tmp_path / "three")]
+    node = Node(monkeypatch, tmp_path / "three", state="exported", servers=servers, destination="archives")
+    assert node.run()["archives"][0]["path"] == str(archives / (KEY + ".tar"))
     assert node.asked == []
 
 

@@ -63,3 +63,25 @@ def test_registries_that_are_asked(mirror, hosts):
 def test_a_mirror_that_is_a_url_has_no_host():
     with pytest.raises(FleetError, match=r"^fleet_registry_mirror is 'https://mirror\.example'; allowed: "):
         servers.registries([{"image": "redis"}], "https://mirror.example")
+
+
+@pytest.mark.parametrize(
+    ("sources", "folder"),
+    [
+        (["/a/inventories/local"], "reports/local"),
+        (["/a/inventories/local/"], "reports/local"),
+        (["/a/inventories/local/hosts.yml"], "reports/local"),
+        (["/etc/ansible/hosts"], "reports/ansible"),
+        (["/a/site-1/inventory"], "reports/site-1"),
+        (["/a/trn3.prod.yml"], "reports/trn3.prod"),
+        (["/a/local", "/b/more nodes.yml", "/c/local"], "reports/local+more-nodes"),
+        (["localhost,"], "reports/localhost"),
+        (["n1, [fe80::1]:22,../n2"], "reports/n1--fe80--1--22-..-n2"),
+        (["..,"], "reports/inventory"),
+        (["/hosts"], "reports/inventory"),
+        (["/a/" + "x" * 120], "reports/" + "x" * 100),
+        ([], "reports/inventory"),
+    ],
+)
+def test_each_inventory_has_its_reports(sources, folder):
+    assert servers.reports_dir(sources) == folder

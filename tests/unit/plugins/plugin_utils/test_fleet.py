@@ -3,6 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import pathlib
+import re
+
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils import fleet
@@ -35,8 +38,36 @@ def message_of(variables, **kwargs):
     return caught.value.message
 
 
-def test_a_host_without_recipe_has_no_servers():
-    assert plan_of({"x": 1})["node1"] == {"servers": [], "deployment": None, "capacity": []}
+def test_a_host_of_no_platform_and_no_engine_has_no_servers():
+    assert plan_of({"x": 1}, groups=("bastions",))["node1"] == {"servers": [], "deployment": None, "capacity": []}
+
+
+RECIPES = "cpu-tiny, trn3-eagle3, trn3-start-script, trn3-vllm-neuron"
+
+
+@pytest.mark.parametrize(
+    ("variables", "groups", "message"),
+    [
+        (
+            {},
+            ("all", "vllm", "cpu"),
+            "node1: fleet_recipe and fleet_hardware are not set, but the host is in groups 'cpu' and 'vllm', so it "
+            "should have servers; write them into the inventory, for example into group_vars/cpu.yml (recipes: %s), or "
+            "take the host out of there." % RECIPES,
+        ),
+        (
+            {"fleet_hardware": LOCAL["fleet_hardware"], "fleet_recipe": None},
+            ("dynamo",),
+            "node1: fleet_recipe is not set, but the host is in group 'dynamo', so it should have servers; write it "
+            "into the inventory, for example into group_vars/dynamo.yml (recipes: %s), or take the host out of there."
+            % RECIPES,
+        ),
+    ],
+)
+def test_a_host_of_a_platform_or_an_engine_needs_a_recipe(variables, groups, message):
+    assert message_of(variables, groups=groups) == message
+    lenient = fleet.plan_fleet(["node1"], lambda host: variables, lambda host: groups, required=False)
+    assert lenient["node1"] == {"servers": [], "deployment": None, "capacity": []}
 
 
 def test_only_the_needed_variables_are_read():
@@ -96,6 +127,23 @@ def test_a_mirror_of_registries_is_read_for_containers_alone():
         "https:// or a user, where HOST has a dot or a port and PREFIX is in small letters, such as "
         "registry.example.org:5000/hub. A registry without TLS is named in container_engine_insecure_registries."
     )
+
+
+def test_every_variable_of_the_collection_is_guarded_against_slips():
+    """Names in what is installed; the words that only look like them stand here."""
+    root = pathlib.Path(fleet.__file__).resolve().parents[2]
+    paths = [path for folder in ("playbooks", "plugins", "roles") for path in (root / folder).rglob("*")]
+    text = "".join(path.read_text(encoding="utf-8") for path in paths if path.suffix in (".md", ".py", ".yml"))
+    names = {name for name in re.findall(r"\bfleet_[a-z0-9_]+", text) if not name.startswith("fleet_override_")}
+    names -= {"fleet_report", "fleet_planned"}  # a key of results; what an example registers
+    assert sorted(names) == list(fleet.KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"), [("fleet_artifact_sources", "fleet_artifact_source"), ("fleet_hf_tokens", "fleet_hf_token")]
+)
+def test_a_slip_in_a_name_is_told(slip, meant):
+    assert message_of({**LOCAL, slip: "x"}) == "node1: variable %s is unknown; did you mean %s?" % (slip, meant)
 
 
 def test_wrong_group_is_named():

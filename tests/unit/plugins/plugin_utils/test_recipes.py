@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 import yaml
@@ -48,6 +49,17 @@ def test_schema_itself_is_valid():
     import jsonschema
 
     jsonschema.Draft202012Validator.check_schema(recipe_schema.recipe_schema())
+
+
+def test_a_missing_jsonschema_is_named_with_the_command_that_brings_it(monkeypatch):
+    monkeypatch.setattr(recipe_schema, "HAS_JSONSCHEMA", False)
+    monkeypatch.setattr(recipe_schema, "_validator", recipe_schema._validator.__wrapped__)
+    with pytest.raises(FleetError) as caught:
+        recipe_schema.problems({})
+    assert caught.value.message == (
+        "The Python package jsonschema is missing on the controller; install it for Ansible's Python: "
+        "%s -m pip install 'jsonschema>=4.23,<5'." % sys.executable
+    )
 
 
 def test_every_key_of_the_schema_is_described():

@@ -1,0 +1,127 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The examples of the roles' READMEs, played as they stand, with modules that only say what they were given."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+PLAYBOOK = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
+EXAMPLES = {
+    path.parent.name: re.findall(r"```yaml\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    for path in sorted((ROOT / "roles").glob("*/README.md"))
+}
+# An answer that every role goes on with.
+MODULE = """#!/usr/bin/python
+# WANT_JSON
+import json, sys
+with open(sys.argv[1]) as stream:
+    given = {key: value for key, value in json.load(stream).items() if not key.startswith("_ansible_")}
+with open(%r, "a") as stream:
+    stream.write(json.dumps([%r, given]) + "\\n")
+print(json.dumps({"changed": False, "answering": True, "must_reboot": False, "finished": True}))
+"""
+# A host for each platform, and one whose servers run in containers.
+COMMON = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+CPU = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}, **COMMON}
+NEURON = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": {"accelerator": "trainium3", "count": 16}, **COMMON}
+CONTAINERS = {"fleet_recipe": "node-container", "fleet_recipe_paths": [str(ROOT / "tests/nodes/recipes")]}
+SECRET = {
+    "fleet_override_secret": {"secrets": {"ENGINE_KEY": "vault_key"}},
+    "vault_key": "k",
+    "vault_registry_password": "p",
+}
+
+
+@pytest.fixture
+def collections(tmp_path):
+    """The collection, its modules and the actions that need them replaced."""
+    fleet = tmp_path / "collections" / "ansible_collections" / "inference" / "fleet"
+    (fleet / "plugins" / "action").mkdir(parents=True)
+    (fleet / "plugins" / "modules").mkdir()
+    for name in ("galaxy.yml", "meta", "recipes", "roles"):
+        (fleet / name).symlink_to(ROOT / name)
+    for name in ("filter", "lookup", "module_utils", "plugin_utils"):
+        (fleet / "plugins" / name).symlink_to(ROOT / "plugins" / name)
+    for path in (ROOT / "plugins" / "modules").glob("*.py"):
+        (fleet / "plugins" / "modules" / path.name).write_text(MODULE % (str(tmp_path / "given"), path.stem))
+    return tmp_path / "collections"
+
+
+def play(folder, collections, plays, host):
+    """(status, screen, [(module, arguments)]) of plays of an example, on one host of their groups."""
+    groups = {play["hosts"]: {"hosts": {"node-1": {**host, **SECRET}}} for play in plays}
+    (folder / "hosts.json").write_text(json.dumps(groups))
+    # Root is not needed to be told what a module was given.
+    (folder / "play.yml").write_text(
+        yaml.safe_dump([{"gather_facts": False, **play, "become": False} for play in plays])
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHONPATH"))}
+    environment.update(
+        ANSIBLE_COLLECTIONS_PATH=str(collections), ANSIBLE_HOME=str(folder / "home"), ANSIBLE_NOCOLOR="1"
+    )
+    done = subprocess.run(
+        [PLAYBOOK, "-i", "hosts.json", "play.yml"],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    given = folder / "given"
+    lines = given.read_text().splitlines() if given.exists() else []
+    return done.returncode, done.stdout + done.stderr, [tuple(json.loads(line)) for line in lines]
+
+
+def modules_of(role):
+    """The collection's modules that the role's tasks name."""
+    tasks = "".join(path.read_text() for path in (ROOT / "roles" / role / "tasks").glob("*.yml"))
+    return set(re.findall(r"^ +inference\.fleet\.([a-z_]+):", tasks, re.MULTILINE))
+
+
+def test_every_role_has_an_example():
+    assert [role for role, examples in EXAMPLES.items() if not examples] == []
+
+
+@pytest.mark.parametrize("role", EXAMPLES)
+def test_the_examples_of_the_readme_work(tmp_path, collections, role):
+    plays = [play for example in EXAMPLES[role] for play in yaml.safe_load(example)]
+    host = {"neuron": NEURON, "container_engine": {**CPU, **CONTAINERS}}.get(role, CPU)
+    status, output, given = play(tmp_path, collections, plays, host)
+    assert status == 0, output
+    # Waiting for servers that answer already is left out.
+    assert {module for module, _arguments in given} >= modules_of(role) - {"engine_ready"}
+
+
+@pytest.mark.parametrize(
+    ("role", "host", "variable", "module"),
+    [
+        ("serve", CPU, "serve_servers", "engine_servers"),
+        ("verify", CPU, "verify_servers", "endpoint_verify"),
+        ("neuron", NEURON, "neuron_servers", "neuron_packages"),
+    ],
+)
+def test_a_role_takes_its_servers_by_its_own_variable_alone(tmp_path, collections, role, host, variable, module):
+    servers = {variable: "{{ lookup('inference.fleet.plan') }}"}
+    plays = [{"hosts": "vllm", "vars": servers, "roles": ["inference.fleet." + role]}]
+    status, output, given = play(tmp_path, collections, plays, host)
+    assert status == 0, output
+    arguments = dict(given)[module]
+    assert arguments["servers"][0]["name"] == "server-0"
+    if role == "serve":
+        assert arguments["secrets"] == {"vault_key": "k"}
+
+
+def test_account_and_tools_follow_the_root_of_the_toolkit(tmp_path, collections):
+    plays = [{"hosts": "cpu", "vars": {"toolkit_root": "/srv/fleet"}, "roles": ["inference.fleet.toolkit"]}]
+    status, output, given = play(tmp_path, collections, plays, CPU)
+    assert status == 0, output
+    arguments = dict(given)
+    assert arguments["node_layout"] == {"root": "/srv/fleet"}
+    assert arguments["python_environment"]["path"] == "/srv/fleet/var/lib/inference-fleet/toolkit"
