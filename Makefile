@@ -6,7 +6,7 @@ SCENARIO ?=
 NODES ?= 10
 BIN := .venv/bin
 
-.PHONY: demo demo-stop test lint speed sanity unit e2e nodes nodes-test molecule fleet node node-stop soak bench-weights clean
+.PHONY: demo demo-stop test lint sanity unit e2e nodes nodes-test molecule fleet node node-stop soak bench-weights clean
 
 # Two verified gpt-oss servers on this machine. ARGS='-e …' goes to ansible-playbook.
 demo: .venv
@@ -21,8 +21,8 @@ demo-stop: .venv
 .venv/.ready: pyproject.toml tools/make_venv.py
 	$(PYTHON) tools/make_venv.py
 
-# Everything that CI runs: what is quick or measured first and alone, then what needs test nodes beside what does not.
-test: lint speed
+# Everything that CI runs: what is quick first, then what needs test nodes beside what does not.
+test: lint
 	$(BIN)/python tools/checks.py nodes=nodes,molecule here=sanity,unit,e2e
 
 lint: .venv
@@ -34,10 +34,6 @@ lint: .venv
 
 sanity: .venv
 	$(BIN)/python tools/sanity.py
-
-# Seconds that are promised, measured while nothing else runs.
-speed: .venv
-	$(BIN)/python tools/run.py pytest tests/unit/playbooks -m alone
 
 unit: .venv
 	$(BIN)/python tools/run.py pytest tests/unit

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -20,11 +21,16 @@ BIN = Path(sys.executable).parent
 
 @dataclasses.dataclass
 class Run:
-    """What a playbook did: exit status, screen, seconds, and the recap's counts summed over the hosts."""
+    """What a playbook did: exit status, screen, seconds, and the recap's counts summed over the hosts.
+
+    processor_s: seconds of processors that it took, whatever else the machine did; of modules that ran here too, not of
+    what outlives them.
+    """
 
     status: int
     output: str
     seconds: float
+    processor_s: float
 
     def count(self, word):
         return sum(int(number) for number in re.findall(r"\b%s=(\d+)" % word, self.output))
@@ -43,16 +49,22 @@ class Run:
 
 def play(playbook, inventory, *arguments, variables=None, environment=None, timeout=900, folder=CLONE):
     """Run a playbook of the clone, in `folder`, and print what it printed. variables are extra ones (-e)."""
-    started = time.monotonic()
+    started, before = time.monotonic(), processor_seconds()
     done = subprocess.run(
         [str(BIN / "ansible-playbook"), playbook, "-i", str(inventory), "-e", json.dumps(variables or {}), *arguments],
         cwd=folder, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False,
     )  # fmt: skip
-    run = Run(done.returncode, done.stdout, time.monotonic() - started)
+    run = Run(done.returncode, done.stdout, time.monotonic() - started, processor_seconds() - before)
     print(run.output)
-    print("%s: %.1f s" % (playbook, run.seconds))
+    print("%s: %.1f s, %.1f s of processors" % (playbook, run.seconds, run.processor_s))
     return run
+
+
+def processor_seconds():
+    """Seconds of processors that the children of this process took which have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def wait_for(condition, seconds, what):

@@ -47,7 +47,7 @@ PLATFORMS = ROOT / "tests" / "nodes" / "platforms"
 DOCKERFILE = ROOT / "tests" / "nodes" / "Dockerfile"
 SHARED = "/opt/shared"  # where nodes see what this machine lends them, read-only
 KEEP = "FLEET_NODES_KEEP_ENGINE"  # set: a Docker engine that was started here is left for the next scenario
-BOOT_S = 60
+BOOT_S = 180  # of a machine that does other work too
 SHARES_OF_CPU = 8192  # of the nodes together, where a process outside has 1024
 
 
@@ -205,7 +205,8 @@ def ensure_packages(programs):
     say("installing " + " ".join(missing))
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update"], ["install", "--yes", "--no-install-recommends", *missing, "iptables"]):
-        done = subprocess.run(["apt-get", "-q", *command], env=environment, capture_output=True, text=True, check=False)
+        argv = ["apt-get", "-q", "-o", "Acquire::Retries=3", *command]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise Unavailable("apt-get %s failed: %s" % (command[0], done.stderr.strip()[-500:]))
 
@@ -351,12 +352,15 @@ def build_base():
     ensure_packages({"debootstrap": "debootstrap"})
     began = time.monotonic()
     tree, archive = CACHE / "rootfs", CACHE / "rootfs.tar"
-    shutil.rmtree(tree, ignore_errors=True)
     with open(CACHE / "debootstrap.log", "wb") as log:
-        done = subprocess.run(
-            ["debootstrap", "--variant=minbase", "--include=" + ",".join(PACKAGES), SUITE, str(tree)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False,
-        )  # fmt: skip
+        for _attempt in range(2):  # a mirror may falter
+            shutil.rmtree(tree, ignore_errors=True)
+            done = subprocess.run(
+                ["debootstrap", "--variant=minbase", "--include=" + ",".join(PACKAGES), SUITE, str(tree)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False,
+            )  # fmt: skip
+            if not done.returncode:
+                break
     if done.returncode:
         raise Unavailable("debootstrap failed; see %s." % log.name)
     for path in (tree / "var/cache/apt/archives").glob("*.deb"):

@@ -21,9 +21,12 @@ import signal
 import subprocess
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils import files
+from ansible_collections.inference.fleet.plugins.module_utils import files, guard, processes
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
 
+TERM_S = 5.0
+KILL_S = 60.0  # for one that waits in the kernel, as for a disk of the network
 FRESH_S = 120  # a failure counts for so long; later its cause may be gone
 
 
@@ -49,10 +52,13 @@ class DetachedJob:
     def alive(self):
         """Whether a process of the job is at work."""
         try:
-            with open(self.path("lock"), "r+b") as stream:
-                return not locked(stream)
+            with open(self.path("lock"), "rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others look as well
         except FileNotFoundError:
             return False
+        except BlockingIOError:
+            return True
+        return False
 
     def request(self):
         """What the job was started with, {} where there is none."""
@@ -97,12 +103,15 @@ class DetachedJob:
         return (files.read_text(self.path("pid")) or "?").strip()
 
     def stop(self):
-        """End its processes: one of them holds the lock, so the group is its own."""
-        self._signal(signal.SIGTERM)
-        if not self.gone(5):
-            self._signal(signal.SIGKILL)
-            while not self.gone(5):
-                pass
+        """End its processes. Raises FleetError where they cannot be ended."""
+        for number, seconds in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
+            self._signal(number)
+            if self.gone(seconds):
+                return
+        raise FleetError(
+            "The job of process %s cannot be ended: something still holds %s locked. End what does (`fuser -v %s` "
+            "shows it) and run again." % (self.pid(), self.path("lock"), self.path("lock"))
+        )
 
     def gone(self, seconds):
         """Wait so long for its end; whether it has come."""
@@ -114,8 +123,12 @@ class DetachedJob:
         return True
 
     def _signal(self, number):
+        """Send it to the group of the first process, if that is still the job's: the number may be another's by now."""
+        lock = os.path.realpath(self.path("lock"))
         with contextlib.suppress(ProcessLookupError, ValueError):
-            os.killpg(int(self.pid()), number)
+            group = int(self.pid())
+            if any(lock in processes.open_files(pid) for pid in guard.process_table() if _group(pid) == group):
+                os.killpg(group, number)
 
     def log(self):
         """What it printed."""
@@ -124,6 +137,13 @@ class DetachedJob:
     def remove(self):
         """Remove the folder of a job that has ended."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _group(pid):
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def locked(stream):

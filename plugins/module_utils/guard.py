@@ -55,6 +55,9 @@ ENGINE_S = 120.0  # how long a container engine may take to come up again
 ENGINE_POLL_S = 1.0
 END_CALL_S = 8  # of each call of `end --remove`: two of them, TERM and KILL fit into the unit's TimeoutStopSec
 KEPT_STARTS = 20
+LOOKS = 50  # at a process that shows no variables, LOOK_S apart, since it may be in the middle of execve
+LOOKS_WITH_ARGUMENTS = 5  # the same where it does show arguments: execve may have come to its end in between
+LOOK_S = 0.001
 PF_KTHREAD = 0x00200000  # include/linux/sched.h
 ENDED = ("Z", "X")  # states of processes that only wait to be forgotten
 ARTIFACT_VARIABLE = "NEURON_COMPILED_ARTIFACTS"
@@ -111,12 +114,29 @@ def process_table():
 
 def environment_of(pid):
     """{bytes: bytes} that the process was executed with; empty where it is gone or not ours to read."""
+    text, whole = b"", 0
     try:
-        with open("/proc/%d/environ" % pid, "rb") as stream:
-            text = stream.read()
+        for _look in range(LOOKS):
+            text = _shown(pid, "environ")
+            if text or not _is_program(pid):
+                break
+            whole += bool(_shown(pid, "cmdline"))
+            if whole == LOOKS_WITH_ARGUMENTS:
+                break
+            time.sleep(LOOK_S)
     except OSError:
         return {}
     return dict(item.split(b"=", 1) for item in text.split(b"\0") if b"=" in item)
+
+
+def _is_program(pid):
+    found = process(pid)
+    return found is not None and found.state not in ENDED and not found.kernel
+
+
+def _shown(pid, name):
+    with open("/proc/%d/%s" % (pid, name), "rb") as stream:
+        return stream.read()
 
 
 def markers_of(pid):
@@ -1060,7 +1080,7 @@ def reap(source, sink, servers=None, states=None):
                 with contextlib.suppress(OSError):
                     take_back(os.path.join(states, name + ".json"), pid)
             reap_group(pid)
-            for state_path, follower, ticks in followers(name, servers, states):
+            for state_path, follower, ticks in followers(name, pid, servers, states):
                 with contextlib.suppress(OSError):
                     take_back(state_path, follower)
                 end_follower(follower, ticks)
@@ -1076,9 +1096,15 @@ def reap_group(pid):
         os.killpg(pid, signal.SIGKILL)
 
 
-def followers(leader, servers, states):
-    """[(path of the record, pid, ticks)] of the engines that run and restart with the server `leader`."""
+def followers(leader, ended, servers, states):
+    """[(path of the record, pid, ticks)] of the engines that run and restart with the server `leader`, whose process
+    `ended` has ended.
+
+    Not those that were started after its successor: who hears late of an end must not take them for its followers.
+    """
     found = []
+    successor = read_json(os.path.join(states or "", leader + ".json")) or {}
+    since = successor.get("started") if successor.get("pid") != ended else None
     try:
         names = sorted(name for name in os.listdir(servers or "") if name.endswith(".json"))
     except OSError:
@@ -1089,6 +1115,8 @@ def followers(leader, servers, states):
             path = os.path.join(states, name)
             record = read_json(path) or {}
             running = process(record.get("pid") or 0)
+            if since is not None and (record.get("started") or 0) >= since:
+                continue
             if record.get("phase") == "running" and running is not None and running.ticks == record.get("ticks"):
                 found.append((path, record["pid"], record["ticks"]))
     return found

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import socket
@@ -84,20 +85,18 @@ def port_holder(bind, port):
 
 
 def _socket_inodes(pid):
+    return {int(target[8:-1]) for target in open_files(pid) if target.startswith("socket:[")}
+
+
+def open_files(pid):
+    """{paths} of what the process has open, "socket:[INODE]" for a socket; empty where that is not ours to see."""
     folder = "/proc/%d/fd" % pid
-    inodes = set()
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return inodes
-    for name in names:
-        try:
-            target = os.readlink("%s/%s" % (folder, name))
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            inodes.add(int(target[8:-1]))
-    return inodes
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink("%s/%s" % (folder, name)))
+    return found
 
 
 def user_name(uid):

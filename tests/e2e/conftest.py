@@ -27,7 +27,8 @@ class Deployment:
         self.reports = folder / "reports"
         self.ports = [first_port, first_port + 1]
         # The environment with vLLM is shared by all runs of the tests; everything else is made anew.
-        self.layers = {"venv": venv, "servers": {"server": {"port": first_port}}}
+        # A start has longer than a play: the machine may do other work too, and what waits in vain is seen.
+        self.layers = {"venv": venv, "servers": {"server": {"port": first_port}}, "start": {"budget_s": 1800}}
 
     def play(self, playbook, *arguments, override=None):
         """Run a playbook of the clone; ``override`` is laid over the recipe as a layer of its own."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -27,7 +28,8 @@ def test_random_kills_of_any_process(deployment):
     for number in range(ROUNDS):
         pid, command = chance.choice(deployment.processes())
         print("round %d: kill -9 %d (%s)" % (number, pid, command[:80]))
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         time.sleep(chance.uniform(0, 10))
         deployment.site(override=override).ok()
         assert all(all(probes.values()) for probes in deployment.verdicts().values())

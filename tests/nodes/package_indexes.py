@@ -15,7 +15,9 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 import zipfile
+from pathlib import Path
 
 SIMULATOR = "/opt/simulated-neuron"
 DRIVER_FILE = "/usr/src/simulated-neuron/dkms.conf"  # the simulator looks for it after a reboot
@@ -142,11 +144,14 @@ def make_index(folder, wheels):
 def make(folder, suite):
     """All of it, in a folder that does not exist yet."""
     folder.mkdir(parents=True)
-    environment, key = make_key(folder / "gnupg")
-    make_apt(folder / "apt", environment, suite)
-    (folder / "key.asc").write_bytes(key)
-    (folder / "other.asc").write_bytes(make_key(folder / "other")[1])
-    for keyring in ("gnupg", "other"):
-        shutil.rmtree(folder / keyring, ignore_errors=True)  # gpg's agent takes its sockets away meanwhile
+    # gpg's agent has its socket in the keyring, and a socket's path may have 107 bytes: not below the clone
+    keyrings = Path(tempfile.mkdtemp(prefix="gpg-", dir="/tmp"))
+    try:
+        environment, key = make_key(keyrings / "own")
+        make_apt(folder / "apt", environment, suite)
+        (folder / "key.asc").write_bytes(key)
+        (folder / "other.asc").write_bytes(make_key(keyrings / "other")[1])
+    finally:
+        shutil.rmtree(keyrings, ignore_errors=True)  # the agent takes its sockets away meanwhile
     for name, wheels in WHEELS.items():
         make_index(folder / name, wheels)

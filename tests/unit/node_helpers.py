@@ -10,6 +10,7 @@ import json
 import re
 import struct
 import zipfile
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.common import warnings
@@ -43,6 +44,13 @@ def four_steps(capsys, module, **arguments):
         assert not again["changed"], again
         assert again["diff"]["before"] == again["diff"]["after"] == applied["diff"]["after"]
     return check, applied
+
+
+def weights_came(root):
+    """Whether a job below this root says that it has brought its weights. A walk through all of it would meet folders
+    that are moved meanwhile."""
+    states = Path(root).glob("var/lib/inference-fleet/jobs/weights-*/state.json")
+    return any('"done"' in path.read_text() for path in states)
 
 
 def build_wheel(folder, name, version, requires=(), requires_python=None):

@@ -24,7 +24,7 @@ from ansible_collections.inference.fleet.plugins.module_utils import checkpoints
 from ansible_collections.inference.fleet.tests.hubs import hub as hubs
 from ansible_collections.inference.fleet.tests.hubs.faults import Fault
 from ansible_collections.inference.fleet.tests.hubs.repositories import Content, Repository, from_folder, gpt_oss
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import alive, wait_until
 
 BIN = Path(sys.executable).parent
 CLONE = Path(__file__).resolve().parents[2]
@@ -412,7 +412,7 @@ def test_a_hub_ends_with_its_parent():
         [sys.executable, "-c", script], cwd=CLONE, capture_output=True, text=True, timeout=300, check=True
     )
     pid = json.loads(done.stdout)["pid"]
-    wait_until(lambda: not os.path.exists("/proc/%d" % pid))
+    wait_until(lambda: not alive(pid))  # a zombie, where process 1 does not wait for what it inherits
 
 
 def test_two_repositories_of_one_hub(hub):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
+import subprocess
 import sys
 
 import pytest
+from ansible_collections.inference.fleet.tests.nodes import package_indexes
 from ansible_collections.inference.fleet.tools import engine_venv
 
 TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools" / "nodes.py"
@@ -195,6 +197,71 @@ def test_missing_programs_are_told_where_they_cannot_be_installed(tool):
     with pytest.raises(tool.Unavailable) as caught:
         tool.ensure_packages({"no-such-program": "docker.io", "sh": "dash", "nor-this-one": "debootstrap"})
     assert str(caught.value) == "debootstrap and docker.io missing. Install: debootstrap docker.io."
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_mirror_may_falter_once(tool, monkeypatch, failures):
+    """The second try finds nothing of the first."""
+    calls = []
+
+    def call(argv, **others):
+        calls.append(argv[0])
+        if argv[0] == "debootstrap":
+            (tool.CACHE / "rootfs").mkdir()
+        elif argv[0] == "tar":
+            (tool.CACHE / "rootfs.tar").write_text("")
+        return subprocess.CompletedProcess(argv, int(calls.count("debootstrap") <= failures))
+
+    tool.CACHE.mkdir()
+    monkeypatch.setattr(tool, "docker", lambda *arguments: "")
+    monkeypatch.setattr(tool, "ensure_packages", lambda programs: None)
+    monkeypatch.setattr(tool.os, "getuid", lambda: 0)
+    monkeypatch.setattr(tool.subprocess, "run", call)
+    if failures < 2:
+        assert tool.build_base().startswith("inference-fleet-node-base:")
+        assert calls == ["debootstrap"] * (failures + 1) + ["tar"]
+    else:
+        with pytest.raises(tool.Unavailable) as caught:
+            tool.build_base()
+        assert str(caught.value) == "debootstrap failed; see %s." % (tool.CACHE / "debootstrap.log")
+        assert calls == ["debootstrap"] * 2
+
+
+def test_keys_of_repositories_are_made_where_their_paths_are_short(monkeypatch, tmp_path):
+    """gpg's agent has a socket there."""
+    seen = set()
+
+    def call(*argv, env=None, **others):
+        if argv[0] == "gpg":
+            seen.add(env["GNUPGHOME"])
+        else:
+            pathlib.Path(argv[-1]).write_text("")
+        return b"key"
+
+    monkeypatch.setattr(package_indexes, "run", call)
+    folder = tmp_path / ("long" * 20) / ("name" * 20)
+    package_indexes.make(folder, "bookworm")
+    assert (folder / "key.asc").read_bytes() == b"key"
+    assert len(seen) == 2
+    assert all(len(home + "/S.gpg-agent.browser") < 107 and not pathlib.Path(home).parent.exists() for home in seen)
+
+
+def test_an_engine_that_ends_between_two_questions_is_not_healthy(monkeypatch):
+    path = TOOL.parent.parent / "tests/nodes/platforms/neuron16/rootfs/opt/simulated-neuron/observe.py"
+    monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    spec = importlib.util.spec_from_file_location("observe_of_this_test", path)
+    observe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(observe)
+    for health, facts, found in (
+        ((200, "ok"), (200, '{"pid": 7}'), {"pid": 7}),
+        ((200, "ok"), (None, ""), None),
+        ((503, ""), (200, "{}"), None),
+        ((None, ""), (None, ""), None),
+    ):
+        pages = {"/health": health, "/simulated": facts}
+        monkeypatch.setattr(observe, "get", lambda port, path, pages=pages: pages[path])
+        assert observe.simulated(8000) == found
 
 
 def test_an_engine_that_is_not_ours_is_not_ended(tool, monkeypatch):

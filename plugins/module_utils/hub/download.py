@@ -793,11 +793,15 @@ def _agree(old, record):
 
 
 def _size(places):
-    """Size of the first of these files that is there."""
-    for path in places:
+    """Size of the largest of these files, which one file is on its way, the last first.
+
+    It is looked for in that order, so that one that is moved on meanwhile is found where it comes to.
+    """
+    size = 0
+    for path in reversed(places):
         with contextlib.suppress(OSError):
-            return os.stat(path).st_size
-    return 0
+            size = max(size, os.stat(path).st_size)
+    return size
 
 
 def _below(folder):

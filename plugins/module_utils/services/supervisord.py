@@ -115,7 +115,8 @@ class Supervisord(ServiceManager):
         self.socket_folder = None
         if len(os.fsencode(self.socket)) + SOCKET_SUFFIX_BYTES > SOCKET_PATH_BYTES:
             digest = hashlib.sha256(os.fsencode(paths.root)).hexdigest()[:12]
-            self.socket_folder = "%s/inference-fleet-%d-%s" % (tempfile.gettempdir(), os.getuid(), digest)
+            # not TMPDIR, which may be long as well, and another one in the next run
+            self.socket_folder = "/tmp/inference-fleet-%d-%s" % (os.getuid(), digest)
             self.socket = self.socket_folder + "/supervisord.sock"
 
     # ---- files

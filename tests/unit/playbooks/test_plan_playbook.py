@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""plan.yml for real, with no host up: what it prints, what it writes, and how long it takes."""
+"""plan.yml for real, with no host up: what it prints, what it writes, and what it costs."""
 
 from __future__ import annotations
 
@@ -9,50 +9,56 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from ansible_collections.inference.fleet.tests.runs import processor_seconds
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
+NOTHING = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": []}]
 
 
-def play(*arguments, limit_s=None, env=None, playbook="plan"):
-    """(status, screen, seconds); with ``limit_s`` the best of three: other work on the machine is no fault of ours."""
-    best = _play(playbook, *arguments, env=env)
-    for _again in range(2):
-        if limit_s is None or best[2] < limit_s:
-            break
-        best = min(best, _play(playbook, *arguments, env=env), key=lambda one: one[2])
-    return best
+def play(*arguments, env=None, playbook="plan"):
+    """(status, screen, seconds of processors that it took)."""
+    return _play("playbooks/%s.yml" % playbook, *arguments, env=env)
+
+
+def costs_less_than(times, folder, *arguments):
+    """Whether a plan takes less than so many times what a playbook takes that does nothing, in one of three tries."""
+    nothing = folder / "nothing.yml"
+    nothing.write_text(json.dumps(NOTHING))
+    for _try in range(3):
+        (planned, screen, seconds), (idle, _screen, least) = play(*arguments), _play(nothing, "-i", "localhost,")
+        assert (planned, idle) == (0, 0), screen
+        if seconds < times * least:
+            return True
+    return False
 
 
 def _play(playbook, *arguments, env=None):
-    started = time.monotonic()
+    before = processor_seconds()
     done = subprocess.run(
-        [PLAYBOOK, "playbooks/%s.yml" % playbook, *map(str, arguments)],
+        [PLAYBOOK, *map(str, (playbook, *arguments))],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env={**os.environ, **(env or {})},
         check=False,
     )
-    return done.returncode, done.stdout + done.stderr, time.monotonic() - started
+    return done.returncode, done.stdout + done.stderr, processor_seconds() - before
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(("inventory", "servers"), [("local", 2), ("trn3", 8)])
-def test_plan_of_an_inventory_under_3_seconds(tmp_path, inventory, servers):
+def test_plan_of_an_inventory(tmp_path, inventory, servers):
     path = tmp_path / "plan.json"
-    status, output, seconds = play("-i", "inventories/" + inventory, "-e", "fleet_plan_file=%s" % path, limit_s=3)
+    status, output, _seconds = play("-i", "inventories/" + inventory, "-e", "fleet_plan_file=%s" % path)
     assert status == 0, output
     plan = json.loads(path.read_text())
     assert [len(entries) for entries in plan.values()] == [servers]
     for entry in next(iter(plan.values())):
         assert "%s:%d" % (entry["bind"], entry["port"]) in output
-    assert seconds < 3, output
     before = path.read_bytes()
     status, output, _seconds = play("-i", "inventories/" + inventory, "-e", "fleet_plan_file=%s" % path)
     assert status == 0, output
@@ -93,16 +99,20 @@ def hundred(tmp_path):
     return folder
 
 
-@pytest.mark.alone
-def test_plan_of_a_hundred_hosts_under_5_seconds_without_the_vault(hundred, tmp_path):
+def test_plan_of_a_hundred_hosts_without_the_vault(hundred, tmp_path):
     path = tmp_path / "plan.json"
-    status, output, seconds = play("-i", hundred, "-e", "fleet_plan_file=%s" % path, limit_s=5)
+    status, output, _seconds = play("-i", hundred, "-e", "fleet_plan_file=%s" % path)
     assert status == 0, output
     plan = json.loads(path.read_text())
     assert len(plan) == 100
     assert sum(len(entries) for entries in plan.values()) == 800
     assert plan["node99"][0]["secrets"] == {"HF_TOKEN": "vault_token"}
-    assert seconds < 5, output
+
+
+def test_a_plan_costs_little_more_than_a_playbook_that_does_nothing(hundred, tmp_path):
+    """1.2 times as much for a host, 1.8 times for a hundred; compared, so that no machine is too slow for it."""
+    assert costs_less_than(3, tmp_path, "-i", "inventories/trn3")
+    assert costs_less_than(6, tmp_path, "-i", hundred)
 
 
 def test_limit_plans_the_named_hosts_only(hundred, tmp_path):

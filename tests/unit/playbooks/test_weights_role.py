@@ -15,6 +15,7 @@ import pytest
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss, safetensors
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+from ansible_collections.inference.fleet.tests.unit.node_helpers import weights_came
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
@@ -137,7 +138,7 @@ def test_a_job_that_a_play_left_behind_is_no_proof_for_the_next_one(tmp_path):
         status, screen = site.play(model_weights_budget_s=2, model_weights_verify="full")
         assert status == 2, screen
         held.release()
-        wait_until(lambda: [path for path in tmp_path.rglob("state.json") if '"done"' in path.read_text()])
+        wait_until(lambda: weights_came(tmp_path / "root"))
         shard = site.destination / SHARD
         status, content = shard.stat(), bytearray(shard.read_bytes())
         content[-1] ^= 1

@@ -521,8 +521,8 @@ def test_a_context_that_is_too_short_is_named():
 
 def test_a_dead_server_is_found_once_and_at_once():
     started = time.monotonic()
-    verdict = verdict_of(free_port(), probes.Options(timeout=120))
-    assert time.monotonic() - started < 60  # less than the timeout of one request
+    verdict = verdict_of(free_port(), probes.Options(timeout=1200))
+    assert time.monotonic() - started < 600  # less than the timeout of one request
     assert failing(verdict) == {"alive": REFUSED}
     rest = dict.fromkeys(SEQUENCE[1:], "not run: alive failed")
     assert unmeasured(verdict) == dict(rest, **{"harmony-residue": "not run: no probe brought an answer to look at"})

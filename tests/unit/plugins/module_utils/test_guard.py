@@ -96,7 +96,10 @@ def test_it_imports_nothing_of_the_collection():
 def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
     entry = place.node.entry("server-0")
     entry = small_node.rehash(
-        entry, command=[*small_node.python_command("-c", SHOW)], environment={"LANG": "de_DE.UTF-8", "X": "1"}, cpus="0"
+        entry,
+        command=[*small_node.python_command("-c", SHOW)],
+        environment={"LANG": "de_DE.UTF-8", "X": "1"},
+        cpus=str(min(os.sched_getaffinity(0))),
     )
     place.write(entry, HF_TOKEN="hf_secret")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -286,7 +289,7 @@ def test_it_sweeps_what_an_earlier_start_left_and_not_itself(place):
     small_node.wait_until(lambda: place.state(entry)["count"] == 2)
     assert not small_node.alive(orphan)
     assert second.poll() is None
-    assert second.pid in place.node.running("server-0")
+    small_node.wait_until(lambda: second.pid in place.node.running("server-0"))
     os.killpg(second.pid, signal.SIGKILL)
     second.wait()
 
@@ -334,6 +337,44 @@ def test_a_leader_that_is_not_deployed_or_has_no_port(place):
     assert place.state(follower)["count"] == 1
     server.kill()
     server.wait()
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("looks", [0, 20])
+def test_a_process_in_the_middle_of_execve_is_found(tmp_path, monkeypatch, looks, done):
+    """It shows neither variables nor arguments then; done: execve ends after the last look in vain at the first."""
+    seen, real = [], guard._shown
+    marks = {guard.MARKER_SERVER: "server-0", guard.MARKER_ROOT: str(tmp_path)}
+    child = subprocess.Popen(["sleep", "900"], env=marks)
+
+    def shown(pid, name):
+        seen.extend([name] if pid == child.pid else [])
+        return b"" if pid == child.pid and len(seen) <= 2 * looks - done else real(pid, name)
+
+    try:
+        small_node.wait_until(lambda: real(child.pid, "cmdline").startswith(b"sleep"))
+        monkeypatch.setattr(guard, "_shown", shown)
+        assert guard.marked_processes(str(tmp_path)) == {"server-0": [child.pid]}
+        assert seen == ["environ", "cmdline"] * looks + ["environ"]
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_process_that_shows_nothing_at_all_is_not_waited_for_long(monkeypatch):
+    monkeypatch.setattr(guard, "_shown", lambda pid, name: b"")
+    looks = []
+    monkeypatch.setattr(guard.time, "sleep", looks.append)
+    assert guard.environment_of(os.getpid()) == {}
+    assert looks == [guard.LOOK_S] * guard.LOOKS
+    monkeypatch.setattr(guard, "_shown", lambda pid, name: b"" if name == "environ" else b"sleep")
+    assert guard.environment_of(os.getpid()) == {}
+    assert len(looks) == guard.LOOKS + guard.LOOKS_WITH_ARGUMENTS - 1
+    ended = subprocess.Popen(["true"])
+    small_node.wait_until(lambda: not small_node.alive(ended.pid))
+    looks.clear()
+    assert guard.environment_of(ended.pid) == {} and looks == []
+    ended.wait()
 
 
 def test_the_state_of_another_server_or_a_broken_one_is_not_believed(place):
@@ -397,6 +438,29 @@ def test_the_reaper_takes_back_what_was_stopped_and_what_restarts_with_it(tmp_pa
     assert starts("PROCESS_STATE_EXITED") == {"lead": [3.5, 7.5], "other": [3.5, 7.5], "bound": [3.5]}
     assert starts("PROCESS_STATE_STOPPED") == {"lead": [3.5], "other": [3.5, 7.5], "bound": [3.5]}
     assert follower.wait(60) == -signal.SIGTERM
+
+
+def test_a_late_reaper_leaves_those_alone_that_follow_the_successor(tmp_path):
+    """Each case: the leader's record, when the follower was started, whether it is ended for the end of process 11."""
+    entries, states = tmp_path / "entries", tmp_path / "states"
+    for folder in (entries, states):
+        folder.mkdir()
+    (entries / "bound.json").write_text(json.dumps({"start": {"after": ["lead"], "restart_with_leader": True}}))
+    follower = os.getpid(), guard.process(os.getpid()).ticks
+    for record, started, ends in (
+        ({"pid": 11, "started": 100.0}, 200.0, True),  # nobody has taken its place yet
+        ({"pid": 12, "started": None}, 200.0, True),  # a guard that waits or delays its start
+        ({"pid": 12, "started": 300.0}, 200.0, True),
+        ({"pid": 12, "started": 300.0}, 300.0, False),
+        ({"pid": 12, "started": 300.0}, 400.0, False),
+        (None, 200.0, True),
+    ):
+        (states / "lead.json").write_text(json.dumps(record))
+        (states / "bound.json").write_text(
+            json.dumps({"pid": follower[0], "ticks": follower[1], "phase": "running", "started": started})
+        )
+        found = guard.followers("lead", 11, str(entries), str(states))
+        assert found == ([(str(states / "bound.json"), *follower)] if ends else []), record
 
 
 def event(name, payload):

@@ -165,7 +165,5 @@ def test_cut_keeps_one_line_and_marks_what_is_missing():
 
 
 def test_the_timeout_holds_for_the_whole_exchange():
-    started = time.monotonic()
     with ScriptedEngine("drips") as engine:
-        ask(engine, timeout=0.4)
-    assert time.monotonic() - started < 40  # its thousand bytes take 50 s
+        assert ask(engine, timeout=0.4).error == "timeout"  # each of its thousand bytes comes in time

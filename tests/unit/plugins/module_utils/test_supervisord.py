@@ -92,6 +92,16 @@ def test_a_socket_folder_that_others_may_use_is_refused(tmp_path):
         supervisord._private_folder(str(link))
 
 
+def test_the_socket_of_a_root_with_a_long_path_is_always_in_the_same_short_place(monkeypatch):
+    paths = NodePaths("/" + "r" * 100)
+    places = set()
+    for folder in ("/tmp", "/" + "t" * 100):
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        places.add(supervisord.Supervisord(paths, sys.prefix).socket)
+    (place,) = places
+    assert len(place) + supervisord.SOCKET_SUFFIX_BYTES <= supervisord.SOCKET_PATH_BYTES
+
+
 def test_a_supervisord_that_does_not_start_says_why():
     with tempfile.TemporaryDirectory() as folder:
         program = folder + "/bin/supervisord"

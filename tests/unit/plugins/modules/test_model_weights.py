@@ -35,6 +35,7 @@ from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     build_packed_standin,
     four_steps,
     run_module,
+    weights_came,
 )
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils import test_eagle3 as heads
 
@@ -311,7 +312,7 @@ class TestJob:
     @pytest.mark.parametrize("verify", ["quick", "full"])
     def test_an_end_that_nobody_saw_is_worth_what_lies_there(self, copied, tmp_path, verify):
         assert not copied.run(wait_s=0, caller="first")["finished"]
-        wait_until(lambda: [path for path in tmp_path.rglob("state.json") if '"done"' in path.read_text()])
+        wait_until(lambda: weights_came(tmp_path / "root"))
         shutil.rmtree(copied.destination)
         result = copied.run(verify=verify, caller="second")
         assert (result["changed"], result["finished"]) == (True, True)
@@ -319,7 +320,7 @@ class TestJob:
 
     def test_a_byte_that_rotted_unseen(self, copied, tmp_path):
         copied.run(wait_s=0, verify="full", caller="first")
-        wait_until(lambda: [path for path in tmp_path.rglob("state.json") if '"done"' in path.read_text()])
+        wait_until(lambda: weights_came(tmp_path / "root"))
         rot(copied.destination / SHARD)
         assert copied.run(verify="full", caller="second")["repaired"] == [SHARD]
 

@@ -10,6 +10,7 @@ configuration than they are asked for], held: {core: pid}, stray: [pids of the e
 from __future__ import annotations
 
 import glob
+import http.client
 import json
 import os
 import sys
@@ -25,8 +26,16 @@ def get(port, path):
     try:
         with urllib.request.urlopen("http://127.0.0.1:%d%s" % (port, path), timeout=5) as answer:
             return answer.status, answer.read().decode()
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return None, ""
+
+
+def simulated(port):
+    """What the simulated engine says of itself, None where it is not healthy, or ends just now."""
+    if get(port, "/health")[0] != 200:
+        return None
+    status, text = get(port, "/simulated")
+    return json.loads(text) if status == 200 else None
 
 
 def node_pid(inner, name):
@@ -57,9 +66,9 @@ def main():
                 pids[name] = json.load(stream)["pid"]
         except OSError:
             pids[name] = None
-        if get(entry["port"], "/health")[0] == 200:
+        facts = simulated(entry["port"])
+        if facts is not None:
             healthy.append(name)
-            facts = json.loads(get(entry["port"], "/simulated")[1])
             if entry["launcher"] == "container":  # the guard's record is of the client
                 owned.add(node_pid(facts["worker"], name))
                 here = True
@@ -84,4 +93,5 @@ def main():
     )
 
 
-main()
+if __name__ == "__main__":
+    main()
