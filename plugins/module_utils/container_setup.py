@@ -318,8 +318,8 @@ class Setup:
         self.pending = {}
 
     def lay_for_later(self, deep, shallow, gone, unit, restart, after):
-        """Note what docker, which runs, has to be restarted (`deep`) and reloaded (`shallow`) for, besides what waits
-        already. Returns what to say where it is not restarted now, else None; FleetError where it may not be.
+        """Note what docker has to be restarted (`deep`) and reloaded (`shallow`) for, besides what waits already.
+        Returns what to say where it is not restarted now, else None; FleetError where it may not be.
 
         gone: {key: items} of lists that it has to forget; unit: whether its unit changes; after: daemon.json to be.
         """
@@ -471,13 +471,14 @@ def _ensure_docker(setup, there, files, settings, restart, state):
     if down is not None and down.kind not in ("down", "timeout") and state == "present":
         raise FleetError(engine_problem(setup.engine, down))
     runs = there and down is None
-    later = setup.lay_for_later(deep, shallow, gone, unit, restart, after) if runs else None
+    # nothing of one that does not run is in the way
+    later = setup.lay_for_later(deep, shallow, gone, unit, restart if runs else "always", after) if there else None
 
     setup.remember(setup.notes + [note for note in notes if note not in setup.notes], sorted({*files, *setup.files}))
     setup.file(DAEMON_JSON, text, shown=json_changes(before, after))
     setup.lay_files(files)
     waiting = setup.pending
-    if waiting.get("restart") and not later:
+    if runs and waiting.get("restart") and not later:
         _restart(setup)
     if later and waiting["unit"] and setup.has_systemd() and not any(setup.running()):
         _do(setup, ("daemon-reload",))  # it takes devices away from containers that run
@@ -485,7 +486,7 @@ def _ensure_docker(setup, there, files, settings, restart, state):
     if later and deep:
         needs = " that follows a systemctl daemon-reload" if waiting["unit"] and restart == "never" else ""
         setup.actions.append(later % ", ".join(sorted(deep)) + needs)
-    if setup.pending.get("reload"):
+    if runs and setup.pending.get("reload"):
         setup.actions.append("reload docker for %s" % ", ".join(waiting["reload"]))
         if waiting["gone"] and not setup.check_mode:
             _reload_without(setup, waiting["gone"], text)
@@ -496,10 +497,10 @@ def _ensure_docker(setup, there, files, settings, restart, state):
         setup.actions.append("start docker")
         setup.before.append("docker: does not run")
         setup.after.append("docker: runs")
-        _do(setup, *([("daemon-reload",)] if unit else []), ("enable", "--now", "docker.service"))
+        _do(setup, *([("daemon-reload",)] if waiting.get("unit") else []), ("enable", "--now", "docker.service"))
+    # a start takes everything, unlike one that was too slow to answer; and nobody comes back for what was purged
+    if (there and not runs and down.kind == "down") or (state == "absent" and restart == "never"):
         setup.pending = {}
-    if state == "absent" and restart == "never":
-        setup.pending = {}  # nobody comes back for it
     setup.tidy()
     setup.remember(notes, sorted(files))
 

@@ -10,6 +10,7 @@ import os
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import container_setup
+from ansible_collections.inference.fleet.plugins.module_utils.container_engine import EngineError
 from ansible_collections.inference.fleet.plugins.module_utils.container_images import ensure_image
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.laid_settings import lay
@@ -203,7 +204,11 @@ def test_a_pull_that_fails_meanwhile_says_what_docker_goes_without(node, tmp_pat
     node.engine.write(containers=[OURS])
     container_setup.ensure(proxy_env=PROXY, root=root, sysroot=str(node.root))
     assert container_setup.pending_words("docker", root) == ""  # the record is below the sysroot
-    for below, address, words in ((str(node.root) + root, None, waits), (root, None, ""), (root, "unix:///x", "")):
+    for below, address, words in (
+        (str(node.root) + root, None, waits),
+        (root, None, ""),
+        (str(node.root) + root, "unix:///x", ""),
+    ):
         with pytest.raises(FleetError) as caught:
             ensure_image("nvcr.io/team/app:1", engine="docker", address=address, root=below)
         assert caught.value.message.startswith("nvcr.io/team/app:1 cannot be pulled: ")
@@ -274,6 +279,19 @@ def test_an_interrupted_reload_still_empties_what_docker_has_to_forget(node, mon
     assert node.ensure()["actions"] == ["reload docker for registry-mirrors"]
     assert emptied == [{"registry-mirrors": ["https://one.example"]}]
     assert node.read(RECORD) is None
+
+
+@pytest.mark.parametrize(("kind", "pending"), [("down", []), ("docker version did not end", ["log-driver"])])
+def test_what_a_docker_that_does_not_answer_is_without(node, monkeypatch, kind, pending):
+    """One that is down takes all with its start; one that hangs goes on with what it had when it answers again."""
+    wanted = {"settings": {"log-driver": "journald"}}
+    answers = [EngineError("down" if kind == "down" else "timeout", kind), None]
+    monkeypatch.setattr(container_setup.Setup, "answers", lambda setup: answers.pop(0) if answers else None)
+    result = node.ensure(**wanted)
+    assert (result["actions"], result["pending"]) == (["start docker"], pending)
+    node.told()
+    assert node.ensure(**wanted)["changed"] == bool(pending)
+    assert node.told() == (["restart docker.service"] if pending else [])
 
 
 def test_without_systemd_new_settings_are_for_a_person_to_apply(node):
@@ -560,6 +578,14 @@ def test_absent_leaves_nothing_of_it_and_starts_nothing(node, tmp_path):
     kept = {node.root / "var", node.root / "var/lib", node.root / "var/lib/inference-fleet"}  # the record's own
     assert set(node.root.rglob("*")) - kept == before
     assert node.systemctl == []
+
+
+def test_absent_without_a_restart_waits_for_nothing(node):
+    node.engine.write(containers=[FOREIGN])
+    node.ensure(settings={"log-driver": "journald"}, restart="always")
+    result = node.ensure(state="absent", restart="never")
+    assert result["actions"] == ["not restarted: log-driver from docker's next start on"]
+    assert node.read(RECORD) is None
 
 
 def test_absent_is_of_one_root(node):
