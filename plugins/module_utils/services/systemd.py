@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """systemd (240 or newer) as the service manager of the system's own servers: one unit for each.
 
-A unit says nothing about the engine but limits and order: the guard reads command and environment from the entry, so
-that no word of them meets systemd's expansion of %, $ and quotes, and no secret is in a unit.
+A unit says nothing about the engine but limits, order and the paths whose mounts it needs: the guard reads command and
+environment from the entry, so that no word of them meets systemd's expansion of %, $ and quotes, and no secret is in a
+unit.
 
 `systemctl daemon-reload` takes the devices away from containers that were started with --gpus, since systemd writes its
 own idea of their device cgroups. So it is called only where systemd says that it holds an older version of a unit that
