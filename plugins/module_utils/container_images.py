@@ -28,6 +28,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.container_engine i
     pinned_reference,
     split_reference,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.container_setup import pending_words
 from ansible_collections.inference.fleet.plugins.module_utils.detached_jobs import DetachedJob, fresh
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_text, write_atomic
@@ -268,7 +269,8 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
                     chosen.call("tag", pulled["id"], kept)
             found = chosen.find_image(image, digest)
     except EngineError as error:
-        raise FleetError(pull_problem(chosen, source, error, name != image), kind=error.kind) from error
+        waits = "" if address else pending_words(chosen.kind, root)
+        raise FleetError(pull_problem(chosen, source, error, name != image) + waits, kind=error.kind) from error
     except OSError as error:
         raise FleetError("%s cannot be pulled: %s." % (source, error)) from error
     if not found:

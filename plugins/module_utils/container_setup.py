@@ -4,8 +4,10 @@
 """A container engine that is installed, runs, and reaches its registries: settings merged, proxies, certificates.
 
 Docker's daemon.json is merged into, never replaced. The daemon is told of what it can take while it runs (SIGHUP) and
-restarted for the rest only, and not where that would end containers that are not the fleet's. A record on the node says
-what was laid there, so that what is not wanted any more is taken back and what others set stays.
+restarted for the rest only, and not where that would end containers that are not the fleet's. Where the fleet's own
+run, the restart waits for a step that takes the nodes in turns. A record on the node says what was laid there, so that
+what is not wanted any more is taken back and what others set stays; and what docker was not told or restarted for yet,
+so that no end of a run loses that.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.shared_libraries i
     distribution_family,
     install_packages,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import url_secrets
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 DROP_IN = "/etc/systemd/system/docker.service.d/inference-fleet.conf"
@@ -60,7 +63,12 @@ PODMAN_INIT_FOLDERS = ("/usr/libexec/podman", "/usr/local/libexec/podman", "/usr
 WRITTEN = "# Written by inference.fleet; the next run overwrites it.\n"
 DROP_IN_TEXT = WRITTEN + "[Service]\nEnvironmentFile=-%s\n" % PROXY_FILE
 RESTARTS = ("auto", "always", "never")
-STATES = ("present", "absent")
+STATES = ("present", "effective", "absent")
+DOCKER_PID = "/run/docker.pid"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+ABSENT = object()
+MASK = "********"
+SECRET_KEY = re.compile(r"(?i)token|passw|secret|credential")
 START_S = 60
 RELOAD_S = 10
 SYSTEMD_RUNS = "/run/systemd/system"
@@ -133,6 +141,9 @@ class Setup:
         self.record = sysroot + NodePaths(root).lib + "/container_engine.json"
         found = (read_json(self.record) or {}).get(engine) or {}
         self.notes, self.files, self.folders = (found.get(key, []) for key in ("settings", "files", "folders"))
+        # what docker has not taken yet: {restart, reload: [keys], gone: {key: items that it still has}, unit: whether
+        # systemd has to read docker's unit before, start: which start of docker it was laid in}; {} for nothing
+        self.pending = found.get("pending", {})
         if not root:  # theirs by name, whoever wrote them
             self.files = sorted({*self.files, *OWN_FILES[engine]}, key=[*OWN_FILES[engine], *self.files].index)
         self.files = [path for path in self.files if os.path.exists(sysroot + path)]
@@ -144,7 +155,7 @@ class Setup:
         if self.check_mode:
             return
         record = read_json(self.record) or {}
-        mine = {"settings": notes, "files": files, "folders": self.folders}
+        mine = {"settings": notes, "files": files, "folders": self.folders, "pending": self.pending}
         wanted = {kind: one for kind, one in {**record, self.engine.kind: mine}.items() if any(one.values())}
         if wanted == record:
             return
@@ -217,14 +228,18 @@ class Setup:
 
     # ---- files
 
-    def file(self, path, text, mode=0o644, secret=False):
-        """Whether `path` has another text than this one (None: no file); it is written then, unless in check mode."""
+    def file(self, path, text, mode=0o644, secret=False, shown=None):
+        """Whether `path` has another text than this one (None: no file); it is written then, unless in check mode.
+
+        shown: (lines before, lines after) of the diff, instead of the whole texts.
+        """
         place = self.sysroot + path
         old = read_text(place)
         if old == text:
             return False
-        self.before += [path + ":", *_shown(old, secret)]
-        self.after += [path + ":", *_shown(text, secret)]
+        lines = shown or (_shown(old, secret), _shown(text, secret))
+        self.before += [path + ":", *(lines[0] if old is not None else _shown(None, secret))]
+        self.after += [path + ":", *(lines[1] if text is not None else _shown(None, secret))]
         if self.check_mode:
             return True
         if text is None:
@@ -249,17 +264,23 @@ class Setup:
 
     # ---- the daemon
 
+    def has_systemd(self):
+        """Path of systemctl, None where there is no systemd."""
+        runs = os.path.isdir(self.sysroot + SYSTEMD_RUNS)
+        return shutil.which("systemctl", path=guard.PATH) if runs else None
+
     def systemctl(self, *arguments):
-        path = shutil.which("systemctl", path=guard.PATH)
-        if path is None or not os.path.isdir(self.sysroot + SYSTEMD_RUNS):
-            raise FleetError(
-                "%s does not run, and this node has no systemd to start it. Start it as this node starts its daemons."
-                % self.engine.kind
-            )
+        """What systemctl prints. FleetError where it fails or there is no systemd."""
+        path = self.has_systemd()
+        if path is None:
+            what, do = ("does not run", "start") if self.answers() else ("has new settings", "restart")
+            raise FleetError("%s %s, and this node has no systemd to %s it. %s it as this node %ss its daemons."
+                             % (self.engine.kind, what, do, do.capitalize(), do))  # fmt: skip
         done = subprocess.run([path, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180,
                               check=False)  # fmt: skip
         if done.returncode:
             raise FleetError("'systemctl %s' failed: %s" % (" ".join(arguments), done.stderr.strip() or "no words"))
+        return done.stdout
 
     def answers(self):
         """None where the engine answers, else the EngineError."""
@@ -269,15 +290,61 @@ class Setup:
             return error
         return None
 
-    def foreign(self):
-        """Names of running containers that a restart of the daemon ends and that are not the fleet's."""
-        text = self.engine.call("ps", "--format", '{{.Names}}\t{{.Label "%s"}}' % LABEL_SERVER)
+    def running(self):
+        """(names of the fleet's running containers, of others), which a restart of the daemon ends."""
+        text = self._ask("ps", "--format", '{{.Names}}\t{{.Label "%s"}}' % LABEL_SERVER)
         rows = [line.split("\t") for line in text.splitlines()]
-        return sorted(row[0] for row in rows if len(row) < 2 or not row[1])
+        foreign = sorted(row[0] for row in rows if len(row) < 2 or not row[1])
+        return sorted(row[0] for row in rows if row[0] not in foreign), foreign
 
     def live_restore(self):
         """Whether the daemon lets containers run on while it restarts."""
-        return self.engine.call("info", "--format", "{{.LiveRestoreEnabled}}").strip() == "true"
+        return self._ask("info", "--format", "{{.LiveRestoreEnabled}}").strip() == "true"
+
+    def _ask(self, *arguments):
+        try:
+            return self.engine.call(*arguments)
+        except EngineError as error:
+            raise FleetError(engine_problem(self.engine, error)) from error
+
+    def start(self):
+        """What tells this start of docker from all others, "" where it cannot be told."""
+        pid = (read_text(self.sysroot + DOCKER_PID) or "").strip()
+        process = guard.process(int(pid)) if pid.isdigit() else None
+        return "%s %s %d" % ((read_text(BOOT_ID) or "").strip(), pid, process.ticks) if process else ""
+
+    def forget_what_was_taken(self):
+        """Nothing is pending any more where docker was started since, by whomever, and from its unit as it is now."""
+        if not self.pending or self.start() in ("", self.pending["start"]):
+            return
+        if self.pending["unit"] and self.has_systemd():
+            stale = self.systemctl("show", "--property=NeedDaemonReload", "docker.service")
+            if stale.strip() != "NeedDaemonReload=no":
+                return
+        self.pending = {}
+
+    def lay_for_later(self, deep, shallow, gone, unit, restart, after):
+        """Note what docker has to be restarted (`deep`) and reloaded (`shallow`) for, besides what waits already.
+        Returns what to say where it is not restarted now, else None; FleetError where it may not be.
+
+        gone: {key: items} of lists that it has to forget; unit: whether its unit changes; after: daemon.json to be.
+        """
+        self.forget_what_was_taken()
+        old = self.pending or {"restart": [], "reload": [], "gone": {}, "unit": False, "start": self.start()}
+        deep = sorted({*deep, *old["restart"]})
+        shallow = sorted({*shallow, *old["reload"]})
+        later = None
+        if deep and restart == "never":
+            later = "not restarted: %s from docker's next start on"
+        elif deep and restart == "auto":
+            _check_restart(self, deep)
+            if self.running()[0]:
+                later = "not restarted for %s before the step serve, as servers of the fleet run in docker"
+        if deep or shallow:
+            gone = {key: items for key, items in {**old["gone"], **gone}.items() if key not in after}
+            self.pending = {"restart": deep, "reload": shallow, "gone": gone, "unit": unit or old["unit"],
+                            "start": self.start()}  # fmt: skip
+        return later
 
     def wait(self):
         end = time.monotonic() + START_S
@@ -298,6 +365,43 @@ def _shown(text, secret):
     return ["  " + line for line in text.splitlines()]
 
 
+def json_changes(before, after, path=()):
+    """(lines of `before`, lines of `after`): where two JSON values differ, and nothing else of them, since others'
+    settings may hold secrets. Those in URLs, and values whose key says that they are secret, are masked."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        pairs = [json_changes(before.get(key, ABSENT), after.get(key, ABSENT), (*path, key))
+                 for key in sorted({*before, *after})]  # fmt: skip
+        return [line for pair in pairs for line in pair[0]], [line for pair in pairs for line in pair[1]]
+    if before == after and type(before) is type(after):
+        return [], []
+    if isinstance(before, list) and isinstance(after, list) and before and after:
+        gone = [item for item in before if item not in after]
+        before, after = gone, [item for item in after if item not in before]
+    return _json_line(path, before), _json_line(path, after)
+
+
+def _json_line(path, value):
+    if value is ABSENT:
+        return []
+    secret = any(SECRET_KEY.search(key) for key in path)
+    text = json.dumps(MASK if secret else value, ensure_ascii=False, sort_keys=True)
+    for found in url_secrets(value):
+        text = text.replace(json.dumps(found, ensure_ascii=False)[1:-1], MASK)
+    return ["  %s: %s" % (".".join(path), text)]
+
+
+def pending_words(engine, root=""):
+    """What a failure that a setting of the engine may be the cause of has to say besides; empty where nothing waits."""
+    record = read_json(NodePaths(root).lib + "/container_engine.json") or {}
+    keys = ((record.get(engine) or {}).get("pending") or {}).get("restart")
+    if not keys:
+        return ""
+    return (
+        " %s goes without %s until it is restarted, as servers run in it: run the step serve (--tags serve) and then "
+        "this one again, or set container_engine_restart to always." % (engine.capitalize(), ", ".join(keys))
+    )
+
+
 def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), insecure_registries=(), registries=(),
            proxy_env=None, ca_bundle="", restart="auto", state="present", root="", check_mode=False,
            sysroot=""):  # fmt: skip
@@ -305,15 +409,19 @@ def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), ins
 
     settings: more keys of daemon.json. registries: hosts for which ca_bundle (a file of this node) is trusted, as it
     is for the mirrors; docker.io is Docker Hub.
-    restart: auto (not where it would end foreign containers), always, never (what changes waits for the next start).
-    state: absent takes back all that earlier calls set, and neither installs nor starts anything. root: below which
-    the record of that lies.
+    restart: auto (not where it would end foreign containers; where the fleet's own run it waits for state effective),
+    always, never (what changes waits for the next start). state: effective lays nothing and restarts docker where
+    settings of earlier calls wait for that; absent takes back all that earlier calls set, and neither installs nor
+    starts anything. root: below which the record of that lies. The result's `pending`: what docker is still without.
     """
     setup = Setup(engine, root, check_mode, sysroot)
+    if state == "effective":
+        _make_effective(setup, restart)
+        return _result(setup)
     if state == "absent":
         settings, registry_mirrors, insecure_registries, proxy_env, ca_bundle = {}, (), (), {}, ""
-        if not setup.notes and not setup.files:  # what is there is nobody's business here
-            return {"changed": False, "engine": engine, "actions": [], "diff": {"before": "", "after": ""}}
+        if not setup.notes and not setup.files and not setup.pending:  # what is there is nobody's business here
+            return _result(setup)
         there = setup.program()
     else:
         there = setup.install(list(packages))
@@ -347,55 +455,92 @@ def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), ins
             error = setup.answers()
             if error:
                 raise FleetError(engine_problem(setup.engine, error))
+    return _result(setup)
+
+
+def _result(setup):
     lines = [setup.before, setup.after]
     diff = dict(zip(("before", "after"), ("".join(line + "\n" for line in one) for one in lines)))
-    return {"changed": bool(setup.before or setup.actions), "engine": engine, "actions": setup.actions, "diff": diff}
+    return {"changed": bool(setup.before or setup.actions), "engine": setup.engine.kind, "actions": setup.actions,
+            "pending": setup.pending.get("restart", []), "diff": diff}  # fmt: skip
 
 
 def _ensure_docker(setup, there, files, settings, restart, state):
     old = read_text(setup.sysroot + DAEMON_JSON)
     text, keys, notes = daemon_settings(old, settings, setup.notes)
-    gone = [key for key in keys if key not in json.loads(text or "{}")]
-    reset = [key for key in gone if key in RESET_BY_EMPTY]
-    deep = sorted(key for key in keys if key not in RELOADABLE or (key in gone and key not in reset))
+    before, after = (json.loads(one) if one and one.strip() else {} for one in (old, text))
+    deep = [key for key in keys if key not in RELOADABLE or (key not in after and key not in RESET_BY_EMPTY)]
+    shallow = [key for key in keys if key not in deep]
+    gone = {key: before[key] for key in shallow if key not in after}
     deep += ["proxies"] if any(setup.differs(path, files) for path in (PROXY_FILE, DROP_IN)) else []
+    unit = setup.differs(DROP_IN, files)
     down = setup.answers() if there else None
     if down is not None and down.kind not in ("down", "timeout") and state == "present":
         raise FleetError(engine_problem(setup.engine, down))
     runs = there and down is None
-    if deep and runs and restart == "auto":
-        _check_restart(setup, deep)
+    # nothing of one that does not run is in the way
+    later = setup.lay_for_later(deep, shallow, gone, unit, restart if runs else "always", after) if there else None
 
     setup.remember(setup.notes + [note for note in notes if note not in setup.notes], sorted({*files, *setup.files}))
-    setup.file(DAEMON_JSON, text)
-    new_unit = setup.differs(DROP_IN, files)
+    setup.file(DAEMON_JSON, text, shown=json_changes(before, after))
     setup.lay_files(files)
-    if runs and deep and restart == "never":
-        setup.actions.append("not restarted: %s from docker's next start on" % ", ".join(deep))
-    elif runs and deep:
-        setup.actions.append("restart docker for %s" % ", ".join(deep))
-        _do(setup, *([("daemon-reload",)] if new_unit else []), ("restart", "docker.service"))
-    shallow = [key for key in keys if key not in deep]
-    if runs and shallow and (restart == "never" or not deep):
-        setup.actions.append("reload docker for %s" % ", ".join(shallow))
-        if reset and not setup.check_mode:
-            _reload_without(setup, reset, json.loads(old), text)
+    waiting = setup.pending
+    if runs and waiting.get("restart") and not later:
+        _restart(setup)
+    if later and waiting["unit"] and setup.has_systemd() and not any(setup.running()):
+        _do(setup, ("daemon-reload",))  # it takes devices away from containers that run
+        waiting["unit"] = False
+    if later and deep:
+        needs = " that follows a systemctl daemon-reload" if waiting["unit"] and restart == "never" else ""
+        setup.actions.append(later % ", ".join(sorted(deep)) + needs)
+    if runs and setup.pending.get("reload"):
+        setup.actions.append("reload docker for %s" % ", ".join(waiting["reload"]))
+        if waiting["gone"] and not setup.check_mode:
+            _reload_without(setup, waiting["gone"], text)
         else:
             _do(setup, ("reload", "docker.service"))
+        setup.pending = {**waiting, "reload": [], "gone": {}} if waiting["restart"] else {}
     if there and not runs and state == "present":
         setup.actions.append("start docker")
         setup.before.append("docker: does not run")
         setup.after.append("docker: runs")
-        _do(setup, *([("daemon-reload",)] if new_unit else []), ("enable", "--now", "docker.service"))
+        _do(setup, *([("daemon-reload",)] if waiting.get("unit") else []), ("enable", "--now", "docker.service"))
+    # a start takes everything, unlike one that was too slow to answer; and nobody comes back for what was purged
+    if (there and not runs and down.kind == "down") or (state == "absent" and restart == "never"):
+        setup.pending = {}
     setup.tidy()
     setup.remember(notes, sorted(files))
 
 
-def _reload_without(setup, keys, before, text):
-    """Make docker forget lists that are gone from daemon.json (its final text: `text`): it rereads what is there."""
+def _restart(setup):
+    """Restart docker for what waits for that; then nothing does."""
+    setup.actions.append("restart docker for %s" % ", ".join(setup.pending["restart"]))
+    _do(setup, *([("daemon-reload",)] if setup.pending["unit"] else []), ("restart", "docker.service"))
+    setup.pending = {}
+
+
+def _make_effective(setup, restart):
+    """Restart docker where what earlier calls laid waits for that. One that does not run takes it by its start."""
+    if not setup.pending.get("restart") or restart == "never" or not setup.program() or setup.answers():
+        return
+    setup.forget_what_was_taken()
+    if setup.pending:
+        if restart == "auto":
+            _check_restart(setup, setup.pending["restart"])
+        setup.before.append("docker: was not started since %s was set" % ", ".join(setup.pending["restart"]))
+        setup.after.append("docker: restarted")
+        _restart(setup)
+    setup.remember(setup.notes, setup.files)
+
+
+def _reload_without(setup, gone, text):
+    """Make docker forget lists that are gone from daemon.json (its final text: `text`): it rereads what is there.
+
+    gone: {key: items that it had}.
+    """
     place = setup.sysroot + DAEMON_JSON
-    items = [str(item).rstrip("/") for key in keys for item in before[key]]
-    empty = {**json.loads(text or "{}"), **{key: [] for key in keys}}
+    items = [str(item).rstrip("/") for key in gone for item in gone[key]]
+    empty = {**json.loads(text or "{}"), **{key: [] for key in gone}}
     try:
         write_atomic(place, json.dumps(empty, indent=4, ensure_ascii=False) + "\n")
         _do(setup, ("reload", "docker.service"))
@@ -415,7 +560,7 @@ def _reload_without(setup, keys, before, text):
 
 
 def _check_restart(setup, keys):
-    foreign = setup.foreign()
+    foreign = setup.running()[1]
     if foreign and not setup.live_restore():
         raise FleetError(
             "Docker has to be restarted for %s, which would end containers that are not the fleet's: %s. Nothing was "

@@ -14,6 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.entry import check
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.guard import RESTART_DELAY_S
 from ansible_collections.inference.fleet.plugins.module_utils.servers import (
+    NOT_ENABLED,
     Seen,
     changed_weights,
     changed_weights_words,
@@ -249,4 +250,6 @@ def _drift(planned, name, seen):
     changed = changed_weights(seen)
     if changed:
         return "changed: " + changed_weights_words(changed)
+    if seen.service and not seen.service.enabled:
+        return NOT_ENABLED
     return None

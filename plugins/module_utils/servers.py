@@ -189,7 +189,8 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
             process = guard.process(service.pid)
             fresh = process is not None and process.ticks == state.get("ticks")
         configs = {config_path(one) for one in (entry, entries.get(name)) if config_path(one)}
-        own = [paths.entry(name), paths.secret(name), manager.definition_path(name), paths.server_state(name)]
+        definition = None if manager.masked(name) else manager.definition_path(name)
+        own = [paths.entry(name), paths.secret(name), *([definition] if definition else []), paths.server_state(name)]
         files = [path for path in [*own, *sorted(configs)] if os.path.lexists(path)] + manager.log_files(name)
         secrets = _read_secrets(paths, name)
         folders, kept = _purged(paths, (entry, entries.get(name)), purge_artifacts) if purge else ((), ())
@@ -200,7 +201,7 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
             name,
             entry=entry,
             secrets=secrets,
-            definition=read_text(manager.definition_path(name)),
+            definition=read_text(definition) if definition else None,
             config=read_text(config_path(entry)) if config_path(entry) else None,
             state=state,
             fresh=fresh,
@@ -264,7 +265,8 @@ class Action:
     """One thing to do with one server.
 
     kind: create (deploy and start), change (deploy and restart), start, restart, redefine (rewrite the service
-    manager's text without a restart), stop, remove; reason: for a person; changes: [(field, before, after)].
+    manager's text without a restart), enable (have it started after a reboot too), stop, remove; reason: for a person;
+    changes: [(field, before, after)].
     """
 
     def __init__(self, name, kind, reason, changes=()):
@@ -277,6 +279,7 @@ class Action:
         return "Action(%r, %r, %r, %r)" % (self.name, self.kind, self.reason, [change[0] for change in self.changes])
 
 
+NOT_ENABLED = "its unit is not enabled, so a reboot would not start it"
 STARTS = frozenset(("create", "change", "start", "restart"))
 WRITES = STARTS | {"redefine"}
 
@@ -362,6 +365,8 @@ def _decide_one(want, seen, state, purge):
         return Action(seen.name, "restart", "it runs as %s instead of %s" % (seen.state.get("user"), want.user))
     if seen.definition != want.definition:
         return Action(seen.name, "redefine", "its service definition differs")
+    if not seen.service.enabled:
+        return Action(seen.name, "enable", NOT_ENABLED)
     return None
 
 
@@ -414,13 +419,16 @@ def describe(actions, seen):
     before, after = [], []
     for action in actions:
         now = condition(seen.get(action.name) or Seen(action.name)).state
-        becomes = {"stop": "stopped", "remove": "absent", "redefine": now}.get(action.kind, "running")
-        if becomes == "running" and now in ("running", "waiting"):
+        becomes = {"stop": "stopped", "remove": "absent", "redefine": now, "enable": now}.get(action.kind, "running")
+        if action.kind in STARTS and now in ("running", "waiting"):
             becomes += " (restarted)"
         old, new = ["%s:" % action.name, "  state: %s" % now], ["%s:" % action.name, "  state: %s" % becomes]
         if action.kind == "redefine":
             old.append("  service: another definition")
             new.append("  service: as planned, from its next start on")
+        elif action.kind == "enable":
+            old.append("  after a reboot: stopped")
+            new.append("  after a reboot: started")
         for field, old_value, new_value in action.changes:
             old += _lines(field, old_value)
             new += _lines(field, new_value)
@@ -726,6 +734,9 @@ def apply(node, actions, wanted, seen, shared, purge=False):
             _unlink(node.paths.server_state(action.name))
         elif action.kind == "remove":
             _remove(node, seen[action.name], wanted, seen, purge)
+    stay = [action.name for action in actions if action.kind in ("redefine", "enable")]
+    if stay:
+        node.manager.enable(stay)
     order = start_order({name: wanted[name].entry for name in starts})
     if order:
         node.manager.start(order)

@@ -16,7 +16,10 @@ description:
     the inventory leaves the node. A record in C(/var/lib/inference-fleet/container_engine.json) says what that is; what
     was there before, or was changed by somebody else since, stays.
   - Docker is told of what it can take while it runs. It is restarted for other settings only, and not where that would
-    end containers that are not the fleet's; see O(restart). The fleet's own come back by themselves.
+    end containers that are not the fleet's; see O(restart). Where the fleet's own run, the restart is left to a call
+    with O(state=effective), and they come back by themselves.
+  - What docker has still to be told or restarted for is in the record as well, so what fails, or is left out, is done
+    by the next call that may. Whoever starts docker meanwhile has done it, too.
 options:
   engine:
     description: The container engine.
@@ -62,18 +65,22 @@ options:
     default: {}
   restart:
     description:
-      - V(auto) restarts docker where that ends no containers but the fleet's own, or where it is set to live-restore,
-        and fails otherwise. V(always) restarts it whatever runs. V(never) leaves it to its next start.
+      - V(auto) restarts docker where that ends no containers. Where others than the fleet's run, and docker is not set
+        to live-restore, it fails before anything is changed. Where the fleet's run, it restarts docker with
+        O(state=effective) only; otherwise settings wait for that, as RV(pending) says.
+      - V(always) restarts it at once, whatever runs. V(never) leaves it to its next start.
     type: str
     default: auto
     choices: [auto, always, never]
   state:
     description:
+      - V(effective) lays and takes back nothing. It restarts docker where settings of earlier calls wait for that, and
+        does nothing where docker does not run. Only O(engine), O(restart) and O(root) count then.
       - V(absent) takes back all that earlier calls set. It neither installs nor removes nor starts an engine.
       - Docker forgets mirrors and insecure registries at once, the rest when it is restarted; see O(restart).
     type: str
     default: present
-    choices: [present, absent]
+    choices: [present, effective, absent]
   root:
     description: Directory that the record lies below. Empty for the system's own folders.
     type: str
@@ -83,7 +90,9 @@ attributes:
     description: Says what would be installed, written and restarted.
     support: full
   diff_mode:
-    description: The files that change. Of proxies the names of the variables only.
+    description:
+      - The files that change. Of C(daemon.json) only what differs, with passwords masked; of proxies the names of the
+        variables.
     support: full
   idempotent:
     description: A second run changes nothing.
@@ -101,6 +110,11 @@ EXAMPLES = r"""
     proxy_env: "{{ fleet_proxy_env }}"
     registries: [registry.example.org:5000]
     ca_bundle: /etc/ssl/certs/example.pem
+
+- name: Settings that docker takes at its start only are in effect
+  inference.fleet.container_engine:
+    engine: docker
+    state: effective
 
 - name: Nothing of it is left
   inference.fleet.container_engine:
@@ -121,6 +135,12 @@ actions:
   type: list
   elements: str
   sample: ["reload docker for registry-mirrors"]
+pending:
+  description: Settings that docker goes without until it is restarted; keys of C(daemon.json), and V(proxies).
+  returned: success
+  type: list
+  elements: str
+  sample: []
 """
 
 from ansible.module_utils.basic import AnsibleModule

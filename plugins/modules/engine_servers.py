@@ -17,6 +17,8 @@ description:
   - All new files are checked and written beside the old ones, and ports are looked up, before anything is stopped.
   - A server whose weights were mended or updated since it was started is restarted. The guard notes at the start what
     the manifest beside them says; without a manifest there is nothing to compare.
+  - A server whose unit of systemd was disabled, or has another text, is enabled again without a restart. A masked unit
+    is an error.
   - A server restarts by itself when it ends, up to five times within ten start budgets; then it is C(failed), and the
     next run with O(state=started) starts it again.
 options:

@@ -107,7 +107,8 @@ servers:
       sample: 6f1c5bd1f1cd5b8b7e3f35a6b18de5c6b2c0a7e7c0e6d37a1fe1bde6bc7b1c37
     drift:
       description:
-        - How it differs from the plan, C(changed) with the fields, C(not deployed), C(not in the plan), or null.
+        - How it differs from the plan, C(changed) with the fields, C(not deployed), C(not in the plan), that a reboot
+          would not start it since its unit is not enabled, or null.
           Without O(servers) nothing is known of a plan, and it is null.
       type: str
       sample: "changed: command, environment"

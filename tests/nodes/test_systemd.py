@@ -180,12 +180,48 @@ def test_restarts_by_an_operator_do_not_count(site):
     assert site.state("server-1")["starts"][:-1] == before[:-1]
 
 
+def test_a_disabled_unit_is_enabled_again_without_a_restart(site):
+    before = site.pids()
+    for name in ("server-0", "server-1"):
+        site.node.ssh("systemctl disable --quiet " + unit(name))
+    status = site_run(site, playbook="playbooks/status.yml").ok()
+    assert "its unit is not enabled, so a reboot would not start it" in " ".join(status.output.split())
+    for arguments in (["--check"], []):
+        assert site_run(site, *arguments).ok().count("changed") == 1
+    assert site_run(site).ok().count("changed") == 0
+    assert site.node.ssh("systemctl is-enabled %s %s" % (unit("server-0"), unit("server-1"))).split() == ["enabled"] * 2
+    assert site.pids() == before
+
+
+def mounted_late(site, folder):
+    """A mount of this folder that nothing but the servers wants, and that takes its time. Returns its unit."""
+    mount = site.node.ssh("systemd-escape --path --suffix=mount " + folder).strip()
+    texts = {
+        "slow.service": "[Unit]\nDefaultDependencies=no\n[Service]\nType=oneshot\nExecStart=/bin/sleep 3\n",
+        mount: "[Unit]\nDefaultDependencies=no\nRequires=slow.service\nAfter=slow.service\n"
+        "[Mount]\nWhat=%s\nWhere=%s\nType=none\nOptions=bind\n" % (folder, folder),
+    }
+    for name, text in texts.items():
+        path = site.reports.parent / "late.unit"
+        path.write_text(text)
+        site.node.copy(path, "/etc/systemd/system/" + name)
+    return mount
+
+
 def test_a_reboot_ends_in_the_same_state_without_a_play(site):
+    folder = "/var/lib/inference-fleet/servers/server-0/work"
+    mount = mounted_late(site, folder)
     boot = site.node.ssh("systemctl show -p UserspaceTimestampMonotonic --value; uptime -s")
     seconds = site.node.reboot()
     assert site.node.ssh("systemctl show -p UserspaceTimestampMonotonic --value; uptime -s") != boot
     site.wait_for(lambda: site.healthy("server-0") and site.healthy("server-1"), 300, "both servers after the reboot")
     print("reboot: %.1f s" % seconds)
+    # a mount that nothing orders, as one with nofail, is there before the server that needs it
+    entered = [int(site.node.ssh("systemctl show --property=%s --value '%s'" % one)) for one in (
+        ("ActiveEnterTimestampMonotonic", mount), ("ExecMainStartTimestampMonotonic", unit("server-0")))]  # fmt: skip
+    assert 0 < entered[0] < entered[1]
+    site.node.ssh("cd /etc/systemd/system && rm '%s' slow.service && umount --lazy %s && systemctl daemon-reload"
+                  % (mount, folder))  # fmt: skip
     leader, follower = site.state("server-0"), site.state("server-1")
     assert leader["count"] == follower["count"] == 1
     assert follower["started"] >= leader["started"] + 3  # the leader listens three seconds after its start

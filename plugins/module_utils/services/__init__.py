@@ -21,16 +21,18 @@ class Status:
 
     state: "up" (a process is there, a guard or the engine), "restarting" (it ended and will be started again),
     "failed" (it ended and will not), "down" (it was told to stop).
-    pid: of the process that the manager started, None where there is none. reason: its words, or None.
+    pid: of the process that the manager started, None where there is none. reason: its words, or None. enabled: whether
+    it will be started after a reboot too.
     """
 
-    def __init__(self, state, pid=None, reason=None):
+    def __init__(self, state, pid=None, reason=None, enabled=True):
         self.state = state
         self.pid = pid
         self.reason = reason
+        self.enabled = enabled
 
     def __repr__(self):
-        return "Status(%r, %r, %r)" % (self.state, self.pid, self.reason)
+        return "Status(%r, %r, %r, %r)" % (self.state, self.pid, self.reason, self.enabled)
 
 
 class ServiceManager(abc.ABC):
@@ -60,6 +62,11 @@ class ServiceManager(abc.ABC):
     def definition_path(self, name):
         """Where the definition lies."""
 
+    def masked(self, name):
+        """Whether somebody has forbidden the manager to start it. What says so lies in the definition's place, and is
+        not ours to remove."""
+        return False
+
     @abc.abstractmethod
     def defined(self):
         """Names of all servers with a definition on disk, sorted."""
@@ -78,6 +85,10 @@ class ServiceManager(abc.ABC):
     @abc.abstractmethod
     def start(self, names):
         """(Re)read the definitions and start these servers in this order, without waiting for them."""
+
+    @abc.abstractmethod
+    def enable(self, names):
+        """Have these servers, which are defined and not restarted, started after a reboot too."""
 
     @abc.abstractmethod
     def drop(self, names):

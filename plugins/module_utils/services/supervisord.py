@@ -382,6 +382,9 @@ class Supervisord(ServiceManager):
             self._do("addProcessGroup", guard.PREFIX + name, accept=(ALREADY_ADDED,))
             self._do("startProcess", _full(name), False, accept=(ALREADY_STARTED,))
 
+    def enable(self, names):
+        pass  # a program section on disk is all that its start needs
+
     def drop(self, names):
         for name in names:
             path = self.definition_path(name)

@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """systemd (240 or newer) as the service manager of the system's own servers: one unit for each.
 
-A unit says nothing about the engine but limits and order: the guard reads command and environment from the entry, so
-that no word of them meets systemd's expansion of %, $ and quotes, and no secret is in a unit.
+A unit says nothing about the engine but limits, order and the paths whose mounts it needs: the guard reads command and
+environment from the entry, so that no word of them meets systemd's expansion of %, $ and quotes, and no secret is in a
+unit.
 
 `systemctl daemon-reload` takes the devices away from containers that were started with --gpus, since systemd writes its
 own idea of their device cgroups. So it is called only where systemd says that it holds an older version of a unit that
@@ -22,6 +23,7 @@ import sys
 
 from ansible_collections.inference.fleet.plugins.module_utils import guard
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.services import (
     SYSTEMD_RUNS,
     ServiceManager,
@@ -36,6 +38,7 @@ HEADER = "# A server of inference.fleet, which overwrites this file.\n"
 STOP_WAIT_S = 15  # TERM to KILL
 CONTAINER_STOP_WAIT_S = STOP_WAIT_S + 15  # the engine's own TERM to KILL, and its answer
 DOCKER = "docker.service"
+ENCODINGS_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
 CALL_S = 60
 RESTART_S = 1  # the guard counts starts and delays them; this holds where not even the guard can be executed
 # The second line behind the guard's start limit: 30 attempts a second apart are no guard's, which allows 5 and counts
@@ -108,6 +111,11 @@ class Systemd(ServiceManager):
 
     def definition(self, entry, user):
         name = entry["name"]
+        if self.masked(name):
+            raise FleetError(
+                "Server '%s': its unit %s is masked, so that nothing starts it. Allow it with 'systemctl unmask %s', "
+                "or take the server out of the plan. Nothing was changed." % (name, unit_of(name), unit_of(name))
+            )
         argv = [self.python, "-I", self.guard, "run", self.paths.entry(name), "--state", self.paths.server_state(name)]
         argv += ["--secrets", self.paths.secret(name), "--root", self.paths.root]
         # The order of starting alone; that a leader is healthy is what the guard waits for. One that only compiles for
@@ -126,6 +134,7 @@ class Systemd(ServiceManager):
             "After=" + " ".join(["network-online.target", *needed, *leaders]),
             *("Requires=" + unit for unit in needed),
             *("PartOf=" + unit for unit in leaders if entry["start"].get("restart_with_leader")),
+            *("RequiresMountsFor=" + unit_word(path, variables=False) for path in self._needed_paths(entry)),
             "# the guard keeps the start limit, since its interval follows from the start budget",
             "# this one is for what ends before it: a user or an interpreter that is gone",
             "StartLimitIntervalSec=%d" % LIMIT_INTERVAL_S,
@@ -175,6 +184,30 @@ class Systemd(ServiceManager):
         remove = unit_command([*argv, "--remove"])
         return ["ExecStartPre=-" + remove, stop, "ExecStopPost=-" + remove]
 
+    def _needed_paths(self, entry):
+        """Paths whose file systems a start needs; without one of them it would find nothing, or write below the mount.
+
+        systemd orders mounts of the network before remote-fs.target alone, and those with nofail before nothing.
+        """
+        # of programs the folder: a link to this or that version of Python is no other unit
+        paths = [os.path.dirname(self.python), self.paths.lib, *entry["weights"], *entry["directories"].values()]
+        if entry["container"]:
+            paths += [mount["source"] for mount in entry["container"]["mounts"]]
+        else:
+            paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(ENCODINGS_VARIABLE) or ""]
+        found = set()
+        for path in paths:
+            # a changed argument has another key, and is no reason to make systemd read all units again
+            if entry["artifact_key"]:
+                before, key, _after = path.partition(entry["artifact_key"])
+                path = os.path.dirname(before) if key else path
+            # systemd knows no links; what it cannot be told (no escapes here, no bytes that are no text) is left out
+            for one in (os.path.normpath(path), os.path.realpath(path)) if os.path.isabs(path) else ():
+                if re.fullmatch("[^\x00-\x1f\x7f\ud800-\udfff]+", one):
+                    found.add(one)
+        # what leads to a path is needed with it
+        return sorted(one for one in found if not any(other.startswith(one + "/") for other in found - {one}))
+
     def _folders(self, entry, user):
         """A disk that a reboot empties takes the folders of an artifact with it, and the server's user cannot make
         them again; so root does before each start."""
@@ -186,6 +219,9 @@ class Systemd(ServiceManager):
 
     def definition_path(self, name):
         return "%s/%s" % (self.units, unit_of(name))
+
+    def masked(self, name):
+        return os.path.realpath(self.definition_path(name)) == os.devnull
 
     def defined(self):
         try:
@@ -254,9 +290,20 @@ class Systemd(ServiceManager):
         for name, block in shown.items():
             if name in defined or block["Description"] == DESCRIPTION + name:
                 status = unit_status(block)
+                status.enabled = name not in defined or self._is_enabled(name)
                 if name in defined or status.state != "down":
                     found[name] = status
         return found
+
+    def _is_enabled(self, name):
+        """Whether each unit that wants this one has its link. What systemd itself says (UnitFileState) may be of before
+        the last change, which we make without a reload."""
+        wanted_by = re.search("(?m)^WantedBy=(.*)$", read_text(self.definition_path(name)) or "")
+        wanting = wanted_by.group(1).split() if wanted_by else []
+        return all(os.path.islink("%s/%s.wants/%s" % (self.units, one, unit_of(name))) for one in wanting)
+
+    def enable(self, names):
+        self._call("systemctl", "enable", "--quiet", "--no-reload", "--", *map(unit_of, names))
 
     def stop(self, names):
         held = self.statuses()
@@ -276,7 +323,7 @@ class Systemd(ServiceManager):
 
     def start(self, names):
         units = [unit_of(name) for name in names]
-        self._call("systemctl", "enable", "--quiet", "--no-reload", "--", *units)
+        self.enable(names)
         shown = self._show(units)
         failed = [unit_of(name) for name, block in shown.items() if block["ActiveState"] == "failed"]
         if failed:  # one over systemd's own start limit would not start again
@@ -286,7 +333,7 @@ class Systemd(ServiceManager):
         self._call("systemctl", "start", "--no-block", "--", *units)
 
     def drop(self, names):
-        names = [name for name in names if os.path.lexists(self.definition_path(name))]
+        names = [name for name in names if os.path.lexists(self.definition_path(name)) and not self.masked(name)]
         if not names:
             return
         self._call("systemctl", "disable", "--quiet", "--no-reload", "--", *map(unit_of, names))

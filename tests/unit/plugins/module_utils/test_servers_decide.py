@@ -107,6 +107,12 @@ def test_what_runs_as_planned_is_left_alone():
          ("start", "failed: no such file")),
         (running(service=None), ("restart", "it runs without its service manager")),
         (running(definition="other"), ("redefine", "its service definition differs")),
+        (running(definition="other", service=Status("up", 7, enabled=False)),
+         ("redefine", "its service definition differs")),
+        (running(service=Status("up", 7, enabled=False)),
+         ("enable", "its unit is not enabled, so a reboot would not start it")),
+        (stopped(service=Status("down", enabled=False), definition="d"),
+         ("start", "its service manager does not run it")),
         (running(secrets={"A": "left"}), ("change", "changed: secrets")),
         (running(config="text"), ("change", "changed: config")),
         (stopped(service=Status("down")), ("start", "it is stopped")),
@@ -186,6 +192,14 @@ def test_the_diff_shows_what_changes_line_by_line():
     }
 
 
+def test_one_that_no_reboot_would_start_is_enabled_and_not_restarted():
+    seen = {"server-0": running(service=Status("up", 7, enabled=False))}
+    assert describe(decide(wanted(entry()), seen, "started"), seen) == {
+        "before": "server-0:\n  state: running\n  after a reboot: stopped\n",
+        "after": "server-0:\n  state: running\n  after a reboot: started\n",
+    }
+
+
 def test_conditions():
     now = condition(running())
     assert (now.state, now.since, now.pid, now.restarts, now.hash) == ("running", 1000.0, 7, 0, entry()["hash"])
@@ -227,7 +241,7 @@ def seen_servers(draw):
         one = draw(st.sampled_from([None, entry(name), entry(name, environment={"A": "1"})]))
         alive = draw(st.booleans())
         service = draw(st.sampled_from([None, Status("up", 7), Status("down"), Status("failed", None, "x"),
-                                        Status("restarting", None, "y")]))  # fmt: skip
+                                        Status("restarting", None, "y"), Status("up", 7, enabled=False)]))  # fmt: skip
         phase = draw(st.sampled_from([None, "running", "failed", "waiting for a"]))
         state = {} if phase is None else {"phase": phase, "hash": (one or {}).get("hash"), "pid": 7, "count": 1}
         servers[name] = Seen(
@@ -252,10 +266,11 @@ def applied(plan, seen, actions):
             want = plan[action.name]
             after[action.name] = running(want.entry, secrets=want.secrets, definition=want.definition)
             after[action.name].state["user"] = want.user
-        elif action.kind == "redefine":
+        elif action.kind in ("redefine", "enable"):
             old = seen[action.name]
+            service = Status(old.service.state, old.service.pid, old.service.reason)
             after[action.name] = Seen(action.name, old.entry, old.secrets, "d", old.config, old.state, old.fresh,
-                                      old.service, old.pids, old.files)  # fmt: skip
+                                      service, old.pids, old.files)  # fmt: skip
         elif action.kind == "stop":
             old = seen[action.name]
             after[action.name] = Seen(action.name, old.entry, old.secrets, None, old.config, files=old.files)

@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import services
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.servers import Action, Node, Wanted, apply, observe
 from ansible_collections.inference.fleet.plugins.module_utils.services import systemd
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -82,7 +83,8 @@ def test_a_nul_is_refused():
 
 def entry(name="server-0", **changes):
     one = {"name": name, "platform": "cpu", "cpus": None, "start": {"after": []}, "container": None,
-           "environment": {"A": "%h $HOME"}, "command": ["/engine", NASTY]}  # fmt: skip
+           "environment": {"A": "%h $HOME"}, "command": ["/opt/venv/bin/engine", NASTY], "directories": {},
+           "weights": [], "artifact_key": None}  # fmt: skip
     return dict(one, **changes)
 
 
@@ -102,10 +104,17 @@ def manager(tmp_path, monkeypatch):
     return made
 
 
-def define(manager, *names):
+def define(manager, *names, **changes):
     for name in names:
         with open(manager.definition_path(name), "w", encoding="utf-8") as stream:
-            stream.write(manager.definition(entry(name), "inference-fleet"))
+            stream.write(manager.definition(entry(name, **changes), "inference-fleet"))
+
+
+def link(manager, name, wanting="multi-user.target"):
+    """What `systemctl enable` makes."""
+    folder = "%s/%s.wants" % (manager.units, wanting)
+    os.makedirs(folder, exist_ok=True)
+    os.symlink(manager.definition_path(name), "%s/%s" % (folder, systemd.unit_of(name)))
 
 
 def shown(name="server-0", **changes):
@@ -129,6 +138,9 @@ def test_the_whole_unit(manager):
         "ConditionPathExists=%s/inference-fleet-server-0.service\n"
         "Wants=network-online.target inference-fleet-leader.service inference-fleet-etcd.service\n"
         "After=network-online.target inference-fleet-leader.service inference-fleet-etcd.service\n"
+        'RequiresMountsFor="/opt/venv/bin"\n'
+        'RequiresMountsFor="/usr/bin"\n'
+        'RequiresMountsFor="/var/lib/inference-fleet"\n'
         "# the guard keeps the start limit, since its interval follows from the start budget\n"
         "# this one is for what ends before it: a user or an interpreter that is gone\n"
         "StartLimitIntervalSec=60\n"
@@ -173,7 +185,7 @@ def test_the_whole_unit(manager):
     assert "NoNewPrivileges=" not in plain  # nvidia-modprobe is setuid
 
 
-CONTAINER = {"engine": "docker", "address": None}
+CONTAINER = {"engine": "docker", "address": None, "mounts": []}
 END = (
     '"/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "end" "/etc/inference-fleet/servers/server-0.json"'
 )
@@ -218,8 +230,9 @@ def test_the_folders_of_an_artifact_are_made_by_root_before_each_start(manager):
 
 
 def test_what_an_engine_gets_is_not_in_its_unit(manager):
-    """Neither environment nor command: the guard reads them, so systemd cannot expand them."""
-    assert manager.definition(entry(), None) == manager.definition(entry(environment={}, command=["/other"]), None)
+    """Neither environment nor arguments: the guard reads them, so systemd cannot expand them."""
+    other = entry(environment={}, command=["/opt/venv/bin/engine"])
+    assert manager.definition(entry(), None) == manager.definition(other, None)
 
 
 PROPERTIES = st.dictionaries(
@@ -299,6 +312,95 @@ def test_only_our_units_are_ours(manager, tmp_path):
     (tmp_path / "inference-fleet-x.timer").write_text(systemd.HEADER)
     assert manager.defined() == ["server-0", "server-1"]
     assert systemd.Systemd(NodePaths(""), units=str(tmp_path / "none")).defined() == []
+
+
+def needed(manager, **changes):
+    """Paths whose mounts the unit of this entry waits for, as systemd reads them; those that all have left out."""
+    lines = manager.definition(entry(**changes), None).splitlines()
+    words = [line.partition("=")[2] for line in lines if line.startswith("RequiresMountsFor=")]
+    assert all(word[0] + word[-1] == '""' for word in words)
+    found = [re.sub(r"\\(.)", r"\1", word[1:-1]).replace("%%", "%") for word in words]
+    return [one for one in found if one not in ("/usr/bin", "/var/lib/inference-fleet")]
+
+
+def test_a_unit_waits_for_the_file_systems_that_it_needs(manager, tmp_path):
+    """Those of the network and with nofail are ordered before remote-fs.target alone, or before nothing."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "linked").symlink_to("disk")
+    folders = {"work": "/var/lib/inference-fleet/servers/server-0/work", "artifact": '/mnt/100% "a" b\\c/$x'}
+    process = {
+        "weights": ["/models/one/", "%s/linked/two" % tmp_path, "/models/../models/one"],
+        "directories": folders,
+        "command": ["/opt/venv/bin/python", "/elsewhere"],
+        "environment": {"TIKTOKEN_ENCODINGS_BASE": "/opt/encodings", "OTHER": "/other"},
+    }
+    found = ["/models/one", "%s/disk/two" % tmp_path, "%s/linked/two" % tmp_path, *folders.values()]
+    assert needed(manager, **process) == sorted([*found, "/opt/venv/bin", "/opt/encodings"])
+    mounts = [{"source": "/opt/encodings"}, {"source": "/opt"}, {"source": "/mnt/data"}]
+    contained = {**process, "container": dict(CONTAINER, mounts=mounts)}
+    assert needed(manager, **contained) == sorted([*found, "/opt/encodings", "/mnt/data"])
+
+
+def test_a_unit_does_not_name_what_systemd_cannot_be_told(manager):
+    weights = ["/a\nb", "/a\x7f", "/\udcff", "relative", "/é 漢"]
+    assert needed(manager, weights=weights, command=["engine"]) == ["/é 漢"]
+
+
+def test_the_key_of_an_artifact_is_in_no_unit(manager):
+    """Each changed argument has another one, and a unit that changes makes systemd read all units again."""
+    found = []
+    for key in ("0123456789abcdef", "fedcba9876543210"):
+        folders = {"artifact": "/mnt/artifacts/%s-server-0" % key, "work": "/mnt/work"}
+        mounts = [{"source": path} for path in folders.values()]
+        container = dict(CONTAINER, mounts=mounts)
+        found.append(needed(manager, directories=folders, artifact_key=key, container=container))
+    assert found == [["/mnt/artifacts", "/mnt/work"]] * 2
+
+
+@pytest.mark.parametrize("container", [None, CONTAINER])
+def test_a_unit_that_no_reboot_would_start_is_noticed(manager, container):
+    define(manager, "server-0", container=container)
+    manager.answers["show"] = shown()
+    wanting = ["multi-user.target", *(["docker.service"] if container else [])]
+    for one in wanting:
+        assert not manager.statuses()["server-0"].enabled
+        link(manager, "server-0", one)
+    assert manager.statuses()["server-0"].enabled
+    manager.enable(["server-0"])
+    assert manager.calls[-1] == "systemctl enable --quiet --no-reload -- inference-fleet-server-0.service"
+
+
+def test_a_masked_unit_is_an_error_and_stays(manager):
+    os.symlink(os.devnull, manager.definition_path("server-0"))
+    with pytest.raises(FleetError) as caught:
+        manager.definition(entry(), None)
+    assert caught.value.message == (
+        "Server 'server-0': its unit inference-fleet-server-0.service is masked, so that nothing starts it. Allow it "
+        "with 'systemctl unmask inference-fleet-server-0.service', or take the server out of the plan. Nothing was "
+        "changed."
+    )
+    assert (manager.masked("server-0"), manager.masked("server-1")) == (True, False)
+    manager.drop(["server-0"])
+    assert manager.calls == []
+    assert os.readlink(manager.definition_path("server-0")) == os.devnull
+
+
+def test_what_masks_a_unit_is_no_part_of_its_server(manager, tmp_path):
+    """A stop or a removal leaves it, and finds nothing to do the next time."""
+    paths = NodePaths(str(tmp_path / "root"))
+    os.symlink(os.devnull, manager.definition_path("server-0"))
+    seen = observe(paths, manager, {"server-0": entry()})["server-0"]
+    assert (seen.is_there, seen.definition, seen.files) == (False, None, [])
+
+
+@pytest.mark.parametrize("kind", ["redefine", "enable"])
+def test_an_enabled_server_is_not_restarted(manager, tmp_path, kind):
+    """A new text may be wanted by another unit, so it is enabled too."""
+    node = Node(NodePaths(str(tmp_path / "root")), manager)
+    text = manager.definition(entry(), None) + "# new\n"
+    apply(node, [Action("server-0", kind, "")], {"server-0": Wanted(entry(), definition=text)}, {}, {})
+    assert manager.calls == ["systemctl enable --quiet --no-reload -- inference-fleet-server-0.service"]
+    assert os.path.exists(manager.definition_path("server-0")) == (kind == "redefine")
 
 
 UNITS = "inference-fleet-server-0.service inference-fleet-server-1.service"

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import container_setup
+from ansible_collections.inference.fleet.plugins.module_utils.container_engine import EngineError
+from ansible_collections.inference.fleet.plugins.module_utils.container_images import ensure_image
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.laid_settings import lay
 from ansible_collections.inference.fleet.plugins.modules import container_engine as module
@@ -35,8 +38,15 @@ class Node:
         (self.root / "run/systemd/system").mkdir(parents=True)
         self.write("/etc/os-release", 'ID=debian\nPRETTY_NAME="Debian GNU/Linux 12"\n')
         script = engine.bin / "systemctl"
-        script.write_text('#!/bin/sh\necho "$@" >> %s\n' % self.log)
+        self.stale = folder / "stale"
+        self.stale.write_text("NeedDaemonReload=no\n")
+        self.broken = folder / "broken"
+        script.write_text(
+            '#!/bin/sh\nif [ "$1" = show ]; then read -r line < %s; echo "$line"; exit; fi\necho "$@" >> %s\n'
+            'if [ -e %s ]; then echo no >&2; exit 1; fi\n' % (self.stale, self.log, self.broken)
+        )  # fmt: skip
         script.chmod(0o755)
+        self.started(1)
 
     def write(self, path, text):
         place = self.root / path[1:]
@@ -46,6 +56,17 @@ class Node:
     def read(self, path):
         place = self.root / path[1:]
         return place.read_text() if place.exists() else None
+
+    def started(self, pid):
+        """Docker is this process now, one of this machine's."""
+        self.write("/run/docker.pid", "%d\n" % pid)
+
+    def told(self):
+        """What systemctl was told since the last time."""
+        lines = self.systemctl
+        if lines:
+            self.log.unlink()
+        return lines
 
     @property
     def systemctl(self):
@@ -63,7 +84,8 @@ class Node:
         told = self.systemctl
         for check_mode in (True, False):
             assert self.ensure(check_mode=check_mode, **arguments) == {
-                "changed": False, "engine": applied["engine"], "actions": [], "diff": {"before": "", "after": ""},
+                "changed": False, "engine": applied["engine"], "actions": [], "pending": applied["pending"],
+                "diff": {"before": "", "after": ""},
             }  # fmt: skip
         assert self.systemctl == told
         return applied
@@ -107,10 +129,211 @@ def test_settings_are_merged_and_docker_is_told_without_a_restart(node):
 
 
 def test_a_setting_that_needs_a_restart(node):
-    node.engine.write(containers=[OURS])
     result = node.four_steps(settings={"log-driver": "journald"})
     assert node.systemctl == ["restart docker.service"]
-    assert result["actions"] == ["restart docker for log-driver"]
+    assert (result["actions"], result["pending"]) == (["restart docker for log-driver"], [])
+    assert not node.ensure(state="effective")["changed"]
+
+
+def test_servers_that_run_are_restarted_in_their_turn(node):
+    """All nodes are prepared at once; docker, and the servers in it, are restarted by the step that has a serial."""
+    node.engine.write(containers=[OURS], live_restore=True)
+    settings = {"log-driver": "journald", "debug": True}
+    result = node.four_steps(settings=settings, proxy_env=PROXY)
+    assert result["actions"] == [
+        "not restarted for log-driver, proxies before the step serve, as servers of the fleet run in docker",
+        "reload docker for debug",
+    ]
+    assert result["pending"] == ["log-driver", "proxies"]
+    assert node.told() == ["reload docker.service"]  # and systemd reads no unit while they run
+    assert not node.ensure(state="effective", restart="never")["changed"]
+    result = node.four_steps(state="effective")
+    assert result["actions"] == ["restart docker for log-driver, proxies"]
+    assert result["diff"] == {"before": "docker: was not started since log-driver, proxies was set\n",
+                              "after": "docker: restarted\n"}  # fmt: skip
+    assert node.told() == ["daemon-reload", "restart docker.service"]
+    assert not node.ensure(settings=settings, proxy_env=PROXY)["changed"]
+    node.four_steps(restart="always")
+    assert node.told() == ["daemon-reload", "restart docker.service"]
+    assert node.read(RECORD) is None
+
+
+def test_what_waits_is_not_applied_where_that_would_end_others(node):
+    node.engine.write(containers=[OURS])
+    node.ensure(settings={"log-driver": "journald"})
+    node.engine.write(containers=[OURS, FOREIGN])
+    message = (
+        "Docker has to be restarted for log-driver, which would end containers that are not the fleet's: database. "
+        "Nothing was changed. Stop them, set live-restore in container_engine_settings (a first run with nothing else "
+        "applies it without a restart), or set container_engine_restart to always."
+    )
+    assert node.refused(state="effective") == message
+    assert node.refused(settings={"log-driver": "journald"}) == message
+    node.engine.write(errors={"*": "down"})  # its servers' start says so
+    assert not node.ensure(state="effective")["changed"]
+
+
+def test_a_restart_that_was_left_out_is_made_up_for(node):
+    node.engine.write(containers=[FOREIGN])
+    wanted = {"settings": {"log-driver": "journald"}, "proxy_env": PROXY}
+    result = node.ensure(restart="never", **wanted)
+    assert result["actions"] == [
+        "not restarted: log-driver, proxies from docker's next start on that follows a systemctl daemon-reload"
+    ]
+    again = node.ensure(restart="never", **wanted)
+    assert (again["changed"], again["actions"], again["pending"]) == (False, [], ["log-driver", "proxies"])
+    assert node.told() == []
+    node.four_steps(restart="always", **wanted)
+    assert node.told() == ["daemon-reload", "restart docker.service"]
+
+
+def test_without_containers_systemd_reads_the_unit_though_docker_is_not_restarted(node):
+    result = node.four_steps(restart="never", proxy_env=PROXY)
+    assert result["actions"] == ["not restarted: proxies from docker's next start on"]
+    assert node.told() == ["daemon-reload"]
+    assert node.ensure(proxy_env=PROXY)["actions"] == ["restart docker for proxies"]
+    assert node.told() == ["restart docker.service"]
+
+
+def test_a_pull_that_fails_meanwhile_says_what_docker_goes_without(node, tmp_path):
+    root = str(tmp_path / "root")
+    waits = (
+        " Docker goes without proxies until it is restarted, as servers run in it: run the step serve (--tags serve) "
+        "and then this one again, or set container_engine_restart to always."
+    )
+    node.engine.write(containers=[OURS])
+    container_setup.ensure(proxy_env=PROXY, root=root, sysroot=str(node.root))
+    assert container_setup.pending_words("docker", root) == ""  # the record is below the sysroot
+    for below, address, words in (
+        (str(node.root) + root, None, waits),
+        (root, None, ""),
+        (str(node.root) + root, "unix:///x", ""),
+    ):
+        with pytest.raises(FleetError) as caught:
+            ensure_image("nvcr.io/team/app:1", engine="docker", address=address, root=below)
+        assert caught.value.message.startswith("nvcr.io/team/app:1 cannot be pulled: ")
+        assert caught.value.message.endswith(waits) == bool(words)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_who_starts_docker_has_applied_it(node, stale):
+    node.engine.write(containers=[FOREIGN])
+    wanted = {"settings": {"log-driver": "journald"}, "proxy_env": PROXY}
+    node.ensure(restart="never", **wanted)
+    node.started(os.getpid())
+    node.stale.write_text("NeedDaemonReload=%s\n" % ("yes" if stale else "no"))
+    pending = ["log-driver", "proxies"] if stale else []
+    assert node.ensure(check_mode=True, restart="never", **wanted)["pending"] == pending
+    result = node.ensure(restart="never", **wanted)
+    assert (result["changed"], result["pending"]) == (False, pending)
+    assert bool(json.loads(node.read(RECORD))["docker"]["pending"]) == stale
+    node.engine.write(containers=[])
+    node.stale.write_text("NeedDaemonReload=no\n")  # too late: docker was started from the old unit
+    assert node.ensure(**wanted)["changed"] == stale
+
+
+@pytest.mark.parametrize(
+    ("wanted", "command"),
+    [
+        ({"settings": {"log-driver": "journald"}}, "restart docker.service"),
+        ({"settings": {"debug": True}}, "reload docker.service"),
+        ({"proxy_env": PROXY}, "restart docker.service"),
+    ],
+)
+def test_what_fails_once_is_done_by_the_next_run(node, wanted, command):
+    node.broken.write_text("")
+    with pytest.raises(FleetError) as caught:
+        node.ensure(**wanted)
+    assert caught.value.message == "'systemctl %s' failed: no" % node.systemctl[-1]
+    node.broken.unlink()
+    node.told()
+    result = node.four_steps(**wanted)
+    assert result["actions"] and node.told()[-1] == command
+
+
+def test_what_an_interrupted_run_laid_is_applied_by_the_next_one(node, monkeypatch):
+    node.four_steps(registry_mirrors=["https://one.example"])
+    node.told()
+
+    def die(*unused):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(container_setup, "_do", die)
+        for wanted in ({}, {"settings": {"log-driver": "journald"}}):
+            with pytest.raises(KeyboardInterrupt):
+                node.ensure(**wanted)
+    assert node.told() == []
+    result = node.ensure(settings={"log-driver": "journald"})
+    assert (result["actions"], node.told()) == (["restart docker for log-driver"], ["restart docker.service"])
+
+
+def test_an_interrupted_reload_still_empties_what_docker_has_to_forget(node, monkeypatch):
+    node.four_steps(registry_mirrors=["https://one.example"])
+    node.broken.write_text("")
+    with pytest.raises(FleetError):
+        node.ensure()
+    node.broken.unlink()
+    emptied = []
+    monkeypatch.setattr(container_setup, "_reload_without", lambda setup, gone, text: emptied.append(gone))
+    assert node.ensure()["actions"] == ["reload docker for registry-mirrors"]
+    assert emptied == [{"registry-mirrors": ["https://one.example"]}]
+    assert node.read(RECORD) is None
+
+
+@pytest.mark.parametrize(("kind", "pending"), [("down", []), ("docker version did not end", ["log-driver"])])
+def test_what_a_docker_that_does_not_answer_is_without(node, monkeypatch, kind, pending):
+    """One that is down takes all with its start; one that hangs goes on with what it had when it answers again."""
+    wanted = {"settings": {"log-driver": "journald"}}
+    answers = [EngineError("down" if kind == "down" else "timeout", kind), None]
+    monkeypatch.setattr(container_setup.Setup, "answers", lambda setup: answers.pop(0) if answers else None)
+    result = node.ensure(**wanted)
+    assert (result["actions"], result["pending"]) == (["start docker"], pending)
+    node.told()
+    assert node.ensure(**wanted)["changed"] == bool(pending)
+    assert node.told() == (["restart docker.service"] if pending else [])
+
+
+def test_without_systemd_new_settings_are_for_a_person_to_apply(node):
+    (node.root / "run/systemd/system").rmdir()
+    wanted = {"settings": {"log-driver": "journald"}}
+    message = (
+        "docker has new settings, and this node has no systemd to restart it. Restart it as this node restarts its "
+        "daemons."
+    )
+    for _turn in range(2):
+        with pytest.raises(FleetError) as caught:
+            node.ensure(**wanted)
+        assert caught.value.message == message
+    node.started(os.getpid())
+    assert not node.ensure(**wanted)["changed"]
+
+
+def test_the_diff_shows_what_changes_and_nothing_else(node):
+    """Others keep their secrets in daemon.json, too."""
+    theirs = {
+        "proxies": {"http-proxy": "http://me:theirs1@proxy"},
+        "log-opts": {"splunk-token": "theirs2", "tag": "old"},
+        "registry-mirrors": ["http://me:theirs3@one.example"],
+        "labels": ["a"],
+    }
+    node.write(DAEMON, json.dumps(theirs))
+    wanted = {
+        "proxies": {"https-proxy": "http://me:ours\\1@proxy"},
+        "log-opts": {"splunk-token": "ours2", "tag": "new"},
+        "registry-mirrors": ["https://two.example"],
+        "runtimes": {"x": {"path": "/x"}},
+    }
+    diff = node.ensure(check_mode=True, settings=wanted)["diff"]
+    assert diff == {
+        "before": DAEMON + ':\n  log-opts.splunk-token: "********"\n  log-opts.tag: "old"\n'
+        '  registry-mirrors: []\n',
+        "after": DAEMON + ':\n  log-opts.splunk-token: "********"\n  log-opts.tag: "new"\n'
+        '  proxies.https-proxy: "http://me:********@proxy"\n  registry-mirrors: ["https://two.example"]\n'
+        '  runtimes: {"x": {"path": "/x"}}\n',
+    }  # fmt: skip
+    assert not [word for word in ("theirs", "ours") if word in str(diff)]
+    assert node.ensure(check_mode=True)["diff"] == {"before": "", "after": ""}
 
 
 def test_nobody_elses_containers_are_ended(node):
@@ -373,6 +596,14 @@ def test_absent_leaves_nothing_of_it_and_starts_nothing(node, tmp_path):
     kept = {node.root / "var", node.root / "var/lib", node.root / "var/lib/inference-fleet"}  # the record's own
     assert set(node.root.rglob("*")) - kept == before
     assert node.systemctl == []
+
+
+def test_absent_without_a_restart_waits_for_nothing(node):
+    node.engine.write(containers=[FOREIGN])
+    node.ensure(settings={"log-driver": "journald"}, restart="always")
+    result = node.ensure(state="absent", restart="never")
+    assert result["actions"] == ["not restarted: log-driver from docker's next start on"]
+    assert node.read(RECORD) is None
 
 
 def test_absent_is_of_one_root(node):

@@ -1,0 +1,91 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The tasks of the role serve with modules that only write down how they were called: what follows from what."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.inference.fleet.tests.runs import play
+
+TASKS = Path(__file__).resolve().parents[3] / "roles" / "serve" / "tasks" / "main.yml"
+MODULES = ("container_engine", "engine_servers", "engine_ready")
+MODULE = """#!%s
+# WANT_JSON
+import json, sys
+name, folder = sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0], %r
+arguments = json.load(open(sys.argv[1]))
+with open(folder + "/calls", "a") as stream:
+    stream.write(json.dumps({"module": name, **{key: arguments.get(key) for key in ("state", "engine", "restart")}}))
+    stream.write("\\n")
+changed = name in json.load(open(folder + "/changing"))
+print(json.dumps({"changed": changed, "answering": not changed}))
+"""
+VARIABLES = {
+    "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
+    "serve_engine_restart": "auto", "fleet_root": "",
+}  # fmt: skip
+
+
+class Serve:
+    """Plays of the tasks, with stand-ins in place of the modules."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        text = TASKS.read_text(encoding="utf-8")
+        (folder / "library").mkdir()
+        for name in MODULES:
+            text = text.replace("inference.fleet.%s:" % name, "stand_in_%s:" % name)
+            module = folder / "library" / ("stand_in_%s.py" % name)
+            module.write_text(MODULE % (sys.executable, str(folder)))
+        (folder / "tasks.yml").write_text(text)
+        show = {"ansible.builtin.copy": {"content": "{{ serve_changed | bool }}", "dest": str(folder / "verdict")}}
+        tasks = [{"ansible.builtin.include_tasks": str(folder / "tasks.yml")}, show]
+        plays = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}]
+        (folder / "play.yml").write_text(json.dumps(plays))
+
+    def play(self, entries, changing=(), **variables):
+        """([modules that were called, with what matters of their arguments], serve_changed)."""
+        (self.folder / "changing").write_text(json.dumps(list(changing)))
+        (self.folder / "calls").write_text("")
+        variables = {**VARIABLES, "serve_servers": entries, "ansible_python_interpreter": sys.executable, **variables}
+        play(str(self.folder / "play.yml"), "localhost,", variables=variables).ok()
+        calls = [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
+        return calls, (self.folder / "verdict").read_text() == "True"
+
+
+def entry(engine=None, address=None):
+    container = engine and {"engine": engine, "address": address}
+    return {"name": "server-0", "container": container, "health": {"budget_s": 1, "poll_s": 1}, "start": {"after": []}}
+
+
+SERVERS = {"module": "engine_servers", "state": "started", "engine": None, "restart": None}
+READY = {"module": "engine_ready", "state": None, "engine": None, "restart": None}
+DOCKER = {"module": "container_engine", "state": "effective", "engine": "docker", "restart": "auto"}
+
+
+@pytest.fixture
+def serve(tmp_path):
+    return Serve(tmp_path)
+
+
+def test_docker_is_restarted_before_the_servers_which_are_waited_for_and_verified_in_full(serve):
+    entries = [dict(entry(engine), name=str(engine)) for engine in ("docker", "podman", None)]
+    assert serve.play(entries) == ([DOCKER, SERVERS], False)
+    calls, changed = serve.play(entries, ["container_engine"], serve_engine_restart="always")
+    assert (calls, changed) == ([dict(DOCKER, restart="always"), SERVERS, READY], True)
+
+
+def test_what_prepare_did_to_docker_counts_as_well(serve):
+    assert serve.play([entry("docker")], container_engine_result={"results": [{"changed": True}], "changed": True})[1]
+
+
+def test_hosts_without_docker_and_named_servers_have_one_call_less(serve):
+    for one in (entry(), entry("podman"), entry("docker", "unix:///run/other.sock")):
+        assert serve.play([one]) == ([SERVERS], False)
+    assert serve.play([entry("docker")], serve_only=["server-0"]) == ([SERVERS], False)
+    assert serve.play([entry()], ["engine_servers"]) == ([SERVERS, READY], True)
