@@ -32,6 +32,7 @@ from ansible_collections.inference.fleet.plugins.module_utils import (
     node_layout,
     node_paths,
     standin,
+    weight_lock,
     weight_manifest,
     weight_sources,
 )
@@ -52,7 +53,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.weight_sources imp
 # Everything that the worker imports of this collection.
 CARRIED = (
     checkpoints, download, eagle3, errors, files, hub, huggingface, known, local_weights, modelscope, node_layout,
-    node_paths, path_source, plain, selection, standin, standin_source, weight_manifest, weight_sources, worker,
+    node_paths, path_source, plain, selection, standin, standin_source, weight_lock, weight_manifest, weight_sources,
+    worker,
 )  # fmt: skip
 MAIN = "from %s import main\n\nmain()\n" % worker.__name__
 STUCK_S = 30  # without a byte; then a worker gives way to one that goes another way
@@ -305,8 +307,10 @@ class Job(DetachedJob):
 
 
 def _stuck(request, state):
-    """Whether a worker got no further for a while."""
+    """Whether a worker got no further for a while. One that waits for its turn would be followed by one that does."""
     state = state or {}
+    if state.get("progress", {}).get("phase", "").startswith(weight_lock.WAITING):
+        return False
     # A worker of an older version says only that it lives.
     moved = state.get("moved", request.get("begun", state.get("updated")))
     return moved is not None and time.time() - moved > STUCK_S
