@@ -43,7 +43,7 @@ SOURCES = {"standin": standin_source, "path": path_source}
 
 def from_parameters(parameters):
     """A Request from a module's parameters. Raises FleetError where they contradict each other."""
-    given = {name: value for name, value in parameters.items() if name in Request.__dataclass_fields__}
+    given = {name: value for name, value in parameters.items() if name in Request._fields}
     request = Request(**given)
     if request.source == "path":
         if not request.path:

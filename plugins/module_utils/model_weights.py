@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, hub, local_weights
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
@@ -124,8 +124,8 @@ def _bring_local(parameters, paths, check_mode):
     task = jobs.Task(
         name="%s from %s" % (request.repo, request.path),
         destination=destination,
-        identity={key: value for key, value in asdict(request).items() if key not in ("packed", "expected")},
-        request={"local": {"request": asdict(request), **given}},
+        identity={key: value for key, value in request._asdict().items() if key not in ("packed", "expected")},
+        request={"local": {"request": request._asdict(), **given}},
         differs=differs,
         verify=parameters["verify"],
     )

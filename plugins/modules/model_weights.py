@@ -288,7 +288,7 @@ progress:
     phase:
       description:
         - V(listing), V(downloading), V(copying), V(verifying) or V(done).
-        - Where another run brings weights to the same directory, C(waiting for) its host, with its process and since when.
+        - Where another run brings weights to the same directory, C(waiting for) its host, process and start.
       type: str
     percent:
       description: Percent of the bytes of this phase.

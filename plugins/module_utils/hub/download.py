@@ -19,7 +19,6 @@ import shutil
 import tempfile
 import threading
 import time
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, eagle3, files, weight_manifest
@@ -475,6 +474,8 @@ class Download:
 
     def _fetch_all(self, listing, target, paths):
         """Bring files into the staging folder, several at a time. The first failure stops all."""
+        from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait  # as in weight_manifest.hash_files
+
         pool = ThreadPoolExecutor(max_workers=max(1, min(self.wanted.workers, len(paths))))
         try:
             tasks = [pool.submit(self._fetch, listing, path, target[path]) for path in paths]
