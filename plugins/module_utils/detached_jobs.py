@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import hmac
 import json
 import os
 import shutil
@@ -70,6 +69,8 @@ class DetachedJob:
 
     def fingerprint(self, value):
         """A text that differs where the value (JSON) does. It tells no secret in it; its key is the folder's."""
+        import hmac  # here, since only the start of a job needs it
+
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         if files.read_text(self.path("key")) is None:
             files.write_atomic(self.path("key"), os.urandom(32).hex(), mode=0o600)

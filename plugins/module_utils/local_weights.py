@@ -17,6 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils import checkpoints
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import known
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WeightLock
 from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import (
     MANIFEST,
     check_space,
@@ -42,7 +43,7 @@ SOURCES = {"standin": standin_source, "path": path_source}
 
 def from_parameters(parameters):
     """A Request from a module's parameters. Raises FleetError where they contradict each other."""
-    given = {name: value for name, value in parameters.items() if name in Request.__dataclass_fields__}
+    given = {name: value for name, value in parameters.items() if name in Request._fields}
     request = Request(**given)
     if request.source == "path":
         if not request.path:
@@ -59,16 +60,17 @@ def from_parameters(parameters):
     return request
 
 
-def ensure(request, verify="quick", draft=None, draft_eagle3=False, check_mode=False, progress=None):
+def ensure(request, verify="quick", draft=None, draft_eagle3=False, check_mode=False, progress=None, patience_s=None):
     """Bring the wanted weights to `request.destination`, and see that they are whole.
 
     verify: "quick" compares sizes and times with the manifest and hashes only files whose time changed; "full" hashes
     all of them, on all cores. draft: directory of a draft model that must be there, or None; draft_eagle3: whether it
-    must be a head that NxD Inference runs. progress: hub.download's Progress, or None.
+    must be a head that NxD Inference runs. progress: hub.download's Progress, or None. patience_s: how long to wait for
+    another run that brings weights to the destination before weight_lock.Busy is raised; None: until it has ended.
 
     Returns {changed, message, path, source, repo, revision, verified: quick|full|structure|null, repaired: [names],
-    warnings: [text], diff: {before, after}} and what checkpoints.inspect says (in check mode where there are weights);
-    with a draft what `joined` adds.
+    warnings: [text], diff: {before, after}}, to_fetch_bytes for a copy, and what checkpoints.inspect says (in check
+    mode where there are weights); with a draft what `joined` adds.
     Returns {changed: False, packed_needed: True} where the source's files must be brought to the node first.
     Raises FleetError.
     """
@@ -79,7 +81,7 @@ def ensure(request, verify="quick", draft=None, draft_eagle3=False, check_mode=F
         if SOURCES[request.source].in_place(request):
             result = _ensure_in_place(request, verify, check_mode, progress)
         else:
-            result = _ensure_copy(request, verify, check_mode, progress)
+            result = _ensure_copy(request, verify, check_mode, progress, patience_s)
         if draft and "hidden_size" in result:
             _check_draft_of(request.destination, draft, result)
         return joined(look_at_draft(draft, verify, check_mode, progress), result) if draft else result
@@ -174,69 +176,131 @@ def _check_draft_of(path, draft, found):
     checkpoints.check_draft_sizes(draft, checkpoints.describe_draft(draft), path, found)
 
 
-def _ensure_copy(request, verify, check_mode, progress):
-    """The weights are ours: made, replaced and mended."""
-    source = SOURCES[request.source]
+class _Look:
+    """What is at a destination of ours, and what has to come there: `due`, `gone` (names) or, where the source alone
+    knows what there is to fetch, `unknown`. Raises FleetError."""
+
+    def __init__(self, request, destination, verify, progress):
+        self.request = request
+        self.destination = destination
+        self.manifest = own_manifest(destination, request.repo, request.source)
+        self.recorded = self.manifest["files"] if self.manifest else {}
+        self.wrong, self._hashed = compare(
+            destination, self.recorded, verify == "full", _reading(progress, self.recorded, verify)
+        )
+        wanted = SOURCES[request.source].wanted_files(request)
+        if wanted is None and not self.manifest and request.source == "path":
+            checkpoints.inspect(request.path)  # says what is missing there
+        self.published = _published(request, self.manifest, wanted or self.recorded)
+        self.warnings = _check_published(
+            request, request.path if wanted else destination, self.published, wanted or self.recorded
+        )
+        self.wanted = _with_known(request, self.published, wanted)
+        self.due = sorted(set(self.wrong) | _outdated(self.recorded, self.wanted))
+        self.gone = sorted(set(self.recorded) - set(self.wanted)) if self.wanted is not None else []
+        # Without a promise of names, as long as there is nothing at all.
+        self.unknown = self.manifest is None and self.wanted is None
+        self.future = {
+            name: dict(self.recorded.get(name, {}), **record) for name, record in (self.wanted or self.recorded).items()
+        }
+        self.to_fetch = sum(self.future[name]["size"] for name in self.due)
+
+    def settled(self):
+        """Whether all is as wanted."""
+        return not (self.due or self.gone or self.unknown) and self.manifest["revision"] == self.request.revision
+
+    def before(self):
+        """The files that are there, as they were found."""
+        records = {
+            name: dict(record, sha256=self._hashed.get(name, record["sha256"]))
+            for name, record in self.recorded.items()
+        }
+        for name, text in self.wrong.items():
+            if text == "is missing":
+                del records[name]
+        return records
+
+    def result(self, changed, message, verified, found, before, after, warnings):
+        """The result of a run that found this."""
+        result = _result(self.request, changed, message, verified, found, before, after, self.wrong, warnings)
+        return {**result, "to_fetch_bytes": self.to_fetch} if self.request.source == "path" else result
+
+
+def _ensure_copy(request, verify, check_mode, progress, patience_s):
+    """The weights are ours: made, replaced and mended, by one run at a time."""
     destination = os.path.realpath(request.destination)
-    manifest = own_manifest(destination, request.repo, request.source)
-    recorded = manifest["files"] if manifest else {}
-    wrong, hashed = compare(destination, recorded, verify == "full", _reading(progress, recorded, verify))
-    wanted = source.wanted_files(request)
-    if wanted is None and not manifest and request.source == "path":
-        checkpoints.inspect(request.path)  # says what is missing there
-    published = _published(request, manifest, wanted or recorded)
-    warnings = _check_published(request, request.path if wanted else destination, published, wanted or recorded)
-    wanted = _with_known(request, published, wanted)
-    due = sorted(set(wrong) | _outdated(recorded, wanted))
-    gone = sorted(set(recorded) - set(wanted)) if wanted is not None else []
-    # Without a promise of names, as long as there is nothing at all, the source alone knows what to fetch.
-    unknown = manifest is None and wanted is None
-    if not (due or gone or unknown) and manifest["revision"] == request.revision:
-        if any(_stat_differs(destination, name, record) for name, record in recorded.items()) and not check_mode:
-            # same bytes, new times: hash them once only
-            write_manifest(destination, still_written(recorded), **_identity(request))
-        found = checkpoints.inspect(destination)
-        checkpoints.check_format(request.destination, found["format"], request.format)
-        return _result(request, False, "as wanted", verify, found, recorded, recorded, {}, warnings)
-    if request.source == "path" and (due or unknown):
-        if wrong and not os.path.isdir(request.path):
-            raise FleetError(
-                "In %s %s, and %s is not there to copy from again; mount it, or check path."
-                % (request.destination, "; ".join("%s %s" % item for item in sorted(wrong.items())), request.path),
-                rotted=sorted(wrong),
-            )
-        origin = source.inspect(request)
-        checkpoints.check_format(request.path, origin["format"], request.format)
-    future = {name: dict(recorded.get(name, {}), **record) for name, record in (wanted or recorded).items()}
-    if due:
-        check_space(request.destination, sum(future[name]["size"] for name in due))
-    message = _message(request, manifest, wrong, check_mode)
-    before = {name: dict(record, sha256=hashed.get(name, record["sha256"])) for name, record in recorded.items()}
-    for name, text in wrong.items():
-        if text == "is missing":
-            del before[name]
-    if check_mode:
-        return _result(request, True, message, None, {}, before, future, wrong, warnings)
+    while True:
+        look = _Look(request, destination, verify, progress)
+        if look.settled():
+            return _as_wanted(look, verify, check_mode)
+        _check_origin(look)
+        if check_mode:
+            _check_space(look)
+            message = _message(request, look.manifest, look.wrong, check_mode)
+            return look.result(True, message, None, {}, look.before(), look.future, look.warnings)
+        with WeightLock(destination, progress, patience_s) as lock:
+            # What another run has brought meanwhile is looked at first.
+            if not lock.waited and own_manifest(destination, request.repo, request.source) == look.manifest:
+                return _replace(look, verify, progress, lock.warnings)
+
+
+def _as_wanted(look, verify, check_mode):
+    request, recorded = look.request, look.recorded
+    if any(_stat_differs(look.destination, name, record) for name, record in recorded.items()) and not check_mode:
+        # same bytes, new times: hash them once only
+        write_manifest(look.destination, still_written(recorded), **_identity(request))
+    found = checkpoints.inspect(look.destination)
+    checkpoints.check_format(request.destination, found["format"], request.format)
+    return look.result(False, "as wanted", verify, found, recorded, recorded, look.warnings)
+
+
+def _check_origin(look):
+    """Raise FleetError where what is due cannot come from the directory that it is copied from."""
+    request = look.request
+    if request.source != "path" or not (look.due or look.unknown):
+        return
+    if look.wrong and not os.path.isdir(request.path):
+        raise FleetError(
+            "In %s %s, and %s is not there to copy from again; mount it, or check path."
+            % (request.destination, "; ".join("%s %s" % item for item in sorted(look.wrong.items())), request.path),
+            rotted=sorted(look.wrong),
+        )
+    origin = path_source.inspect(request)
+    checkpoints.check_format(request.path, origin["format"], request.format)
+
+
+def _check_space(look):
+    if look.due:
+        check_space(look.destination, look.to_fetch, leftovers=_staging(look.destination))
+
+
+def _replace(look, verify, progress, warnings):
+    """Bring what is due. No other run is at work there."""
+    request, destination, manifest = look.request, look.destination, look.manifest
+    wanted, due, gone = look.wanted, look.due, look.gone
+    _check_space(look)
     staging = staging_of(destination)
+    before = look.before()
     try:
-        if due or unknown:
+        if due or look.unknown:
             _clear_staging(destination)
             make_directory(os.path.dirname(staging))
-            made = source.fetch(request, due, staging, _copying(progress, future, due))
+            made = SOURCES[request.source].fetch(request, due, staging, _copying(progress, look.future, due))
         else:
             made = {}
-        _check_made(request, made, wanted, recorded, due)
-        kept = {name: record for name, record in recorded.items() if name not in gone and name not in due}
+        _check_made(request, made, wanted, look.recorded, due)
+        kept = {name: record for name, record in look.recorded.items() if name not in gone and name not in due}
         kept.update({name: made[name] for name in due} if manifest else made)
         found = inspect_staged(staging, destination, due if manifest else sorted(made), kept)
         checkpoints.check_format(request.destination, found["format"], request.format)
         future = install(staging, destination, due if manifest else sorted(made), gone, kept, **_identity(request))
     finally:
         _clear_staging(destination)
-    warnings = _check_published(request, destination, published, future)
-    promised = request.source != "path" or published or all(record["sha256"] for record in (wanted or {}).values())
+    warnings = [*warnings, *_check_published(request, destination, look.published, future)]
+    promised = request.source != "path" or look.published or all(record["sha256"] for record in (wanted or {}).values())
     verified = verify if manifest else "full" if promised else "structure"
-    return _result(request, True, message, verified, found, before, future, wrong, warnings)
+    message = _message(request, manifest, look.wrong, False)
+    return look.result(True, message, verified, found, before, future, warnings)
 
 
 def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.inspect):
@@ -380,10 +444,14 @@ def _identity(request):
     return {"source": request.source, "repo": request.repo, "revision": request.revision}
 
 
+def _staging(destination):
+    """The folders in which files grow for the destination."""
+    return (staging_of(destination), staging_of(destination) + ".partial")
+
+
 def _clear_staging(destination):
     """Remove what an earlier run, or this one, left half-made beside the destination."""
-    staging = staging_of(destination)
-    for folder in (staging, staging + ".partial"):
+    for folder in _staging(destination):
         if os.path.isdir(folder):
             shutil.rmtree(folder)
 

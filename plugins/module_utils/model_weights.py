@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, hub, local_weights
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import download, jobs, known
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import TOKEN_LIKE
+from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WAITING, Busy
 from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import (
     compare_status,
     listing_text,
@@ -24,6 +25,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest im
 
 REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
 LOOK_S = 10
+PATIENCE_S = 600  # for another run that makes the stand-in, which takes seconds
 # What takes longer than a breath: it is worth a job of its own, which outlives a broken connection.
 JOB_FROM = 1 << 30  # bytes
 # Names of variables whose values are secrets; `token` is for those.
@@ -38,8 +40,17 @@ def bring(parameters, check_mode=False):
         raise FleetError(
             "root is %r; it must be an absolute path, or empty for the system's own folders." % parameters["root"]
         ) from error
-    if parameters["source"] not in hub.SOURCES:
-        return _bring_local(parameters, paths, check_mode)
+    by = _bring_from_hub if parameters["source"] in hub.SOURCES else _bring_local
+    try:
+        return by(parameters, paths, check_mode)
+    except OSError as error:
+        raise FleetError(
+            "Cannot bring %s to %s: %s." % (parameters["repo"], parameters["destination"], error)
+        ) from error
+
+
+def _bring_from_hub(parameters, paths, check_mode):
+    """Weights of a hub, and before them their draft where a hub has that too."""
     wanted = wanted_from(parameters, check_mode)
     token, extra, ca_bundle = parameters["token"], parameters["environment"], parameters["ca_bundle"]
     if ca_bundle:
@@ -91,39 +102,39 @@ def _bring_local(parameters, paths, check_mode):
     request = local_weights.from_parameters(parameters)
     given = {key: parameters[key] for key in ("verify", "draft", "draft_eagle3")}
     if check_mode or request.source != "path":
-        return local_weights.ensure(request, check_mode=check_mode, **given)
-    try:
-        destination = os.path.realpath(request.destination)
-        job = jobs.Job(paths.lib + "/jobs", None, destination)
-        caller = parameters.get("caller") or ""
+        return local_weights.ensure(request, check_mode=check_mode, patience_s=PATIENCE_S, **given)
+    destination = os.path.realpath(request.destination)
+    job = jobs.Job(paths.lib + "/jobs", None, destination)
+    caller = parameters.get("caller") or ""
 
-        def at_once():
-            if job.pending(caller) or local_weights.effort(request, given["verify"], given["draft"]) >= JOB_FROM:
-                return None
-            return local_weights.ensure(request, **given)
+    def at_once():
+        if job.pending(caller) or local_weights.effort(request, given["verify"], given["draft"]) >= JOB_FROM:
+            return None
+        try:
+            return local_weights.ensure(request, patience_s=0, **given)
+        except Busy:
+            return None  # a job waits, and says for whom
 
-        def differs(strict):
-            manifest = read_manifest(destination)
-            if manifest is None and not request.copy and not os.access(destination, os.W_OK):
-                return ""  # none can be kept there; what the job said is all there is
-            return _differs(destination, manifest, strict)
+    def differs(strict):
+        manifest = read_manifest(destination)
+        if manifest is None and not request.copy and not os.access(destination, os.W_OK):
+            return ""  # none can be kept there; what the job said is all there is
+        return _differs(destination, manifest, strict)
 
-        task = jobs.Task(
-            name="%s from %s" % (request.repo, request.path),
-            destination=destination,
-            identity={key: value for key, value in asdict(request).items() if key not in ("packed", "expected")},
-            request={"local": {"request": asdict(request), **given}},
-            differs=differs,
-            verify=parameters["verify"],
-        )
+    task = jobs.Task(
+        name="%s from %s" % (request.repo, request.path),
+        destination=destination,
+        identity={key: value for key, value in request._asdict().items() if key not in ("packed", "expected")},
+        request={"local": {"request": request._asdict(), **given}},
+        differs=differs,
+        verify=parameters["verify"],
+    )
 
-        def advance(wait_s):
-            local_weights.check_draft(given["draft"], given["draft_eagle3"])
-            return job.advance(task, None, lambda home: jobs.own_environment(), wait_s, caller)
+    def advance(wait_s):
+        local_weights.check_draft(given["draft"], given["draft_eagle3"])
+        return job.advance(task, None, lambda home: jobs.own_environment(), wait_s, caller)
 
-        return _until_told(at_once, advance, parameters["wait_s"], _names(request), task.name)
-    except OSError as error:
-        raise FleetError("Cannot bring %s to %s: %s." % (request.repo, request.destination, error)) from error
+    return _until_told(at_once, advance, parameters["wait_s"], _names(request), task.name)
 
 
 def _until_told(at_once, advance, wait_s, names, what):
@@ -284,7 +295,8 @@ def _told(names, what, state):
     """The result for the state of a job; the FleetError of one that failed."""
     if state["state"] == "running":
         progress = state.get("progress") or dict(NO_PROGRESS)
-        message = "%s %s" % (progress["phase"], what)
+        waiting = progress["phase"].startswith(WAITING)
+        message = "%s%s %s" % (progress["phase"], " to bring" if waiting else "", what)
         return {**names, "changed": False, "finished": False, "progress": progress, "message": message}
     if state["state"] == "failed":
         raise FleetError(state["error"]["message"], **state["error"]["details"])

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import glob
 import grp
 import json
 import os
@@ -173,9 +172,10 @@ def _end_jobs(paths):
     """End downloads and pulls that outlived their play; they would make their folders again."""
     from ansible_collections.inference.fleet.plugins.module_utils.detached_jobs import DetachedJob  # which needs this
 
-    for folder in glob.glob(glob.escape(paths.lib) + "/jobs/*/"):
-        job = DetachedJob(folder.rstrip("/"))
-        if job.alive():
+    jobs = paths.lib + "/jobs"
+    for name in sorted(os.listdir(jobs)) if os.path.isdir(jobs) else []:
+        job = DetachedJob(os.path.join(jobs, name))
+        if os.path.isdir(job.folder) and job.alive():
             job.stop()
 
 

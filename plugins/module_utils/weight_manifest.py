@@ -12,12 +12,15 @@ import posixpath
 import re
 import shutil
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 
 from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, files
 from ansible_collections.inference.fleet.plugins.module_utils.checkpoints import CONFIG
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node_layout import existing_parent, make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.node_layout import (
+    existing_parent,
+    make_directory,
+    mount_points,
+)
 
 MANIFEST = ".inference-fleet-manifest.json"
 SCHEMA = 1
@@ -53,7 +56,7 @@ def _check(folder, manifest):
     if not isinstance(coming, list):
         raise _bad(folder, "%s is no list" % INSTALLING)
     for name in [*manifest["files"], *coming]:
-        if not is_inside(name) or name.split("/")[0] in (MANIFEST, INNER_STAGING):
+        if not is_inside(name) or name.split("/")[0] in (MANIFEST, INNER_STAGING, INNER_LOCK):
             raise _bad(folder, "%s is no path of a file there" % json.dumps(name))
     if not all(isinstance(manifest.get(key), (str, type(None))) for key in TEXTS):
         raise _bad(folder, "of %s not all are texts" % ", ".join(TEXTS))
@@ -141,6 +144,10 @@ def compare(folder, recorded, full, read=None):
 
 def hash_files(folder, names, read=None):
     """{name: sha256} of files in `folder`, on all cores, the largest first. read(name, bytes): called as it goes."""
+    if not names:
+        return {}
+    from concurrent.futures import ThreadPoolExecutor  # takes longer to import than a quick look takes
+
     names = sorted(names, key=lambda name: -os.path.getsize(os.path.join(folder, name)))
 
     def one(name):
@@ -153,10 +160,13 @@ def hash_files(folder, names, read=None):
         return dict(zip(names, pool.map(one, names)))
 
 
-def check_space(destination, needed, what="weights"):
-    """Raise FleetError unless the file system of `destination` has `needed` bytes free. what: for the message."""
+def check_space(destination, needed, what="weights", leftovers=()):
+    """Raise FleetError unless the file system of `destination` has `needed` bytes free. what: for the message.
+
+    leftovers: files and folders there that go before anything comes, so that their bytes count as free.
+    """
     folder = existing_parent(destination)
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(folder).free + sum(_occupied(path) for path in leftovers)
     if free < needed:
         raise FleetError(
             "Not enough space for the %s: %s needs %s, and the file system of %s has %s free. "
@@ -164,6 +174,16 @@ def check_space(destination, needed, what="weights"):
             needed_bytes=needed,
             free_bytes=free,
         )
+
+
+def _occupied(path):
+    """Bytes that a file, or all in a folder, takes on the disk; 0 where nothing is there."""
+    below = (os.path.join(base, name) for base, _folders, names in os.walk(path) for name in names)
+    total = 0
+    for one in (path, *below):
+        with contextlib.suppress(OSError):
+            total += os.lstat(one).st_blocks * 512
+    return total
 
 
 def amount(size):
@@ -189,7 +209,7 @@ def own_manifest(destination, repo, source):
         return None
     if not os.path.isdir(destination):
         raise FleetError("%s is not a directory; remove it or choose another destination." % destination)
-    names = sorted(name for name in os.listdir(destination) if name not in (INNER_STAGING, "lost+found"))
+    names = sorted(name for name in os.listdir(destination) if name not in (INNER_STAGING, INNER_LOCK, "lost+found"))
     if not names:
         return None
     manifest = _manifest(destination)
@@ -204,13 +224,28 @@ def own_manifest(destination, repo, source):
 
 
 INNER_STAGING = ".inference-fleet-new"
+INNER_LOCK = ".inference-fleet-lock"
+
+
+def is_mount(path):
+    """Whether something is mounted there, be it a folder of the same file system: no rename takes its place."""
+    return os.path.ismount(path) or os.path.realpath(path) in mount_points()
 
 
 def staging_of(destination):
-    """The folder in which new files grow: beside `destination`, or in it where that is a file system of its own."""
-    if os.path.ismount(destination):
-        return os.path.join(destination, INNER_STAGING)
-    return os.path.join(os.path.dirname(destination), ".%s.inference-fleet-new" % os.path.basename(destination))
+    """The folder in which new files grow: beside `destination`, or in it where that is a mount of its own."""
+    return _beside(destination, INNER_STAGING)
+
+
+def lock_of(destination):
+    """The file that weight_lock locks, where the staging folder is."""
+    return _beside(destination, INNER_LOCK)
+
+
+def _beside(destination, name):
+    if is_mount(destination):
+        return os.path.join(destination, name)
+    return os.path.join(os.path.dirname(destination), ".%s%s" % (os.path.basename(destination), name))
 
 
 def inspect_staged(staging, destination, staged, names):
@@ -240,7 +275,7 @@ def install(staging, destination, names, gone, records, **identity):
     names what is to come is there from the first of them on, so that a run after a kill knows whose files they are.
     Returns the manifest's files.
     """
-    if not os.path.ismount(destination) and (not os.path.isdir(destination) or not os.listdir(destination)):
+    if not is_mount(destination) and (not os.path.isdir(destination) or not os.listdir(destination)):
         recorded = write_manifest(staging, records, **identity)
         os.chmod(staging, 0o755)
         os.rename(staging, destination)

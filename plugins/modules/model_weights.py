@@ -22,6 +22,9 @@ description:
     looks at the same job. A job that was killed is started again; a download goes on where it was.
   - A job that an earlier task left behind counts only where the files are still as the manifest says; RV(verified) is
     then V(quick), and O(verify=full) reads them again. Tasks that want the same weights at once share a job.
+  - One run at a time brings weights to a directory, of whichever node that shares it and whichever O(root). Another one
+    waits, says for whom in RV(progress), and then finds what has come. Where a file system takes no locks, a warning
+    says so, and runs of other nodes are not waited for.
   - Every file of a hub is compared with the size and checksum that the hub lists, and fetched again where it differs;
     what a client says of its own success does not count.
 options:
@@ -283,7 +286,9 @@ progress:
   returned: as RV(finished)
   contains:
     phase:
-      description: V(listing), V(downloading), V(copying), V(verifying) or V(done).
+      description:
+        - V(listing), V(downloading), V(copying), V(verifying) or V(done).
+        - Where another run brings weights to the same directory, C(waiting for) its host, process and start.
       type: str
     percent:
       description: Percent of the bytes of this phase.
@@ -317,9 +322,9 @@ fetched_bytes:
   type: int
   returned: for a hub, when it is finished
 to_fetch_bytes:
-  description: How much of that was not on the node yet.
+  description: How much of that was not on the node yet; of a copy, how much had to be copied.
   type: int
-  returned: for a hub, when it is finished
+  returned: for a hub and for a copy, when it is finished
 draft:
   description:
     - The draft model. C(path), C(repo), C(revision), C(commit), C(changed), C(verified); null for what is not known of

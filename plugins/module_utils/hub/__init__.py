@@ -30,6 +30,7 @@ LISTING = ".listing.json"
 SOURCES = {"huggingface": "Hugging Face", "modelscope": "ModelScope"}
 DEFAULT_ENDPOINTS = {"huggingface": "https://huggingface.co", "modelscope": "https://modelscope.cn"}
 DEFAULT_BRANCHES = {"huggingface": "main", "modelscope": "master"}
+TOKENS = {"huggingface": "HF_TOKEN", "modelscope": "MODELSCOPE_API_TOKEN"}  # variables of a worker's environment
 COMMIT = re.compile(r"^[0-9a-f]{40}$")
 # Pinned: what the worker uses of them was read in these versions.
 PACKAGES = {

@@ -19,7 +19,6 @@ import shutil
 import tempfile
 import threading
 import time
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, eagle3, files, weight_manifest
@@ -34,6 +33,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.hub import (
     selection,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WeightLock
 
 BAD_LIMIT = 3  # times that a file may come with wrong bytes
 LONGEST_WAIT_S = 300
@@ -69,7 +69,7 @@ class Progress:
             now = time.monotonic()
             self._samples = [item for item in self._samples if now - item[0] <= RATE_S] + [(now, done)]
             then, before = self._samples[0]
-            rate = max(0, done - before) / (now - then) if now - then >= 0.5 else None
+            rate = max(0, done - before) / (now - then) if self._done and now - then >= 0.5 else None
             left = self.total - done
             return {
                 "phase": self.phase,
@@ -185,6 +185,7 @@ class Download:
         self._stop = threading.Event()
         self._made = {}  # path: sha256 of what is whole in staging
         self._running = []
+        self._lock = None
 
     @property
     def _client(self):
@@ -200,24 +201,49 @@ class Download:
         """Bring the wanted files to the destination. Returns a result as model_weights.ensure does. FleetError."""
         wanted = self.wanted
         try:
-            manifest = weight_manifest.own_manifest(wanted.destination, wanted.repo, wanted.source)
-            recorded = manifest["files"] if manifest else {}
-            wrong, hashed = self._verify(recorded)
-            if manifest and same_request(manifest, wanted) and not wanted.refresh:
-                listing = Listing(manifest["commit"], manifest["at"], _target(recorded))
-                target = listing.files
-            else:
-                listing, target = chosen(wanted, self._listing())
-            due = self._due(target, recorded, wrong, hashed)
-            gone = sorted(set(recorded) - set(target))
-            try:
-                return self._bring(manifest, listing, target, due, gone, wrong, hashed)
-            except HubProblem as problem:
-                raise self._unmended(explained(problem, wanted), wrong) from problem
+            result = None
+            while result is None:
+                result = self._once()
+            return result
         except HubProblem as problem:
             raise explained(problem, wanted) from problem
         except OSError as error:
             raise FleetError("Cannot bring %s to %s: %s." % (wanted.repo, wanted.destination, error)) from error
+
+    def _once(self):
+        """The result of run(), or None where another run has changed meanwhile what was looked at."""
+        wanted = self.wanted
+        self._made = {}
+        manifest = weight_manifest.own_manifest(wanted.destination, wanted.repo, wanted.source)
+        recorded = manifest["files"] if manifest else {}
+        wrong, hashed = self._verify(recorded)
+        if manifest and same_request(manifest, wanted) and not wanted.refresh:
+            listing = Listing(manifest["commit"], manifest["at"], _target(recorded))
+            target = listing.files
+        else:
+            listing, target = chosen(wanted, self._listing())
+        due = self._due(target, recorded, wrong, hashed)
+        gone = sorted(set(recorded) - set(target))
+        try:
+            if wanted.check_mode or (manifest is not None and not due and not gone):
+                return self._bring(manifest, listing, target, due, gone, wrong, hashed)
+            with self._alone(manifest) as as_seen:
+                return self._bring(manifest, listing, target, due, gone, wrong, hashed) if as_seen else None
+        except HubProblem as problem:
+            raise self._unmended(explained(problem, wanted), wrong) from problem
+
+    @contextlib.contextmanager
+    def _alone(self, manifest):
+        """While no other run works at the destination; yields whether the manifest there is still this one."""
+        wanted = self.wanted
+        self._lock = WeightLock(wanted.destination, self.progress)
+        self._lock.take()
+        try:
+            now = weight_manifest.own_manifest(wanted.destination, wanted.repo, wanted.source)
+            yield not self._lock.waited and now == manifest
+        finally:
+            if not self._stop.is_set():  # else threads may still write; the lock ends with their process
+                self._lock.release()
 
     def _unmended(self, error, wrong):
         """The error with what is wrong on the node, where that is why the hub was asked at all."""
@@ -310,7 +336,7 @@ class Download:
         }
         if due or gone:
             self._check_writable()
-            weight_manifest.check_space(wanted.destination, still)
+            weight_manifest.check_space(wanted.destination, still, leftovers=self._leftovers(listing))
         if wanted.check_mode:
             if at_once:
                 describe(wanted, wanted.destination)
@@ -400,7 +426,8 @@ class Download:
         now = {
             "wanted": identity(self.wanted), "commit": listing.commit, "at": listing.at, "files": listing.files
         }  # fmt: skip
-        self._forget_others(listing)
+        for path in self._leftovers(listing):
+            os.unlink(path)
         make_directory(self._partial)
         files.write_atomic(os.path.join(self._staging, LISTING), json.dumps(now))
 
@@ -414,16 +441,17 @@ class Download:
         before = self._begun().get("files") or {}
         return {path for path, record in listing.files.items() if before.get(path, record) == record}
 
-    def _forget_others(self, listing):
-        """Keep of an earlier run what this one can go on with."""
-        usable = self._usable(listing)
-        for path in list(_below(self._staging)):
+    def _leftovers(self, listing):
+        """[paths] of what an earlier run left in the staging folder, and this one cannot go on with."""
+        usable, found = self._usable(listing), []
+        for path in _below(self._staging):
             if path == LISTING:
                 continue
             name = path[len(PARTIAL) + 1 :] if path.startswith(PARTIAL + "/") else path
             name = name[: -len(INCOMPLETE)] if name.endswith(INCOMPLETE) and name not in listing.files else name
             if name not in usable:
-                os.unlink(os.path.join(self._staging, path))
+                found.append(os.path.join(self._staging, path))
+        return found
 
     def _tidy(self, due):
         """What is not part of the weights leaves the staging folder before it takes their place: also what an earlier
@@ -446,6 +474,8 @@ class Download:
 
     def _fetch_all(self, listing, target, paths):
         """Bring files into the staging folder, several at a time. The first failure stops all."""
+        from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait  # as in weight_manifest.hash_files
+
         pool = ThreadPoolExecutor(max_workers=max(1, min(self.wanted.workers, len(paths))))
         try:
             tasks = [pool.submit(self._fetch, listing, path, target[path]) for path in paths]
@@ -680,7 +710,7 @@ class Download:
 
     def _result(self, result, changed, message, verified, found, before, after):
         text = weight_manifest.listing_text
-        return {
+        whole = {
             **result,
             **found,
             "changed": changed,
@@ -688,6 +718,9 @@ class Download:
             "verified": verified,
             "diff": {"before": text(before), "after": text(after)},
         }
+        if self._lock is not None and self._lock.warnings:
+            whole["warnings"] = self._lock.warnings
+        return whole
 
 
 def describe(wanted, folder, whole=True, target=None):

@@ -11,50 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from ansible_collections.inference.fleet.plugins.module_utils import (
-    checkpoints,
-    eagle3,
-    errors,
-    files,
-    hub,
-    local_weights,
-    node_layout,
-    node_paths,
-    standin,
-    weight_manifest,
-    weight_sources,
-)
+from ansible_collections.inference.fleet.plugins.module_utils import files
 from ansible_collections.inference.fleet.plugins.module_utils.detached_jobs import DetachedJob, fresh
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.hub import (
-    download,
-    huggingface,
-    known,
-    modelscope,
-    plain,
-    selection,
-    worker,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import path as path_source
-from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import standin as standin_source
+from ansible_collections.inference.fleet.plugins.module_utils.hub import TOKENS, download
+from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WAITING
 
-# Everything that the worker imports of this collection.
-CARRIED = (
-    checkpoints, download, eagle3, errors, files, hub, huggingface, known, local_weights, modelscope, node_layout,
-    node_paths, path_source, plain, selection, standin, standin_source, weight_manifest, weight_sources, worker,
-)  # fmt: skip
-MAIN = "from %s import main\n\nmain()\n" % worker.__name__
 STUCK_S = 30  # without a byte; then a worker gives way to one that goes another way
 LOOK_S = 60  # without a byte; then a look is given up
 DEATHS = 3  # that a job may die without a byte of progress before that is told
@@ -305,8 +276,10 @@ class Job(DetachedJob):
 
 
 def _stuck(request, state):
-    """Whether a worker got no further for a while."""
+    """Whether a worker got no further for a while. One that waits for its turn would be followed by one that does."""
     state = state or {}
+    if state.get("progress", {}).get("phase", "").startswith(WAITING):
+        return False
     # A worker of an older version says only that it lives.
     moved = state.get("moved", request.get("begun", state.get("updated")))
     return moved is not None and time.time() - moved > STUCK_S
@@ -336,8 +309,7 @@ def _tail(text):
     return "\n".join(text.splitlines()[-LOG_LINES:]) or "(nothing)"
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """What a job does. name: for messages. identity: what makes two jobs the same (JSON). request: for the worker.
 
     differs(strict): what lies at the destination is not what the manifest there says, as text, "" where it is; strict:
@@ -374,17 +346,55 @@ def python_of(toolkit):
     return python
 
 
+def carried():
+    """Everything that the worker imports of this collection, the worker last; a quick look does without most of it."""
+    from ansible_collections.inference.fleet.plugins.module_utils import (
+        checkpoints,
+        eagle3,
+        errors,
+        files,
+        hub,
+        local_weights,
+        node_layout,
+        node_paths,
+        standin,
+        weight_lock,
+        weight_manifest,
+        weight_sources,
+    )
+    from ansible_collections.inference.fleet.plugins.module_utils.hub import (
+        download,
+        huggingface,
+        known,
+        modelscope,
+        plain,
+        selection,
+        worker,
+    )
+    from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import path as path_source
+    from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import standin as standin_source
+
+    return (
+        checkpoints, download, eagle3, errors, files, hub, huggingface, known, local_weights, modelscope, node_layout,
+        node_paths, path_source, plain, selection, standin, standin_source, weight_lock, weight_manifest,
+        weight_sources, worker,
+    )  # fmt: skip
+
+
 def packed():
     """The worker and what it needs of this collection as a zip that Python runs; the same bytes each time."""
+    import io
+    import zipfile
+
     buffer = io.BytesIO()
-    sources = {module.__name__: module for module in CARRIED}
+    sources = {module.__name__: module for module in carried()}
     folders = {"/".join(name.split(".")[:depth]) for name in sources for depth in range(1, name.count(".") + 1)}
     entries = {folder + "/__init__.py": "" for folder in folders}
     for name, module in sources.items():
         path = name.replace(".", "/")
         loader = module.__spec__.loader if module.__spec__ is not None else module.__loader__
         entries[path + ("/__init__.py" if hasattr(module, "__path__") else ".py")] = loader.get_source(name)
-    entries["__main__.py"] = MAIN
+    entries["__main__.py"] = "from %s import main\n\nmain()\n" % carried()[-1].__name__
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(entries):
             archive.writestr(zipfile.ZipInfo(path, date_time=(1980, 1, 1, 0, 0, 0)), entries[path])
@@ -430,7 +440,7 @@ def child_environment(home, wanted, token, extra, ca_bundle):
         MODELSCOPE_DOWNLOAD_FILE_LOCK="false",  # the job has its own
     )
     if token:
-        environment[worker.TOKENS[wanted.source]] = token
+        environment[TOKENS[wanted.source]] = token
     return environment
 
 

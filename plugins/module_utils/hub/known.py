@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """A commit of a repository. files: {path: (size, sha256)}, all of them but for those in the folders `besides`."""
 
     source: str

@@ -17,7 +17,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.hub import (
     PARTIAL,
     known,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import INNER_STAGING, MANIFEST, is_inside
+from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import (
+    INNER_LOCK,
+    INNER_STAGING,
+    MANIFEST,
+    is_inside,
+)
 
 SHOWN = 5  # names in a message
 
@@ -30,7 +35,7 @@ def matches(path, pattern):
 
 def ours(path):
     """Whether a file has a name that this collection uses itself; a repository's file of that name is left out."""
-    return path in (MANIFEST, LISTING) or path.split("/")[0] in (PARTIAL, INNER_STAGING)
+    return path in (MANIFEST, LISTING) or path.split("/")[0] in (PARTIAL, INNER_STAGING, INNER_LOCK)
 
 
 def select(wanted, files):

@@ -21,11 +21,10 @@ import traceback
 
 from ansible_collections.inference.fleet.plugins.module_utils import files, local_weights
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.hub import HubProblem, Wanted, plain
+from ansible_collections.inference.fleet.plugins.module_utils.hub import TOKENS, HubProblem, Wanted, plain
 from ansible_collections.inference.fleet.plugins.module_utils.hub.download import Download, Progress
 from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import Request
 
-TOKENS = {"huggingface": "HF_TOKEN", "modelscope": "MODELSCOPE_API_TOKEN"}
 EVERY_S = 0.5
 
 

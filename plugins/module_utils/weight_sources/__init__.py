@@ -18,13 +18,12 @@ A new source is a new module here, an entry in local_weights.SOURCES, and a choi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """Which weights are wanted where. repo and revision name them; format is mxfp4, bf16 or None for any. repo is None
     for a draft model of unknown origin.
 

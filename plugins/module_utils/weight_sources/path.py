@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 
 from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
@@ -65,6 +64,8 @@ def file_statuses(folder):
 
 def fetch(request, names, folder, read=None):
     """Copy the files `names`, taking their sha256 on the way."""
+    from concurrent.futures import ThreadPoolExecutor  # as in weight_manifest.hash_files
+
     if not os.path.isdir(request.path):
         raise FleetError(
             "There is no directory %s on this node to copy %s from; check path, or mount it."

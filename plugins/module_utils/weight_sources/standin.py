@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 
-from ansible_collections.inference.fleet.plugins.module_utils import standin
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import NotOnNode
 
@@ -23,6 +22,7 @@ def wanted_files(request):
         return request.expected or None
     if request.packed is None:
         return None
+    standin = _standin()
     try:
         return standin.read_description(request.packed).get("files") or None
     except standin.StandinError as error:
@@ -38,7 +38,14 @@ def fetch(request, names, folder, read=None):
             "The stand-in's tokenizer is made from the encoding o200k_base, and encodings_file %s is not there. "
             "Run the role tiktoken_encodings before this one." % (request.encodings_file or "(not set)")
         )
+    standin = _standin()
     try:
         return standin.expand(request.packed, folder, request.encodings_file)["files"]
     except standin.StandinError as error:
         raise FleetError("Cannot make the stand-in: %s" % error) from error
+
+
+def _standin():
+    from ansible_collections.inference.fleet.plugins.module_utils import standin  # which no other weights need
+
+    return standin

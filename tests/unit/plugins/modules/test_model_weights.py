@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,11 +23,15 @@ from ansible_collections.inference.fleet.plugins.module_utils import (
     guard,
     local_weights,
     model_weights,
+    node_layout,
     standin,
+    weight_lock,
     weight_manifest,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.hub import jobs, known
+from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WeightLock
 from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import path as path_source
+from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import standin as standin_source
 from ansible_collections.inference.fleet.plugins.modules import model_weights as module
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
@@ -39,6 +46,7 @@ from ansible_collections.inference.fleet.tests.unit.node_helpers import (
 )
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils import test_eagle3 as heads
 
+PACKAGE = local_weights.__name__.rpartition(".")[0]
 SHARD = "model-00001-of-00002.safetensors"
 REPO = "openai/gpt-oss-tiny"
 
@@ -259,11 +267,11 @@ class TestStandin:
         (tmp_path / "packed" / "weights.safetensors").write_bytes(b"")
         failed = stand_in.run()
         assert failed["msg"].startswith("Cannot make the stand-in: %s/packed/weights.safetensors: " % tmp_path)
-        assert os.listdir(stand_in.destination.parent) == []
+        assert not stand_in.destination.parent.exists()
 
     def test_a_wrong_format_is_refused_before_it_is_seen(self, stand_in):
         assert "is in format bf16, the recipe needs mxfp4." in stand_in.run(format="mxfp4")["msg"]
-        assert os.listdir(stand_in.destination.parent) == []
+        assert not stand_in.destination.parent.exists()
 
     def test_readable_by_the_service(self, stand_in, copied):
         for weights in (stand_in, copied):
@@ -283,6 +291,29 @@ class TestStandin:
         stand_in.destination.symlink_to(disk)
         assert stand_in.run()["changed"]
         assert stand_in.destination.is_symlink() and (disk / "config.json").exists()
+
+
+def test_a_quick_look_imports_little(copied):
+    """What it takes as a process is what it imports; so whatever a look does not need comes where it is needed."""
+    copied.run()
+    code = (
+        "import sys\n"
+        "from ansible_collections.inference.fleet.plugins.modules.model_weights import main\n"
+        "try:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": copied.arguments}),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(ran.stdout)["message"] == "as wanted"
+    imported = {name.replace(PACKAGE + ".", "") for name in ran.stderr.split()}
+    assert "local_weights" in imported
+    of_a_job = {"hub.huggingface", "hub.modelscope", "hub.plain", "hub.worker", "standin", "zipfile"}
+    assert not imported & {*of_a_job, "concurrent.futures", "glob", "hmac", "http.client", "urllib.request"}
 
 
 class TestJob:
@@ -349,6 +380,71 @@ class TestJob:
             "This collection serves gpt-oss checkpoints only." % shared
         )
         assert not copied.destination.exists()
+
+
+class TestTwoAtOnce:
+    """Two runs of any size, of one fleet_root or two: the second waits, and finds what the first has brought."""
+
+    @pytest.fixture
+    def other(self, tmp_path, monkeypatch):
+        """hold(weights, source): a process that brings these weights, in the middle, until `go` is called."""
+        begun, going = tmp_path / "begun", tmp_path / "go"
+        monkeypatch.setattr(weight_lock, "POLL_S", 0.01)
+
+        def hold(weights, source):
+            self.child = os.fork()
+            if not self.child:
+                status = 1
+                try:
+                    real = source.fetch
+
+                    def fetch(*given):
+                        made = real(*given)
+                        begun.touch()
+                        wait_until(going.exists)
+                        return made
+
+                    source.fetch = fetch
+                    local_weights.ensure(local_weights.from_parameters(weights.arguments))
+                    status = 0
+                finally:
+                    os._exit(status)
+            wait_until(begun.exists)
+            return "%s (process %d, since " % (os.uname().nodename, self.child)
+
+        def go():
+            going.touch()
+            assert os.waitpid(self.child, 0)[1] == 0
+
+        return SimpleNamespace(hold=hold, go=go)
+
+    def test_small_copies(self, copied, shared, other, tmp_path):
+        copied.arguments["root"] = str(tmp_path / "root")
+        holder = other.hold(copied, path_source)
+        told = wait_until(lambda: "waiting" in (found := copied.run(wait_s=0))["message"] and found)
+        assert (told["changed"], told["finished"]) == (False, False)
+        assert told["progress"]["phase"].startswith("waiting for " + holder)
+        assert told["message"] == "%s to bring %s from %s" % (told["progress"]["phase"], REPO, shared)
+        other.go()
+        ended = copied.run(wait_s=300)
+        assert (ended["changed"], ended["message"], ended["finished"]) == (False, "as wanted", True)
+        assert sorted(os.listdir(copied.destination)) == [weight_manifest.MANIFEST, *NAMES]
+        assert os.listdir(copied.destination.parent) == ["copy"]
+
+    def test_the_stand_in(self, stand_in, other, monkeypatch):
+        holder = other.hold(stand_in, standin_source)
+        monkeypatch.setattr(model_weights, "PATIENCE_S", 0.1)
+        text = stand_in.run()["msg"]
+        assert text.startswith("Weights are brought to %s by %s" % (stand_in.destination, holder))
+        assert text.endswith("UTC) already. Wait until that has ended, or end it; then run again.")
+        other.go()
+        assert stand_in.run()["message"] == "as wanted"
+        assert os.listdir(stand_in.destination.parent) == ["standin"]
+
+    def test_a_look_waits_for_nobody(self, copied):
+        copied.run()
+        with WeightLock(str(copied.destination)):
+            assert copied.run()["message"] == copied.run(check_mode=True)["message"] == "as wanted"
 
 
 class TestCarried:
@@ -528,7 +624,7 @@ class TestCopy:
 
         monkeypatch.setattr(path_source, "file_statuses", too_early)
         assert copied.run()["msg"] == "%s changed while it was copied: %s. Try again." % (shared, SHARD)
-        assert os.listdir(copied.destination.parent) == []
+        assert not copied.destination.parent.exists()
 
     def test_what_a_killed_run_left(self, copied):
         half = copied.destination.parent / ".copy.inference-fleet-new"
@@ -547,10 +643,56 @@ class TestCopy:
         failed = copied.run(check_mode)
         assert failed["msg"] == (
             "Not enough space for the weights: %s needs 60.8 GiB, and the file system of %s has 0.0 MiB free. "
-            "Free some, or choose another destination." % (copied.destination, tmp_path)
+            "Free some, or choose another destination."
+            % (copied.destination, tmp_path if check_mode else copied.destination.parent)
         )
         assert (failed["needed_bytes"], failed["free_bytes"]) == (65248893184, 1000)
         assert not copied.destination.parent.exists()
+
+    @pytest.mark.parametrize("check_mode", [True, False])
+    def test_what_a_killed_run_left_is_room(self, copied, shared, monkeypatch, check_mode):
+        half = copied.destination.parent / ".copy.inference-fleet-new"
+        half.mkdir(parents=True)
+        (half / SHARD).write_bytes(b"x" * 5000)
+        needed = sum((shared / name).stat().st_size for name in NAMES)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed - 5000))
+        assert copied.run(check_mode)["changed"]
+        assert half.exists() is check_mode
+
+    def test_how_much_is_to_come(self, copied, shared):
+        size = {name: (shared / name).stat().st_size for name in NAMES}
+        check, applied = copied.four_steps()
+        assert check["to_fetch_bytes"] == applied["to_fetch_bytes"] == sum(size.values())
+        assert copied.run()["to_fetch_bytes"] == 0
+        rot(copied.destination / SHARD)
+        assert copied.run(check_mode=True, verify="full")["to_fetch_bytes"] == size[SHARD]
+
+    def test_a_link_to_a_folder_that_is_not_there_yet(self, copied, tmp_path, monkeypatch):
+        """Where it leads is what has to have room."""
+        copied.destination.parent.mkdir()
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        copied.destination.symlink_to(disk / "model")
+        free = {str(disk): 1 << 40}
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free.get(path, 0)))
+        assert copied.run(check_mode=True)["changed"] and copied.run()["changed"]
+        assert copied.destination.is_symlink() and (disk / "model" / "config.json").exists()
+
+    def test_a_mount_of_a_folder_of_the_same_file_system(self, copied, tmp_path, monkeypatch):
+        """os.path.ismount does not see it, and the kernel lets nothing take its place."""
+        copied.destination.mkdir(parents=True)
+        mounts, real = tmp_path / "mounts", os.rename
+        mounts.write_text("1 2 0:1 /x %s rw - ext4 /dev/x rw\n" % copied.destination)
+
+        def rename(old, new):
+            if str(new) == str(copied.destination):
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), old, None, new)
+            real(old, new)
+
+        monkeypatch.setattr(node_layout, "MOUNTS", str(mounts))
+        monkeypatch.setattr(os, "rename", rename)
+        copied.four_steps()
+        assert sorted(os.listdir(copied.destination)) == [weight_manifest.MANIFEST, *NAMES]
 
 
 class TestRefused:

@@ -34,6 +34,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.hub import (
     known,
     modelscope,
     plain,
+    worker,
 )
 from ansible_collections.inference.fleet.plugins.modules import model_weights as module
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
@@ -602,7 +603,7 @@ class TestJob:
         script = tmp_path / "worker.pyz"
         script.write_bytes(jobs.packed())
         code = "import sys; sys.path.insert(0, %r); import %s as worker; print(worker.__file__)" % (
-            str(script), jobs.worker.__name__
+            str(script), worker.__name__
         )  # fmt: skip
         done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.startswith(str(script))
@@ -816,11 +817,81 @@ class TestTwoPlays:
 
 def test_the_last_state_stays(tmp_path):
     """One that was being made when the job ended does not take its place."""
-    reporter = jobs.worker.Reporter(str(tmp_path / "state.json"), download.Progress(), None)
+    reporter = worker.Reporter(str(tmp_path / "state.json"), download.Progress(), None)
     late = reporter.state("running")
     reporter.end(reporter.state("done"))
     reporter.write(late)
     assert json.loads((tmp_path / "state.json").read_text())["state"] == "done"
+
+
+class TestTwoNodes:
+    """Nodes that share a mount, or two fleet_roots: each has jobs of its own, and they have one destination."""
+
+    @pytest.fixture
+    def another(self, node):
+        """The second: the same destination, another root."""
+        other = Node(node.capsys, node.root.parent, node.hub)
+        other.root = node.root.parent / "another-root"
+        other.arguments["root"] = str(other.root)
+        return other
+
+    def waiting(self, node):
+        """What a node says that waits for another."""
+        return wait_until(lambda: "waiting" in (found := node.run(wait_s=0))["message"] and found)
+
+    def test_one_brings_the_other_waits(self, node, another):
+        held = node.hub.fault("hold", path=SHARD, at=1000)
+        assert not node.run(wait_s=0)["finished"]
+        wait_until(lambda: node.hub.asked(REPO, SHARD))
+        told = self.waiting(another)
+        phase = told["progress"]["phase"]
+        assert phase.startswith("waiting for %s (process %d, since " % (os.uname().nodename, node.pid()))
+        assert told["message"] == "%s to bring %s" % (phase, node.name)
+        assert node.hub.asked(REPO, SHARD) == 1
+        held.release()
+        assert node.finish()["changed"]
+        ended = another.finish()
+        assert (ended["changed"], ended["message"], ended["fetched"]) == (False, "as wanted", [])
+        assert node.found() == node.wanted() and node.hub.asked(REPO, SHARD) == 1
+        assert os.listdir(node.models) == ["small"]
+
+    @both
+    def test_the_other_goes_on_where_a_killed_one_was(self, capsys, tmp_path, source):
+        with Hub([gpt_oss(REPO, 5_000_000, shards=2, seed=8)]) as hub:
+            node, another = (Node(capsys, tmp_path, hub, source) for _number in range(2))
+            another.arguments["root"] = str(tmp_path / "another-root")
+            held = hub.fault("hold", at=4_000_000, path="*.safetensors")
+            node.run(wait_s=0)
+            wait_until(lambda: sum(node.incomplete_sizes()) > 4_000_000)
+            self.waiting(another)
+            os.kill(node.pid(), signal.SIGKILL)
+            held.release()
+            assert another.finish()["changed"]
+            assert another.found() == another.wanted()
+            assert os.listdir(node.models) == ["small"]
+
+    def test_who_waits_is_not_given_up_for_another_way(self, node, another, monkeypatch):
+        node.hub.fault("hold", path=SHARD, at=1000)
+        node.run(wait_s=0)
+        wait_until(lambda: node.hub.asked(REPO, SHARD))
+        self.waiting(another)
+        monkeypatch.setattr(jobs, "STUCK_S", -1)
+        pid = another.pid()
+        assert not another.run(wait_s=0, workers=3, caller="another way")["finished"]
+        assert another.pid() == pid
+        assert node.finish()["changed"] and another.finish()["finished"]
+
+
+def test_a_destination_that_cannot_be_looked_at(node, monkeypatch):
+    """It is told in one sentence before a draft comes, too."""
+
+    def refuse(destination, *_more):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), destination)
+
+    monkeypatch.setattr(model_weights, "own_manifest", refuse)
+    assert node.run(draft=str(node.models / "draft"), draft_repo=DRAFT)["msg"] == (
+        "Cannot bring %s to %s: [Errno 13] Permission denied: '%s'." % (REPO, node.destination, node.destination)
+    )
 
 
 class TestRefused:
@@ -862,7 +933,7 @@ class TestRefused:
         assert failed["msg"] == (
             "Not enough space for the weights: %s needs 1048576.0 GiB, and the file system of %s has %s free. "
             "Free some, or choose another destination."
-            % (node.destination, node.models.parent, weight_manifest.amount(failed["free_bytes"]))
+            % (node.destination, node.models, weight_manifest.amount(failed["free_bytes"]))
         )
         assert not node.models.exists()
 

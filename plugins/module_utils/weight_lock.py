@@ -1,0 +1,142 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One run at a time at a destination of weights, whichever fleet_root it is of, and on a shared mount whichever node.
+
+The lock is an flock on a file that lies where the staging folder does, so whoever could write to the one sees the
+other. It is the kernel's, and ends with its holder, however that dies; the file only says who that is. The file goes
+with the run that holds the lock; so who gets the lock of a file looks whether that is still the one of this name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import time
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import lock_of
+
+POLL_S = 0.5
+WAITING = "waiting"  # how the phase of a progress begins, while others hold the lock
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+UNKNOWN = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # of a file system that takes no locks
+
+
+class Busy(FleetError):
+    """Another run is at work at the destination."""
+
+
+class WeightLock:
+    """The lock of a destination (real path). progress: hub.download's Progress, which is told of a wait, or None.
+
+    patience_s: how long to wait for another run before Busy is raised; None: until it has ended.
+    Once it is taken, `waited` says whether another run was at work meanwhile, and `warnings` what to warn of.
+    """
+
+    def __init__(self, destination, progress=None, patience_s=None):
+        self._destination = destination
+        self._path = lock_of(destination)
+        self._progress = progress
+        self._patience_s = patience_s
+        self._stream = None
+        self._made = []
+        self.waited = False
+        self.warnings = []
+
+    def __enter__(self):
+        self.take()
+        return self
+
+    def __exit__(self, *_error):
+        self.release()
+
+    def take(self):
+        """Wait for it. Raises Busy, OSError."""
+        began = time.monotonic()
+        while not self._taken():
+            self.waited = True
+            if self._patience_s is not None and time.monotonic() - began >= self._patience_s:
+                raise Busy(
+                    "Weights are brought to %s by %s already. Wait until that has ended, or end it; then run again."
+                    % (self._destination, self._holder())
+                )
+            if self._progress is not None:
+                self._progress.begin("%s for %s" % (WAITING, self._holder()), 0, None)
+            time.sleep(POLL_S)
+
+    def release(self):
+        """Give it back, and remove its file, and the folders that were made for that alone."""
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+            self._stream.close()
+            self._stream = None
+        with contextlib.suppress(OSError):
+            while self._made:
+                os.rmdir(self._made.pop())
+
+    def _taken(self):
+        """Take it unless somebody else has it; whether the run may go on. Raises OSError."""
+        try:
+            self._made += make_directory(os.path.dirname(self._path))
+            stream = open(self._path, "a+b", buffering=0)  # noqa: SIM115 - release() closes it
+        except FileNotFoundError:
+            return False  # another run has just removed the folder, which it had made
+        except OSError as error:
+            # Where nothing can be written nothing can be spoilt; a run that has to write there says so itself.
+            if error.errno in UNWRITABLE and not os.access(os.path.dirname(self._path), os.W_OK):
+                return True
+            raise
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            stream.close()
+            if error.errno in (errno.EAGAIN, errno.ESTALE):
+                return False
+            if error.errno not in UNKNOWN:
+                raise
+            self._warn(error)
+            return True
+        if not _is_at(stream, self._path):
+            stream.close()
+            return False
+        self._stream = stream
+        with contextlib.suppress(OSError):  # a full disk locks as well
+            stream.truncate(0)
+            stream.write(json.dumps({"host": os.uname().nodename, "pid": os.getpid(), "since": time.time()}).encode())
+            os.fsync(stream.fileno())  # for those who read it on other nodes
+        return True
+
+    def _warn(self, error):
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        self.warnings = [
+            "The file system of %s takes no locks (%s), so nothing keeps a run of another node, or of another "
+            "fleet_root, from bringing weights to %s at the same time. Let one of them do that before the others run."
+            % (os.path.dirname(self._path), error.strerror, self._destination)
+        ]
+
+    def _holder(self):
+        """Who has the lock, as it says itself."""
+        told = read_json(self._path)
+        if not isinstance(told, dict) or not {"host", "pid", "since"} <= set(told):
+            return "another run"
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(told["since"]))
+        return "%s (process %s, since %s)" % (told["host"], told["pid"], since)
+
+
+def _is_at(stream, path):
+    """Whether the open file is the one at `path`: opened again, since a network file system may remember a status."""
+    try:
+        with open(path, "rb") as now:
+            return os.path.samestat(os.fstat(stream.fileno()), os.fstat(now.fileno()))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            return False
+        raise
