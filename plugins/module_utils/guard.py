@@ -454,8 +454,7 @@ def start_interval(budget_s, burst=BURST, restart_delay_s=RESTART_DELAY_S):
 
     Twice as long as that many whole start budgets, so that it also trips on a server that dies after 25 minutes of
     compiling, every time. A start whose engine was ended on request is taken back and counts no more, however often an
-    operator, a leader or docker restarts it; see
-    excuse_request() and reap().
+    operator, a leader or docker restarts it; see excuse_request() and reap().
     """
     return burst * (budget_s + restart_delay_s) * 2
 

@@ -19,11 +19,11 @@ from ansible_collections.inference.fleet.plugins.module_utils import (
     processes,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import format_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.entry import uses_nxdi
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json, read_text
 from ansible_collections.inference.fleet.plugins.module_utils.processes import is_narrow
 
-NXDI = "neuronx-distributed-inference"
 COMMAND_SHOWN = 120
 ENGINE_CONFIG = "neuron_config.json"  # what NxD Inference writes beside what it compiled
 # What the plan gives each server; a script that sets one by itself makes them meet on the same cores or files.
@@ -396,7 +396,7 @@ def _draft(entries, model):
     draft = model.get("draft") or {}
     if draft.get("method") != "eagle3" or not os.path.isfile(os.path.join(draft["path"], checkpoints.CONFIG)):
         return
-    if not any(entry["environment"].get("VLLM_NEURON_FRAMEWORK") == NXDI for entry in entries.values()):
+    if not any(uses_nxdi(entry["environment"]) for entry in entries.values()):
         return
     target = {key: model.get(key) for key in ("hidden_size", "vocab_size")}
     for folder in (model.get("path"), model.get("source_path")):
