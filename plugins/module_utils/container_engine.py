@@ -9,6 +9,7 @@ collection. A container is ours by its labels, never by its name: one of the sam
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -26,7 +27,11 @@ CALL_S = 60
 NO_CONFIG = "/nonexistent/inference-fleet"  # the client's own configuration may hold proxies and other engines
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SEPARATOR = "\x1f"
-CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # podman's, which says nothing of them
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # podman's own, which says nothing of them
+# Its settings, the later ones count; cdi_spec_dirs = ["/etc/cdi", …] in them are other folders.
+PODMAN_SETTINGS = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf",
+                   "/etc/containers/containers.conf.d/*.conf")  # fmt: skip
+CDI_SETTING = re.compile(r"^[ \t]*cdi_spec_dirs[ \t]*=[ \t]*\[([^\]]*)\]", re.MULTILINE)
 PODMAN_CDI = (4, 1)
 FIELDS = ("ID", "Names", "State", "Ports", LABEL_SERVER, LABEL_ROOT, LABEL_HASH)
 RUNNING = ("running", "restarting", "paused", "stopping", "removing", "up")  # podman: "Up 5 seconds ago"
@@ -53,6 +58,19 @@ WORDS = (
                     r"unexpected status.*50[0234]|received unexpected HTTP status: 50[0234]"),
     ("absent", r"[Nn]o such (?:image|container|object)|image not known|no container with name or ID"),
 )  # fmt: skip
+
+
+def podman_cdi_folders():
+    """Where podman looks for descriptions of CDI devices."""
+    folders = list(CDI_FOLDERS)
+    for path in (path for pattern in PODMAN_SETTINGS for path in sorted(glob.glob(pattern))):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                found = CDI_SETTING.findall(stream.read())
+        except OSError:
+            continue
+        folders = re.findall(r"[\"']([^\"']+)[\"']", found[-1]) if found else folders
+    return folders
 
 
 class EngineError(Exception):
@@ -180,7 +198,7 @@ class Engine:
             return known.get("ServerVersion"), known.get("CDISpecDirs") or []
         version = self.call("info", "--format", "{{.Version.Version}}").strip()
         number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-        return version, list(CDI_FOLDERS) if number >= PODMAN_CDI else []
+        return version, podman_cdi_folders() if number >= PODMAN_CDI else []
 
     # ---- containers
 

@@ -384,10 +384,16 @@ def _json_line(path, value):
     if value is ABSENT:
         return []
     secret = any(SECRET_KEY.search(key) for key in path)
-    text = json.dumps(MASK if secret else value, ensure_ascii=False, sort_keys=True)
+    text = json.dumps(MASK if secret else _masked(value), ensure_ascii=False, sort_keys=True)
     for found in url_secrets(value):
         text = text.replace(json.dumps(found, ensure_ascii=False)[1:-1], MASK)
     return ["  %s: %s" % (".".join(path), text)]
+
+
+def _masked(value):
+    if isinstance(value, dict):
+        return {key: MASK if SECRET_KEY.search(key) else _masked(one) for key, one in value.items()}
+    return [_masked(one) for one in value] if isinstance(value, list) else value
 
 
 def pending_words(engine, root=""):
@@ -397,8 +403,8 @@ def pending_words(engine, root=""):
     if not keys:
         return ""
     return (
-        " %s goes without %s until it is restarted, as servers run in it: run the step serve (--tags serve) and then "
-        "this one again, or set container_engine_restart to always." % (engine.capitalize(), ", ".join(keys))
+        " %s goes without %s until it is restarted, which ends the servers that run in it. Run this step with -e "
+        "container_engine_restart=always, on a few nodes at a time (--limit)." % (engine.capitalize(), ", ".join(keys))
     )
 
 

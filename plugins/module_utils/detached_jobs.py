@@ -20,7 +20,7 @@ import signal
 import subprocess
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils import files, guard, processes
+from ansible_collections.inference.fleet.plugins.module_utils import files
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
 
@@ -125,6 +125,9 @@ class DetachedJob:
 
     def _signal(self, number):
         """Send it to the group of the first process, if that is still the job's: the number may be another's by now."""
+        # here, since a quick look need not end anything
+        from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
+
         lock = os.path.realpath(self.path("lock"))
         with contextlib.suppress(ProcessLookupError, ValueError):
             group = int(self.pid())

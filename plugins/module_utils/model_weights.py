@@ -28,7 +28,6 @@ LOOK_S = 10
 PATIENCE_S = 600  # for another run that makes the stand-in, which takes seconds
 # What takes longer than a breath: it is worth a job of its own, which outlives a broken connection.
 JOB_FROM = 1 << 30  # bytes
-# Names of variables whose values are secrets; `token` is for those.
 ENDPOINT = re.compile(r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
 
 

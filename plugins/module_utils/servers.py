@@ -654,7 +654,7 @@ def server_ports(entry):
 
 def _check_ports(node, actions, wanted, seen):
     """FleetError where a port that a start needs is held by something that this run does not stop."""
-    ending = {action.name for action in actions if action.kind != "redefine"}
+    ending = {action.name for action in actions if action.kind not in ("redefine", "enable")}
     root = node.paths.root or "/"
     containers = {name: one.containers for name, one in seen.items()}
     for action in actions:
@@ -731,7 +731,7 @@ def apply(node, actions, wanted, seen, shared, purge=False):
             _forget_old(node, seen.get(action.name), wanted[action.name])
         elif action.kind == "stop":
             node.manager.drop([action.name])
-            _unlink(node.paths.server_state(action.name))
+            _forget_state(node, action.name)
         elif action.kind == "remove":
             _remove(node, seen[action.name], wanted, seen, purge)
     stay = [action.name for action in actions if action.kind in ("redefine", "enable")]
@@ -839,7 +839,8 @@ def _stage(node, staging, action, one, owner):
 def _forget_old(node, seen, one):
     """What a deployment leaves over: the last start's record, a secret or config file that the entry no longer has."""
     name = one.entry["name"]
-    gone = [node.paths.server_state(name)]
+    _forget_state(node, name)
+    gone = []
     if not one.secrets:
         gone.append(node.paths.secret(name))
     old = config_path(seen.entry) if seen else None
@@ -851,6 +852,7 @@ def _forget_old(node, seen, one):
 
 def _remove(node, seen, wanted, all_seen, purge):
     node.manager.drop([seen.name])
+    _forget_state(node, seen.name)
     # a config of the plan's that is there though the entry is not may be another server's
     kept = {config_path(one.entry) for name, one in all_seen.items() if name != seen.name and one.entry}
     for path in [*seen.files, *node.manager.log_files(seen.name)]:
@@ -868,6 +870,14 @@ def _remove(node, seen, wanted, all_seen, purge):
             _purge(path)
     with contextlib.suppress(OSError):
         os.rmdir("%s/servers/%s" % (node.paths.lib, seen.name))  # only where nothing else is in it
+
+
+def _forget_state(node, name):
+    """Delete the record of a server's last start, not while somebody reads it and writes it anew (guard.take_back)."""
+    path = node.paths.server_state(name)
+    if os.path.lexists(path):
+        with guard.folder_lock(os.path.dirname(path)):
+            _unlink(path)
 
 
 def _unlink(path):

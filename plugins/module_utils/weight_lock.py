@@ -5,7 +5,8 @@
 
 The lock is an flock on a file that lies where the staging folder does, so whoever could write to the one sees the
 other. It is the kernel's, and ends with its holder, however that dies; the file only says who that is. The file goes
-with the run that holds the lock; so who gets the lock of a file looks whether that is still the one of this name.
+with the run that holds the lock, but for one that was killed or whose transfers failed; so who gets the lock of a file
+looks whether that is still the one of this name.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
@@ -85,7 +87,7 @@ class WeightLock:
         """Take it unless somebody else has it; whether the run may go on. Raises OSError."""
         try:
             self._made += make_directory(os.path.dirname(self._path))
-            stream = open(self._path, "a+b", buffering=0)  # noqa: SIM115 - release() closes it
+            stream = _open(self._path)  # release() closes it
         except FileNotFoundError:
             return False  # another run has just removed the folder, which it had made
         except OSError as error:
@@ -125,10 +127,24 @@ class WeightLock:
     def _holder(self):
         """Who has the lock, as it says itself."""
         told = read_json(self._path)
-        if not isinstance(told, dict) or not {"host", "pid", "since"} <= set(told):
+        if not isinstance(told, dict) or not isinstance(told.get("since"), (int, float)):
             return "another run"
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(told["since"]))
-        return "%s (process %s, since %s)" % (told["host"], told["pid"], since)
+        return "%s (process %s, since %s)" % (told.get("host"), told.get("pid"), since)
+
+
+def _open(path):
+    """The file of the lock, made where it is not there. Raises OSError.
+
+    Who can write to a share could have put a link of this name there; what that leads to is nobody's to lock and fill.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    stream = os.fdopen(os.open(path, flags, 0o644), "r+b", buffering=0)
+    status = os.fstat(stream.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        stream.close()
+        raise OSError(errno.EINVAL, "it is no plain file with one name; remove it", path)
+    return stream
 
 
 def _is_at(stream, path):

@@ -56,20 +56,25 @@ def _check(folder, manifest):
     if not isinstance(coming, list):
         raise _bad(folder, "%s is no list" % INSTALLING)
     for name in [*manifest["files"], *coming]:
-        if not is_inside(name) or name.split("/")[0] in (MANIFEST, INNER_STAGING, INNER_LOCK):
+        ours = (MANIFEST, INNER_STAGING, INNER_LOCK)
+        if not is_inside(name) or name.split("/")[0] in ours or _leads_out(folder, name):
             raise _bad(folder, "%s is no path of a file there" % json.dumps(name))
     if not all(isinstance(manifest.get(key), (str, type(None))) for key in TEXTS):
         raise _bad(folder, "of %s not all are texts" % ", ".join(TEXTS))
     for name, record in manifest["files"].items():
         fields = record if isinstance(record, dict) else {}
-        if type(fields.get("size")) is not int or fields["size"] < 0:
+        if not _is_number(fields.get("size")) or fields["size"] < 0:
             raise _bad(folder, "it records no size of %s" % name)
         if not isinstance(fields.get("sha256"), str) or not SHA256.match(fields["sha256"]):
             raise _bad(folder, "it records no sha256 of %s" % name)
-        if {type(fields.get("mtime_ns")), type(fields.get("written_ns", 0))} != {int}:
+        if not all(map(_is_number, (fields.get("mtime_ns"), fields.get("written_ns", 0)))):
             raise _bad(folder, "it records no time of %s" % name)
         if not all(isinstance(fields.get(key), (str, type(None))) for key in ("oid", "at")):
             raise _bad(folder, "it records no text as oid or at of %s" % name)
+
+
+def _is_number(value):
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _bad(folder, what):
@@ -77,6 +82,12 @@ def _bad(folder, what):
         "%s is no manifest that this collection wrote: %s. Nothing was done with the files there. Remove it, or the "
         "whole directory, and run again." % (os.path.join(folder, MANIFEST), what)
     )
+
+
+def _leads_out(folder, name):
+    """Whether a link among the folders of the name leads out of this folder."""
+    below, real = os.path.dirname(name), os.path.realpath(folder)
+    return bool(below) and os.path.commonpath([real, os.path.realpath(os.path.join(folder, below))]) != real
 
 
 def is_inside(path):

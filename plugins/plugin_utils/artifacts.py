@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.entry import canonical
+from ansible_collections.inference.fleet.plugins.module_utils.entry import canonical, uses_nxdi
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 
 VERSION = 1  # raise it where the key's own make-up changes: every artifact is compiled again
@@ -117,7 +117,7 @@ def order(entries, keys, leader_first):
     FleetError where two servers that start together share an artifact that both would compile, where two with different
     keys share one, and where a compilation would remove what another one makes.
     """
-    _check_compile([entry for entry in entries if entry["devices"]])
+    _check_compile([entry for entry in entries if entry["devices"] and uses_nxdi(entry["environment"])])
     by_name = {entry["name"]: entry for entry in entries}
     names = _in_order(entries)
     leaders = {}
@@ -162,8 +162,9 @@ def is_within(path, folder):
 def _check_compile(entries):
     """No server compiles in a directory that holds what another one makes, in whatever order they start.
 
-    A compilation begins with the removal of its whole directory (ModelBuilder.trace of NxD Core, SDK 2.26 to 2.29), and
-    a server that waits for its leader compiles too where the artifact is lost or cannot be loaded.
+    entries: of NxD Inference; the plugin has no such directory. A compilation begins with the removal of its whole
+    directory (ModelBuilder.trace of NxD Core, SDK 2.26 to 2.29), and a server that waits for its leader compiles too
+    where the artifact is lost or cannot be loaded.
     """
     for entry in entries:
         path = entry["directories"]["compile"]

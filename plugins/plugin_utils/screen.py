@@ -10,6 +10,7 @@ from ansible.utils.display import Display
 from ansible_collections.inference.fleet.plugins.plugin_utils.tables import gather, render
 
 CALLBACK = "inference.fleet.fleet"
+WIDTH = 80  # of a title with its stars, as Ansible's own
 
 
 def show(report):
@@ -23,6 +24,6 @@ def show(report):
     tables = {}
     gather(tables, report)
     for table in tables.values():
-        Display().banner(table["title"].upper())
-        for line in render(table["columns"], table["rows"]):
-            Display().display(line)
+        title = table["title"].upper() + " "
+        # all of it at once: hosts that end together have a worker each
+        Display().display("\n".join(["", title.ljust(WIDTH, "*"), *render(table["columns"], table["rows"])]))

@@ -459,6 +459,9 @@ class Download:
         shutil.rmtree(self._partial)
         for path in set(_below(self._staging)) - set(due):
             os.unlink(os.path.join(self._staging, path))
+        for folder, *_rest in os.walk(self._staging, topdown=False):
+            with contextlib.suppress(OSError):  # where files are left
+                os.rmdir(folder)
 
     @staticmethod
     def _places(staging, path):
@@ -603,9 +606,10 @@ class Download:
             for path in (checkpoints.CONFIG, checkpoints.INDEX):
                 if path not in target:
                     continue
-                there = self._there(path, target[path]) if path in due else os.path.join(self.wanted.destination, path)
-                if there:
-                    os.symlink(there, os.path.join(folder, path))
+                if path not in due:
+                    os.symlink(os.path.join(self.wanted.destination, path), os.path.join(folder, path))
+                    continue
+                if self._copied(path, target[path], folder):
                     continue
                 with self._believing():
                     self._fetch(listing, path, target[path], folder)
@@ -616,12 +620,17 @@ class Download:
                 raise self._named(error, folder) from error
             yield folder, come
 
-    def _there(self, path, record):
-        """Where a file that is due lies right in the staging folder, None where it does not."""
+    def _copied(self, path, record, folder):
+        """Whether a file that is due lies right in the staging folder; then it is copied to this one. The copy is what
+        is looked at: a look has no lock, and another run may move its file on meanwhile."""
+        copy = os.path.join(folder, path)
         for place in self._places(self._staging, path)[:2]:
-            if os.path.isfile(place) and difference(place, record, files.sha256_file(place)) is None:
-                return place
-        return None
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(place, copy)
+                if difference(copy, record, files.sha256_file(copy)) is None:
+                    return True
+                os.unlink(copy)
+        return False
 
     def _check_first(self, target, listing, folder):
         """Raise FleetError unless the small files in `folder` are of the wanted kind, and of all that it needs."""

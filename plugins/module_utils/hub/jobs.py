@@ -217,6 +217,7 @@ class Job(DetachedJob):
             **more,
         }
         given = json.dumps({**task.request, "state": self.path("state.json")})
+        os.makedirs(self.path("home"), mode=0o700, exist_ok=True)
         self.launch([python, "-I", script], request, environment(self.path("home")), given)
 
     def look(self, wanted, environment):
@@ -421,6 +422,7 @@ def child_environment(home, wanted, token, extra, ca_bundle):
             environment[name] = ca_bundle
     environment.update(
         HOME=home,
+        TMPDIR=home,  # what a job that is ended leaves behind goes with its folder
         TQDM_DISABLE="1",
         HF_HOME=os.path.join(home, "huggingface"),
         HF_HUB_DISABLE_XET="1",  # goes to other hosts, and cannot go on in the middle of a file

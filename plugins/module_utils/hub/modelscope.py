@@ -85,7 +85,7 @@ class Client:
         while network and (error.__cause__ or error.__context__):
             error = error.__cause__ or error.__context__  # which the library's own words, some of them Chinese, hide
         text = " ".join(str(error).split())
-        retry = network or bool(getattr(error, "retryable", False))
+        retry = connection or bool(getattr(error, "retryable", False))
         return HubProblem("network" if retry else "other", "%s: %s" % (type(error).__name__, text), retry=retry)
 
 

@@ -28,7 +28,7 @@ KILL_S = 5
 CDI_DEVICE = re.compile(r"^[A-Za-z][\w.-]*/[A-Za-z][\w-]*=.")
 CDI_WANTS = {
     "docker": "Docker does from 25 on with container_engine_settings: {features: {cdi: true}}, which the step prepare "
-              "brings into its daemon.json, and from 28.2 on by itself",
+              "brings into its daemon.json, and from 28.2 on by itself; where it is set already, restart docker",
     "podman": "Podman does from 4.1 on",
 }  # fmt: skip
 GONE_S = 15  # a container that ends is removed by its own --rm as well, in the engine's own time

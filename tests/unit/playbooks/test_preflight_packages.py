@@ -13,8 +13,22 @@ import yaml
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 
 
+@pytest.mark.parametrize(
+    ("tags", "installs"),
+    [([], True), (["--tags", "prepare"], True), (["--tags", "preflight"], True), (["--tags", "serve"], False)],
+)  # fmt: skip
+def test_what_is_not_prepared_is_not_installed(tmp_path, tags, installs):
+    assert given_packages(tmp_path, True, *tags) == ({"aws-neuronx-dkms": {"version": "2.1.0.0"}} if installs else None)
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_the_packages_that_preflight_goes_by(tmp_path, own):
+    packages = yaml.safe_load((CLONE / "roles/neuron/defaults/main.yml").read_text())["neuron_packages"]
+    assert given_packages(tmp_path, own) == ({"aws-neuronx-dkms": {"version": "2.1.0.0"}} if own else packages)
+
+
+def given_packages(tmp_path, own, *arguments):
+    """What the module is called with."""
     host = {
         "ansible_connection": "local",
         "ansible_python_interpreter": sys.executable,
@@ -22,13 +36,12 @@ def test_the_packages_that_preflight_goes_by(tmp_path, own):
         "fleet_hardware": {"accelerator": "trainium3", "count": 4, "cores": 8, "lnc": 2, "memory_gib": 144},
         "fleet_root": str(tmp_path / "root"),
     }
-    packages = yaml.safe_load((CLONE / "roles/neuron/defaults/main.yml").read_text())["neuron_packages"]
     if own:
-        packages = host["neuron_packages"] = {"aws-neuronx-dkms": {"version": "2.1.0.0"}}
+        host["neuron_packages"] = {"aws-neuronx-dkms": {"version": "2.1.0.0"}}
     (tmp_path / "hosts.yml").write_text(
         yaml.safe_dump({"neuron": {"hosts": {"n1": host}}, "vllm": {"children": {"neuron": {}}}})
     )
-    run = play("playbooks/preflight.yml", tmp_path / "hosts.yml", "-vvv",
+    run = play("playbooks/preflight.yml", tmp_path / "hosts.yml", "-vvv", *arguments,
                environment={"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}).failed("Preflight found ")  # fmt: skip
-    given = run.output.partition('"packages": ')[2]  # what the module was called with
-    assert json.JSONDecoder().raw_decode(given)[0] == packages
+    given = run.output.partition('"packages": ')[2]
+    return json.JSONDecoder().raw_decode(given)[0]

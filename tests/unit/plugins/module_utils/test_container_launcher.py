@@ -129,8 +129,8 @@ kind: nvidia.com/gpu
 NO_CDI = {
     "docker": "Server 'server-0': docker 20.10.24 on this node takes no CDI devices, and its container gets "
               "nvidia.com/gpu=0. Docker does from 25 on with container_engine_settings: {features: {cdi: true}}, which "
-              "the step prepare brings into its daemon.json, and from 28.2 on by itself, or name paths in "
-              "container.devices. Nothing was changed.",
+              "the step prepare brings into its daemon.json, and from 28.2 on by itself; where it is set already, "
+              "restart docker, or name paths in container.devices. Nothing was changed.",
     "podman": "Server 'server-0': podman 4.0.3 on this node takes no CDI devices, and its container gets "
               "nvidia.com/gpu=0. Podman does from 4.1 on, or name paths in container.devices. Nothing was changed.",
 }  # fmt: skip
@@ -160,6 +160,20 @@ def test_cdi_devices_that_are_described_nowhere(engine, tmp_path, monkeypatch, k
             "vendor's tool write one (for NVIDIA: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml), or correct "
             "container.devices or fleet_hardware. Nothing was changed." % (*folders, device)
         )
+
+
+def test_where_podman_looks_for_cdi_devices(tmp_path, monkeypatch):
+    """Of its settings the later ones count, as far as they say anything."""
+    first, second, third = (tmp_path / name for name in ("a.conf", "b.conf", "c.conf"))
+    monkeypatch.setattr(
+        container_engine, "PODMAN_SETTINGS", (str(tmp_path / "gone"), str(first), str(tmp_path / "[bc]*"))
+    )
+    first.write_text('[engine]\n# cdi_spec_dirs = ["/other"]\n')
+    assert container_engine.podman_cdi_folders() == ["/etc/cdi", "/var/run/cdi"]
+    first.write_text('[engine]\ncdi_spec_dirs = ["/one"]\n')
+    second.write_text('[engine]\n  cdi_spec_dirs = [\n    "/two",\n    "/three",\n  ]\n')
+    third.write_text("[containers]\n")
+    assert container_engine.podman_cdi_folders() == ["/two", "/three"]
 
 
 def test_links_that_lead_nowhere_inside(engine, tmp_path):

@@ -231,6 +231,22 @@ class TestManifest:
         (tmp_path / weight_manifest.MANIFEST).write_text(text)
         assert weight_manifest.read_manifest(str(tmp_path)) is None
 
+    @pytest.mark.parametrize("below", ["out", "deep/out"])
+    def test_a_link_that_leads_out(self, tmp_path, below):
+        """By which a file elsewhere would be replaced or removed."""
+        folder, elsewhere = tmp_path / "weights", tmp_path / "elsewhere"
+        (folder / "deep").mkdir(parents=True)
+        elsewhere.mkdir()
+        (folder / below).symlink_to(elsewhere)
+        (folder / "inner").symlink_to(folder / "deep")
+        manifest = {"schema": 1, "source": "path", "repo": "a/b", "revision": None}
+        path = folder / weight_manifest.MANIFEST
+        path.write_text(json.dumps({**manifest, "files": {"inner/a": RECORD}}))
+        assert weight_manifest.read_manifest(str(folder))["files"] == {"inner/a": RECORD}
+        path.write_text(json.dumps({**manifest, "files": {below + "/a": RECORD}}))
+        with pytest.raises(FleetError, match=': "%s/a" is no path of a file there' % below):
+            weight_manifest.read_manifest(str(folder))
+
     @pytest.mark.parametrize(
         ("changes", "what"),
         [

@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -44,10 +45,12 @@ def held(tmp_path, destination):
     begun, go = tmp_path / "begun", tmp_path / "go"
     child = os.fork()
     if not child:
-        with WeightLock(destination):
-            begun.touch()
-            wait_until(go.exists)
-        os._exit(0)
+        try:
+            with WeightLock(destination):
+                begun.touch()
+                wait_until(go.exists)
+        finally:
+            os._exit(0)
     wait_until(begun.exists)
     yield child
     go.touch()
@@ -80,6 +83,21 @@ class TestLock:
         with WeightLock(str(tmp_path / "one" / "two" / "small")):
             (tmp_path / "one" / "kept").touch()
         assert os.listdir(tmp_path / "one") == ["kept"]
+
+    def test_a_link_in_its_place_is_not_followed(self, destination, tmp_path):
+        """Who can write to a share must not have root write elsewhere."""
+        precious = tmp_path / "precious"
+        precious.write_text("a")
+        path = Path(weight_manifest.lock_of(destination))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(precious)
+        with pytest.raises(OSError, match="Too many levels of symbolic links"), WeightLock(destination):
+            pass
+        path.unlink()
+        path.hardlink_to(precious)
+        with pytest.raises(OSError, match="it is no plain file with one name; remove it"), WeightLock(destination):
+            pass
+        assert precious.read_text() == "a"
 
     def test_whoever_waits_says_for_whom(self, held, destination, tmp_path):
         progress = download.Progress()

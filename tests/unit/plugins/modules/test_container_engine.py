@@ -198,8 +198,8 @@ def test_without_containers_systemd_reads_the_unit_though_docker_is_not_restarte
 def test_a_pull_that_fails_meanwhile_says_what_docker_goes_without(node, tmp_path):
     root = str(tmp_path / "root")
     waits = (
-        " Docker goes without proxies until it is restarted, as servers run in it: run the step serve (--tags serve) "
-        "and then this one again, or set container_engine_restart to always."
+        " Docker goes without proxies until it is restarted, which ends the servers that run in it. Run this step with "
+        "-e container_engine_restart=always, on a few nodes at a time (--limit)."
     )
     node.engine.write(containers=[OURS])
     container_setup.ensure(proxy_env=PROXY, root=root, sysroot=str(node.root))
@@ -322,7 +322,7 @@ def test_the_diff_shows_what_changes_and_nothing_else(node):
         "proxies": {"https-proxy": "http://me:ours\\1@proxy"},
         "log-opts": {"splunk-token": "ours2", "tag": "new"},
         "registry-mirrors": ["https://two.example"],
-        "runtimes": {"x": {"path": "/x"}},
+        "runtimes": {"x": {"path": "/x", "token": "ours3"}, "y": [{"password": "ours4"}]},
     }
     diff = node.ensure(check_mode=True, settings=wanted)["diff"]
     assert diff == {
@@ -330,7 +330,7 @@ def test_the_diff_shows_what_changes_and_nothing_else(node):
         '  registry-mirrors: []\n',
         "after": DAEMON + ':\n  log-opts.splunk-token: "********"\n  log-opts.tag: "new"\n'
         '  proxies.https-proxy: "http://me:********@proxy"\n  registry-mirrors: ["https://two.example"]\n'
-        '  runtimes: {"x": {"path": "/x"}}\n',
+        '  runtimes: {"x": {"path": "/x", "token": "********"}, "y": [{"password": "********"}]}\n',
     }  # fmt: skip
     assert not [word for word in ("theirs", "ours") if word in str(diff)]
     assert node.ensure(check_mode=True)["diff"] == {"before": "", "after": ""}

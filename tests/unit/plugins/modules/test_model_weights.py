@@ -312,7 +312,7 @@ def test_a_quick_look_imports_little(copied):
     assert json.loads(ran.stdout)["message"] == "as wanted"
     imported = {name.replace(PACKAGE + ".", "") for name in ran.stderr.split()}
     assert "local_weights" in imported
-    of_a_job = {"hub.huggingface", "hub.modelscope", "hub.plain", "hub.worker", "standin", "zipfile"}
+    of_a_job = {"guard", "hub.huggingface", "hub.modelscope", "hub.plain", "hub.worker", "standin", "zipfile"}
     assert not imported & {*of_a_job, "concurrent.futures", "glob", "hmac", "http.client", "urllib.request"}
 
 

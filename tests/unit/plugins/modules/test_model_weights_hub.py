@@ -539,7 +539,7 @@ class TestJob:
     def test_what_other_patterns_brought_is_no_part_of_it(self, node):
         node.hub.fault("hold", path=SHARD, at=1000)
         node.run(wait_s=0)
-        wait_until(lambda: (node.models / ".small.inference-fleet-new" / "README.md").exists())
+        wait_until((node.models / ".small.inference-fleet-new" / "README.md").exists)
         node.kill()
         assert node.run(exclude=["README.md", "original/*", "metal/*"])["changed"]
         wanted = node.wanted()
@@ -1114,7 +1114,7 @@ class TestRefused:
         client = modelscope.Client(wanted, None)
         for error, kind in (
             (OSError(errno.ENOSPC, "No space left on device"), "disk"),
-            (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "other"),
+            (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "network"),
         ):
             assert client._problem(error, 1, fetching=True).kind == kind
 
@@ -1360,17 +1360,17 @@ class TestDraft:
     def test_a_head_that_the_engine_does_not_run(self, capsys, tmp_path, hub, source, start):
         """Told before its weights come where the hub gives the start of a file, else before the model comes."""
         node = Node(capsys, tmp_path, hub, source)
-        hub.add(Repository(DRAFT, head_files({"d2t": [201088]})))
+        hub.add(Repository(DRAFT, head_files({"eagle_norm.weight": [2880]})))
         given = {"draft": str(node.models / "draft"), "draft_repo": DRAFT, "draft_eagle3": True}
         if not start:
             hub.fault("status", path="model.safetensors", on=["redirect", "get"], status=404, count=1)
         name = "%s at revision %s" % (DRAFT, BRANCHES[source])
         failed = node.refused(
-            "The draft model in %s is no EAGLE3 head that NxD Inference runs: layer d2t is unknown to it. It runs "
-            "heads of the Llama 3 dense architecture with the layers %s. %s" % (name, eagle3.LAYERS, eagle3.INSTEAD),
+            "The draft model in %s is no EAGLE3 head that NxD Inference runs: layer eagle_norm.weight is unknown to it. "
+            "It runs heads of the Llama 3 dense architecture with the layers %s. %s" % (name, eagle3.LAYERS, eagle3.INSTEAD),
             check_too=False, **given,
         )  # fmt: skip
-        assert failed["layers"] == ["layer d2t is unknown to it"]
+        assert failed["layers"] == ["layer eagle_norm.weight is unknown to it"]
         assert (hub.sent(DRAFT, "model.safetensors") < 1 << 20) == start
         assert hub.sent(REPO, SHARD) == 0
         hub.mend()
