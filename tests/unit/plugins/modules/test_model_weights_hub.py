@@ -1366,8 +1366,9 @@ class TestDraft:
             hub.fault("status", path="model.safetensors", on=["redirect", "get"], status=404, count=1)
         name = "%s at revision %s" % (DRAFT, BRANCHES[source])
         failed = node.refused(
-            "The draft model in %s is no EAGLE3 head that NxD Inference runs: layer eagle_norm.weight is unknown to it. "
-            "It runs heads of the Llama 3 dense architecture with the layers %s. %s" % (name, eagle3.LAYERS, eagle3.INSTEAD),
+            "The draft model in %s is no EAGLE3 head that NxD Inference runs: layer eagle_norm.weight is unknown to "
+            "it. It runs heads of the Llama 3 dense architecture with the layers %s. %s"
+            % (name, eagle3.LAYERS, eagle3.INSTEAD),
             check_too=False, **given,
         )  # fmt: skip
         assert failed["layers"] == ["layer eagle_norm.weight is unknown to it"]
