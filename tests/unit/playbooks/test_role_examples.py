@@ -92,7 +92,8 @@ def test_every_role_has_an_example():
 @pytest.mark.parametrize("role", EXAMPLES)
 def test_the_examples_of_the_readme_work(tmp_path, collections, role):
     plays = [play for example in EXAMPLES[role] for play in yaml.safe_load(example)]
-    host = {"neuron": NEURON, "container_engine": {**CPU, **CONTAINERS}}.get(role, CPU)
+    contained = {**CPU, **CONTAINERS}
+    host = {"neuron": NEURON, "container_engine": contained, "serve": contained}.get(role, CPU)
     status, output, given = play(tmp_path, collections, plays, host)
     assert status == 0, output
     # Waiting for servers that answer already is left out.
