@@ -11,7 +11,6 @@ import os
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 
 MODEL_TYPE = "gpt_oss"
-FORMATS = ("mxfp4", "bf16")
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

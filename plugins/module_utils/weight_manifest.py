@@ -55,8 +55,8 @@ def _check(folder, manifest):
     coming = manifest.get(INSTALLING, [])
     if not isinstance(coming, list):
         raise _bad(folder, "%s is no list" % INSTALLING)
+    ours = (MANIFEST, INNER_STAGING, INNER_LOCK)
     for name in [*manifest["files"], *coming]:
-        ours = (MANIFEST, INNER_STAGING, INNER_LOCK)
         if not is_inside(name) or name.split("/")[0] in ours or _leads_out(folder, name):
             raise _bad(folder, "%s is no path of a file there" % json.dumps(name))
     if not all(isinstance(manifest.get(key), (str, type(None))) for key in TEXTS):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import struct
 import zipfile
@@ -17,6 +18,15 @@ from ansible.module_utils.common import warnings
 from ansible.module_utils.testing import patch_module_args
 
 HIDDEN, VOCABULARY = 8, 300
+
+
+def rot(path, at=-1):
+    """Another byte at `at`, with size and times as they were."""
+    status = path.stat()
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(bytes(content))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def run_module(capsys, module, check_mode=False, **arguments):

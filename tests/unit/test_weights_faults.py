@@ -31,7 +31,7 @@ from ansible_collections.inference.fleet.plugins.modules import model_weights as
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss, safetensors
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
-from ansible_collections.inference.fleet.tests.unit.node_helpers import run_module
+from ansible_collections.inference.fleet.tests.unit.node_helpers import rot, run_module
 
 CLONE = Path(__file__).resolve().parents[2]
 REPO = "made-up/gpt-oss-small"
@@ -409,17 +409,6 @@ def test_a_download_killed_ten_times_goes_on(node, content, seed):
     held = [{path: max(1, int(point * size)) for path, size in sizes.items()} for point in points]
     lost = killed_downloads(node, held, short=4 * PIECE, rate=8_000_000)
     print("%s, seed %d: in flight at the kills %s bytes" % (node.source, seed, lost))
-
-
-def rot(path, at):
-    """Another byte at `at`, with size and times as they were."""
-    status = path.stat()
-    with open(path, "r+b") as stream:
-        stream.seek(at)
-        byte = stream.read(1)[0]
-        stream.seek(at)
-        stream.write(bytes([byte ^ 1]))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 @each_client()

@@ -41,6 +41,7 @@ from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     build_encodings,
     build_packed_standin,
     four_steps,
+    rot,
     run_module,
     weights_came,
 )
@@ -71,15 +72,6 @@ def manifest_of(folder):
 
 def promised_by(packed):
     return json.loads(Path(packed, "standin.json").read_text())["files"]
-
-
-def rot(path):
-    """Another byte, with size and times as they were."""
-    status = path.stat()
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(bytes(content))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def snapshot(folder):

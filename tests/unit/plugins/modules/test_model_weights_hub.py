@@ -46,7 +46,7 @@ from ansible_collections.inference.fleet.tests.hubs.repositories import (
     safetensors,
 )
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
-from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
+from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, rot, run_module
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils import test_eagle3 as heads
 
 REPO = "made-up/gpt-oss-small"
@@ -179,15 +179,6 @@ def hub():
 @pytest.fixture
 def node(capsys, tmp_path, hub):
     return Node(capsys, tmp_path, hub)
-
-
-def rot(path):
-    """Another byte, with size and times as they were."""
-    status = path.stat()
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(bytes(content))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 class TestBrought:
