@@ -24,7 +24,7 @@ import time
 from ansible_collections.inference.fleet.plugins.module_utils import container_engine, guard, processes
 from ansible_collections.inference.fleet.plugins.module_utils.config_text import config_text
 from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import format_cpu_list, parse_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, check_entries
+from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, check_entries, hash_is_true
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json, read_text
 from ansible_collections.inference.fleet.plugins.module_utils.launchers import get_launcher
@@ -183,6 +183,7 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
         entry = deployed.get(name)
         state = read_json(paths.server_state(name))
         state = state if isinstance(state, dict) else {}
+        entry = _by_content(entry, entries.get(name), state, containers.get(name, ()))
         service = statuses.get(name)
         fresh = False
         if service is not None and service.pid is not None and state.get("pid") == service.pid:
@@ -214,6 +215,24 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
             weights={folder: notes[folder] for folder in state.get("weights") or () if folder in notes},
         )
     return seen
+
+
+def _by_content(deployed, planned, state, containers):
+    """The deployed entry as a Seen server has it: the planned one where they differ in name only.
+
+    An entry that was deployed under another name of the host, or when a hash was taken otherwise, says the same, and so
+    does what runs of it: `state` and `containers` are given the planned hash. Nothing on the node is written for that.
+    """
+    if not planned or not deployed or deployed.get("hash") == planned["hash"] or not hash_is_true(deployed):
+        return deployed
+    if entry_changes(deployed, dict(planned, hash=deployed["hash"])):
+        return deployed
+    for one in containers:
+        if one.hash == deployed["hash"]:
+            one.hash = planned["hash"]
+    if state.get("hash") == deployed["hash"]:
+        state["hash"] = planned["hash"]
+    return planned
 
 
 def _purged(paths, entries, purge_artifacts):
@@ -374,7 +393,7 @@ def entry_changes(before, after):
     """[(field, before, after)] of two entries ({} for none). Secrets appear by name and version."""
     changes = []
     for field in sorted(set(before) | set(after)):
-        if field in ("hash", "name", "schema", "secret_versions", "secrets"):
+        if field in ("hash", "host", "name", "schema", "secret_versions", "secrets"):
             continue
         if field == "launch" and after.get("container") is None:
             continue  # a process is launched by its command; once is enough
