@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils import container_engine, guard, processes
+from ansible_collections.inference.fleet.plugins.module_utils import container_engine, guard, node_python, processes
 from ansible_collections.inference.fleet.plugins.module_utils.config_text import config_text
 from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import format_cpu_list, parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, check_entries, hash_is_true
@@ -65,11 +65,13 @@ class Seen:
     is of the process that the manager runs now; service: services.Status or None; pids: all that runs of it, in its
     container as well; containers: [container_engine.Container] of it, in any state; files: what there is of it on disk,
     directories apart; folders: existing directories of it that a purge deletes; kept: existing directories of its
-    artifact that a purge leaves; weights: {folder: guard.weights_note()} of its checkpoints, as they are on disk.
+    artifact that a purge leaves; weights: {folder: guard.weights_note()} of its checkpoints, as they are on disk;
+    bound: why only a restart gives it another definition, else None.
     """
 
     def __init__(self, name, entry=None, secrets=None, definition=None, config=None, state=None, fresh=False,
-                 service=None, pids=(), files=(), folders=(), containers=(), kept=(), weights=None):  # fmt: skip
+                 service=None, pids=(), files=(), folders=(), containers=(), kept=(), weights=None,
+                 bound=None):  # fmt: skip
         self.name = name
         self.entry = entry
         self.secrets = secrets or {}
@@ -84,6 +86,7 @@ class Seen:
         self.containers = list(containers)
         self.kept = list(kept)
         self.weights = weights or {}
+        self.bound = bound
 
     @property
     def is_there(self):
@@ -198,11 +201,13 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
         for folder in (entries.get(name) or entry or {}).get("weights", ()) if state.get("weights") else ():
             if folder not in notes:
                 notes[folder] = guard.weights_note(folder)
+        definition_text = read_text(definition) if definition else None
         seen[name] = Seen(
             name,
             entry=entry,
             secrets=secrets,
-            definition=read_text(definition) if definition else None,
+            definition=definition_text,
+            bound=manager.restart_reason(definition_text or ""),
             config=read_text(config_path(entry)) if config_path(entry) else None,
             state=state,
             fresh=fresh,
@@ -382,6 +387,8 @@ def _decide_one(want, seen, state, purge):
         return Action(seen.name, "restart", changed_weights_words(changed), [("weights", before, after)])
     if want.user is not None and seen.fresh and seen.state.get("user") != want.user:
         return Action(seen.name, "restart", "it runs as %s instead of %s" % (seen.state.get("user"), want.user))
+    if seen.bound is not None:
+        return Action(seen.name, "restart", seen.bound)
     if seen.definition != want.definition:
         return Action(seen.name, "redefine", "its service definition differs")
     if not seen.service.enabled:
@@ -534,6 +541,9 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
     seen = observe(node.paths, node.manager, entries, purge, purge_artifacts)
     check_only(only, entries, seen, state)
     deploys = state in ("started", "restarted")
+    if deploys and entries:
+        users = {entry["user"] or node.user for entry in entries.values()} - {None}
+        node.manager.interpreter = node_python.choose(node.paths, sorted(users))
     wanted = {
         name: want(node, entry, secrets)
         if deploys and (only is None or name in only)
@@ -554,6 +564,11 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
     for path in sorted(shared):
         diff["before"] += "%s: %s\n" % (path, "another version" if os.path.exists(path) else "missing")
         diff["after"] += "%s: as this collection has it\n" % path
+    repoints = _repoints(node)
+    if repoints:
+        link = node_python.link(node.paths)
+        diff["before"] += "%s: %s\n" % (link, "to another Python" if os.path.lexists(link) else "missing")
+        diff["after"] += "%s: to %s\n" % (link, node.manager.interpreter)
     _check_ports(node, actions, wanted, seen)
     if not check:
         apply(node, actions, wanted, seen, shared, purge)
@@ -562,12 +577,17 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
     shown = [name for name in entries if only is None or name in only]
     shown += sorted(name for name in only or () if name not in entries)
     return {
-        "changed": bool(actions or shared),
+        "changed": bool(actions or shared or repoints),
         "diff": diff,
         "servers": [row(node, name, seen.get(name) or Seen(name), planned.get(name)) for name in shown],
         "removed": [action.name for action in actions if action.kind == "remove"],
         "kept": kept if state == "absent" else [],
     }
+
+
+def _repoints(node):
+    """Whether this run chose a Python that the node's link does not lead to."""
+    return node.manager.interpreter is not None and not node_python.leads_to(node.paths, node.manager.interpreter)
 
 
 def row(node, name, seen, planned=None):
@@ -730,13 +750,13 @@ def apply(node, actions, wanted, seen, shared, purge=False):
             get_launcher(entry, node.paths.root).prepare(entry)
         owners[action.name] = _owner(action.name, wanted[action.name].user)
     if starts:
-        problem = node.manager.problem(sorted({wanted[name].user for name in starts} - {None}))
+        problem = node.manager.problem()
         if problem:
             raise FleetError("Servers cannot be started: %s Nothing was changed." % problem)
     stop_first = [name for name in starts if seen.get(name) and _runs(seen[name])]
 
     with _Staging() as staging:
-        if writes or shared:
+        if writes or shared or _repoints(node):
             _make_folders(node, wanted, seen)
         for path, text in sorted(shared.items()):
             staging.add(path, text)
@@ -744,6 +764,9 @@ def apply(node, actions, wanted, seen, shared, purge=False):
             _stage(node, staging, action, wanted[action.name], owners[action.name])
         stop(node, [*stop_first, *ends], seen)
         staging.commit()
+        if _repoints(node):
+            _make_folder(os.path.dirname(node_python.link(node.paths)))
+            node_python.put(node.paths, node.manager.interpreter)
 
     for action in actions:
         if action.kind in STARTS:
@@ -755,7 +778,7 @@ def apply(node, actions, wanted, seen, shared, purge=False):
             _remove(node, seen[action.name], wanted, seen, purge)
     stay = [action.name for action in actions if action.kind in ("redefine", "enable")]
     if stay:
-        node.manager.enable(stay)
+        node.manager.stay(stay)
     order = start_order({name: wanted[name].entry for name in starts})
     if order:
         node.manager.start(order)
