@@ -778,7 +778,7 @@ def apply(node, actions, wanted, seen, shared, purge=False):
             _remove(node, seen[action.name], wanted, seen, purge)
     stay = [action.name for action in actions if action.kind in ("redefine", "enable")]
     if stay:
-        node.manager.stay(stay)
+        node.manager.enable(stay)
     order = start_order({name: wanted[name].entry for name in starts})
     if order:
         node.manager.start(order)

@@ -92,11 +92,8 @@ class ServiceManager(abc.ABC):
 
     @abc.abstractmethod
     def enable(self, names):
-        """Have these servers, which are defined and not restarted, started after a reboot too."""
-
-    def stay(self, names):
-        """These servers run on: their next start, by itself or after a reboot, is by the definition on disk."""
-        self.enable(names)
+        """Have these servers, which are defined and not restarted, started after a reboot too; and have the manager
+        hold their definitions as they are on disk, where that does no harm to others."""
 
     @abc.abstractmethod
     def drop(self, names):

@@ -9,7 +9,7 @@ unit.
 
 `systemctl daemon-reload` takes the devices away from containers that were started with --gpus, since systemd writes its
 own idea of their device cgroups. So it is called only where systemd says that it holds an older version of a unit that
-is about to be started, and before the start, or of a running one that was rewritten (stay()); enabling and disabling
+is about to be started, and before the start, or of a running one that was rewritten (enable()); enabling and disabling
 go without it. A unit whose file is gone stays in
 systemd's memory, and whoever wants it (docker, a follower) still does; its own condition keeps it from starting.
 """
@@ -305,14 +305,14 @@ class Systemd(ServiceManager):
         return all(os.path.islink("%s/%s.wants/%s" % (self.units, one, unit_of(name))) for one in wanting)
 
     def enable(self, names):
-        self._call("systemctl", "enable", "--quiet", "--no-reload", "--", *map(unit_of, names))
-
-    def stay(self, names):
-        self.enable(names)
-        shown = self._show(list(map(unit_of, names)))
+        self._enable(names)
+        shown = self._show([unit_of(name) for name in names])
         # what systemd holds may start an interpreter that is gone
         if any(block["NeedDaemonReload"] == "yes" for block in shown.values()) and not os.path.exists(NVIDIA):
             self._call("systemctl", "daemon-reload")
+
+    def _enable(self, names):
+        self._call("systemctl", "enable", "--quiet", "--no-reload", "--", *map(unit_of, names))
 
     def stop(self, names):
         held = self.statuses()
@@ -332,7 +332,7 @@ class Systemd(ServiceManager):
 
     def start(self, names):
         units = [unit_of(name) for name in names]
-        self.enable(names)
+        self._enable(names)
         shown = self._show(units)
         failed = [unit_of(name) for name, block in shown.items() if block["ActiveState"] == "failed"]
         if failed:  # one over systemd's own start limit would not start again
