@@ -8,11 +8,11 @@ from __future__ import annotations
 import concurrent.futures
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils import http_client, processes
+from ansible_collections.inference.fleet.plugins.module_utils import healing, http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.acceptance import causes
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.guard import RESTART_DELAY_S
+from ansible_collections.inference.fleet.plugins.module_utils.healing import waiting_since
 from ansible_collections.inference.fleet.plugins.module_utils.servers import (
     NOT_ENABLED,
     Seen,
@@ -109,23 +109,6 @@ def is_permanent(lack):
     return any(cause in lack for cause in (causes.ENCODINGS, causes.DAMAGED_ENCODINGS, OPEN))
 
 
-def waiting_since(state, budget_s):
-    """When the current series of starts began (epoch seconds), None before the first.
-
-    Starts that follow each other within the start budget are one attempt to become ready, so that a server that dies
-    and is restarted again and again uses up one budget, and one that ran for days and is restarted gets a new one.
-    """
-    starts = state.get("starts") or []
-    if not starts:
-        return None
-    first = starts[-1]
-    for start in reversed(starts[:-1]):
-        if first - start > budget_s + RESTART_DELAY_S:
-            break
-        first = start
-    return first
-
-
 def check_ready(node, entries, only=None, timeout=30, check=False):
     """The result of engine_ready: {changed: False, msg, servers: [row]} when all are ready.
 
@@ -146,8 +129,10 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
     for name in names:
         if name in lacks and lacks[name] is None:
             rows[name]["ready"] = True
+            if not check:
+                healing.note_ready(node.paths, name, seen[name].state)
             continue
-        words, hopeless = _problem(planned[name], seen[name], lacks.get(name))
+        words, hopeless = _problem(node.paths, planned[name], seen[name], lacks.get(name))
         final = final or hopeless
         since = now[name].since
         age = max(age, time.time() - since) if since else age
@@ -174,14 +159,18 @@ def _probe_all(entries, timeout):
     return {entry["name"]: lack or _open_to_all(entry, sockets) for entry, lack in zip(entries, answers)}
 
 
-def _doing(seen):
-    """What a server does that runs and does not answer yet."""
+def _doing(paths, seen):
+    """What a server does that runs and does not answer yet, or any more."""
+    if healing.was_ready(paths, seen.name, seen.state):
+        return "it was ready and does not answer any more"
     return {"compiles": "compiling", "loads": "loading its artifact"}.get(seen.state.get("artifact"), "starting")
 
 
-def _problem(entry, seen, lack):
+def _problem(paths, entry, seen, lack):
     """(why the server is not ready, whether waiting is no use)."""
     now = condition(seen)
+    if seen.ailment is not None and seen.ailment.record is None and lack is None:
+        return "%s; run engine_servers to restart it" % seen.ailment.reason, True
     age = "" if now.since is None else " since %s (%d s)" % (utc(now.since)[11:], time.time() - now.since)
     if now.state in ("missing", "stopped"):
         return "%s; run engine_servers to start it" % (now.reason or "it is stopped"), True
@@ -191,7 +180,7 @@ def _problem(entry, seen, lack):
         return "it runs another entry than the planned one; run engine_servers to restart it", True
     if now.state == "waiting":
         return "%s%s" % (now.reason, age), False
-    words = "%s%s, %s" % (_doing(seen), age, lack)
+    words = "%s%s, %s" % (_doing(paths, seen), age, lack)
     if now.restarts:
         words += ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s")
     budget = entry["health"]["budget_s"]
@@ -228,8 +217,9 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10):
         for result in rows:
             result["ready"] = lacks.get(result["name"], "it does not run") is None
             lack = lacks.get(result["name"])
-            if lack and seen[result["name"]].state.get("artifact"):
-                lack = "%s, %s" % (_doing(seen[result["name"]]), lack)
+            one = seen[result["name"]]
+            if lack and (one.state.get("artifact") or healing.was_ready(node.paths, one.name, one.state)):
+                lack = "%s, %s" % (_doing(node.paths, one), lack)
             result["reason"] = result["reason"] or lack
     return rows
 
@@ -250,6 +240,8 @@ def _drift(planned, name, seen):
     changed = changed_weights(seen)
     if changed:
         return "changed: " + changed_weights_words(changed)
+    if seen.ailment is not None:
+        return seen.ailment.reason
     if seen.service and not seen.service.enabled:
         return NOT_ENABLED
     return None

@@ -17,6 +17,11 @@ description:
   - All new files are checked and written beside the old ones, and ports are looked up, before anything is stopped.
   - A server whose weights were mended or updated since it was started is restarted. The guard notes at the start what
     the manifest beside them says; without a manifest there is nothing to compare.
+  - With O(state=started) a server that runs and does not serve is restarted, of several one for each run
+    (RV(repaired), RV(pending)). It was ready and does not answer any more, its health path within 10 seconds or one
+    token within 60, or a signal stopped it; it does not answer and its start budget is over; the record of its start is
+    gone and it may run something else than what is deployed; or its vocabulary (E(TIKTOKEN_ENCODINGS_BASE)) came after
+    its start.
   - A server whose unit of systemd was disabled, or has another text, is enabled again without a restart. A masked unit
     is an error.
   - A server restarts by itself when it ends, up to five times within ten start budgets; then it is C(failed), and the
@@ -139,6 +144,20 @@ servers:
       type: list
       elements: str
       sample: []
+repaired:
+  description:
+    - What was wrong with servers that ran and did not serve, by the name of the server. They were restarted; where only
+      the record of their start was gone and they run what is deployed, it was made anew instead.
+  returned: success
+  type: dict
+  sample: {"server-0": "it was ready and does not answer any more: health: no answer: no whole answer in time (10 s)"}
+pending:
+  description:
+    - The same of servers that were left as they are, since another one is restarted first. Run it again, for one of
+      them by O(only), when that one is ready. In check mode it is empty, and all of them are shown as restarted.
+  returned: success
+  type: dict
+  sample: {}
 answering:
   description:
     - Whether nothing was changed and every server runs and answers 200 on its health path. That is no verdict; it only
@@ -206,6 +225,8 @@ def main():
     if params["state"] in ("stopped", "absent") and not module.check_mode:
         _free_devices(module, result)
     result["answering"] = not result["changed"] and _all_answer(params["servers"], result["servers"])
+    for name, reason in result["repaired"].items():
+        module.warn("%s was repaired: %s" % (name, reason))
     module.exit_json(**result)
 
 

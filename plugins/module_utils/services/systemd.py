@@ -38,7 +38,6 @@ STOP_WAIT_S = 15  # TERM to KILL
 CONTAINER_STOP_WAIT_S = STOP_WAIT_S + 15  # the engine's own TERM to KILL, and its answer
 DOCKER = "docker.service"
 NVIDIA = "/dev/nvidiactl"  # where a daemon-reload may take devices away from containers
-ENCODINGS_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
 CALL_S = 60
 RESTART_S = 1  # the guard counts starts and delays them; this holds where not even the guard can be executed
 # The second line behind the guard's start limit: 30 attempts a second apart are no guard's, which allows 5 and counts
@@ -196,7 +195,7 @@ class Systemd(ServiceManager):
         if entry["container"]:
             paths += [mount["source"] for mount in entry["container"]["mounts"]]
         else:
-            paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(ENCODINGS_VARIABLE) or ""]
+            paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(guard.ENCODINGS_VARIABLE) or ""]
         found = set()
         for path in paths:
             # a changed argument has another key, and is no reason to make systemd read all units again
