@@ -20,7 +20,8 @@ import json, sys
 name, folder = sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0], %r
 arguments = json.load(open(sys.argv[1]))
 with open(folder + "/calls", "a") as stream:
-    stream.write(json.dumps({"module": name, **{key: arguments.get(key) for key in ("state", "engine", "restart", "only")}}))
+    keys = ("state", "engine", "restart", "only")
+    stream.write(json.dumps({"module": name, **{key: arguments.get(key) for key in keys}}))
     stream.write("\\n")
 changed = name in json.load(open(folder + "/changing"))
 pending = {} if arguments.get("only") else json.load(open(folder + "/pending"))
