@@ -104,9 +104,9 @@ def test_servers_that_hang_are_repaired_one_after_the_other(serve):
     assert calls == [
         SERVERS,
         dict(READY, only=["server-0", "server-2"]),
-        dict(SERVERS, only=["server-1"]),
+        dict(SERVERS, state=None, only=["server-1"]),
         dict(READY, only=["server-1"]),
-        dict(SERVERS, only=["server-3"]),
+        dict(SERVERS, state=None, only=["server-3"]),
         dict(READY, only=["server-3"]),
     ]
     assert changed
