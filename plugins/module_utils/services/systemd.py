@@ -45,6 +45,7 @@ RESTART_S = 1  # the guard counts starts and delays them; this holds where not e
 LIMIT_INTERVAL_S, LIMIT_BURST = 60, 30
 SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
          "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job")  # fmt: skip
+OTHER_SHOWN = ("ActiveState", "UnitFileState", "NeedDaemonReload")
 # systemd.exec(5), process exit codes: what ended before the guard could say why
 EXEC_FAILURES = {"203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
                  "217": "the user of its unit is not on this node any more"}  # fmt: skip
@@ -339,6 +340,28 @@ class Systemd(ServiceManager):
         if any(block["NeedDaemonReload"] == "yes" or block["LoadState"] != "loaded" for block in shown.values()):
             self._call("systemctl", "daemon-reload")
         self._call("systemctl", "start", "--no-block", "--", *units)
+
+    def properties(self, unit):
+        """What systemd says of any unit, {property: value}."""
+        shown = self._call("systemctl", "show", "--no-pager", "--property=" + ",".join(OTHER_SHOWN), "--", unit)
+        return next(iter(parse_show(shown)), {})
+
+    def run_timer(self, name):
+        """Have a timer of ours run as it is on disk, now and after a reboot."""
+        unit = name + ".timer"
+        self._call("systemctl", "stop", "--", unit)
+        self._call("systemctl", "enable", "--quiet", "--no-reload", "--", unit)
+        stale = [one for one in (unit, name + SUFFIX) if self.properties(one).get("NeedDaemonReload") == "yes"]
+        if stale and not os.path.exists(NVIDIA):
+            self._call("systemctl", "daemon-reload")
+        self._call("systemctl", "start", "--", unit)
+
+    def end_timer(self, name):
+        """Stop a timer of ours and what it has started; a reboot does not start it any more."""
+        unit = name + ".timer"
+        self._call("systemctl", "stop", "--", unit, name + SUFFIX)
+        if os.path.lexists("%s/%s" % (self.units, unit)):
+            self._call("systemctl", "disable", "--quiet", "--no-reload", "--", unit)
 
     def drop(self, names):
         names = [name for name in names if os.path.lexists(self.definition_path(name)) and not self.masked(name)]

@@ -12,7 +12,7 @@ import signal
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import guard, healing
+from ansible_collections.inference.fleet.plugins.module_utils import guard, healing, processes
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
 
 _spec = importlib.util.spec_from_file_location(
@@ -201,3 +201,40 @@ def test_what_hangs_and_what_only_refuses_or_is_busy(monkeypatch, answers, expec
     assert healing._hangs(dict(entry, role="decode"), seen) == (expected if "health" in answers else None)
     assert {path for path, _headers in asked} == {"health"}
     assert healing._hangs(dict(entry, port=None), seen) is None
+
+
+def test_the_nodes_own_watchdog(node):
+    """Under supervisord: a server that was ready and hangs is restarted without a play, and counted as a start."""
+    entries = [node.entry("server-0"), node.entry("server-1")]
+    watch = {"interval": 1, "failures": 2, "timeout": 1}
+    assert "watchdog: runs\n" in node.servers(entries, watchdog=watch, check=True)["diff"]["after"]
+    first = pids(node.servers(entries, watchdog=watch))
+    node.ready(entries)
+    assert node.servers(entries, watchdog=watch)["changed"] is False
+    memory = node.paths.run + "/watchdog.json"
+    wait_until(lambda: (read_json(memory) or {}).get("server-0", {}).get("answered"), what="its first answer")
+    stop_by_signal(first["server-0"])
+    wait_until(lambda: node.running("server-0") not in ([], [first["server-0"]]), what="the restart")
+    node.ready(entries)
+    assert node.running("server-1") == [first["server-1"]]
+    assert len(read_json(node.paths.server_state("server-0"))["starts"]) == 2
+    log = pathlib.Path(node.paths.log + "/watchdog.log").read_text()
+    assert "server-0 does not answer, 2 of 2: a completion: no answer within 1 s (timed out)" in log
+    assert "server-0 is restarted" in log
+
+    assert node.servers(entries, watchdog={**watch, "failures": 9})["changed"]
+    assert node.servers(entries, watchdog={**watch, "failures": 9}, state="stopped")["changed"]
+    assert node.running("server-0") == []
+    node.servers(entries, watchdog={**watch, "failures": 9})
+    assert node.servers(entries, check=True)["changed"]
+    assert node.servers(entries)["changed"]
+    assert node.servers(entries)["changed"] is False
+    assert not any("watchdog" in name for name in os.listdir(node.paths.etc + "/supervisor.d"))
+    assert not any("watchdog.py" in " ".join(processes.argv(pid)) for pid in node.daemons())
+
+
+@pytest.mark.parametrize("key", ["interval", "failures", "timeout"])
+def test_a_watchdog_that_never_waits_is_refused(node, key):
+    result = node.module("engine_servers", [node.entry("server-0")], watchdog={key: 0})
+    assert result["msg"] == "watchdog: %s is 0; allowed: 1 or more." % key
+    assert not os.path.exists(node.root)
