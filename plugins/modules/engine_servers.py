@@ -79,6 +79,18 @@ options:
         description: Seconds for each answer.
         type: int
         default: 60
+  start_on_boot:
+    description:
+      - What starts supervisord, and the servers with it, after a reboot. Units of systemd start by themselves, and this
+        does nothing there.
+      - V(crontab) adds one line to the crontab of whoever runs this, and leaves all others as they are. V(user-unit)
+        adds a unit to the user's own systemd and lets the user linger, so that it runs without a login. V(auto) takes
+        the one that is open to the user, V(none) removes what an earlier run added, as O(state=absent) does.
+      - Where it cannot be done the module succeeds with a warning.
+      - Servers that were stopped stay stopped. O(state=stopped) and O(only) leave it as it is.
+    type: str
+    default: none
+    choices: [none, auto, crontab, user-unit]
   purge_artifacts:
     description:
       - With O(purge=true), also delete artifacts outside the root's own folder, for all nodes that mount them.
@@ -216,7 +228,7 @@ removed:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils import device_holders
+from ansible_collections.inference.fleet.plugins.module_utils import boot, device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import NODE_ARGUMENTS, node_of
 from ansible_collections.inference.fleet.plugins.module_utils.node_watchdog import Settings, ensure
@@ -233,6 +245,7 @@ def main():
         "user": {"type": "str"},
         "purge": {"type": "bool", "default": False},
         "purge_artifacts": {"type": "bool", "default": False},
+        "start_on_boot": {"type": "str", "default": boot.NONE, "choices": list(boot.WAYS)},
         "watchdog": {
             "type": "dict",
             "options": {
@@ -261,6 +274,10 @@ def main():
         if params["only"] is None and params["state"] != "stopped":
             deploys = params["state"] != "absent" and params["servers"]
             _add(result, ensure(node, watched if deploys else None, module.check_mode))
+            started = boot.ensure(node, params["start_on_boot"] if deploys else boot.NONE, module.check_mode)
+            _add(result, started)
+            for warning in started["warnings"]:
+                module.warn(warning)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
     if params["state"] in ("stopped", "absent") and not module.check_mode:

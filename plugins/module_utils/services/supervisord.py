@@ -288,6 +288,12 @@ class Supervisord(ServiceManager):
                 found.append(pid)
         return sorted(pid for pid in found if table[pid].parent not in found)
 
+    def daemon_environment(self):
+        """The variables that supervisord is started with, {name: value}."""
+        home = pwd.getpwuid(os.getuid()).pw_dir
+        root = self.paths.root or "/"
+        return {"PATH": guard.PATH, "HOME": home, "LANG": "C.UTF-8", "PYTHONUTF8": "1", MARKER: root}
+
     def _start_daemon(self):
         """Start supervisord unless it answers. It outlives this process and holds none of its files."""
         if self._call_state() is not None:
@@ -298,9 +304,6 @@ class Supervisord(ServiceManager):
                              % (", ".join(map(str, left)), self.socket))  # fmt: skip
         if self.socket_folder:
             _private_folder(self.socket_folder)
-        home = pwd.getpwuid(os.getuid()).pw_dir
-        environment = {"PATH": guard.PATH, "HOME": home, "LANG": "C.UTF-8", "PYTHONUTF8": "1",
-                       MARKER: self.paths.root or "/"}  # fmt: skip
         with tempfile.TemporaryFile() as output:
             launcher = subprocess.Popen(
                 [self.program, "-c", self.conf],
@@ -308,7 +311,7 @@ class Supervisord(ServiceManager):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd="/",
-                env=environment,
+                env=self.daemon_environment(),
                 close_fds=True,
                 start_new_session=True,
             )
