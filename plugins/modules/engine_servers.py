@@ -79,6 +79,26 @@ options:
         description: Seconds for each answer.
         type: int
         default: 60
+  logs:
+    description:
+      - How much the servers may log. It is remembered on the node; without it that stays as it is.
+      - A change takes effect at the next start of each server.
+    type: dict
+    suboptions:
+      rate:
+        description:
+          - Under systemd, lines of a server that the journal takes in 30 seconds; what is over that is dropped and
+            counted there, so that no server displaces what others wrote. 0 for no limit.
+        type: int
+        default: 10000
+      file_mb:
+        description: Under supervisord, size at which a log file is rotated, in MB.
+        type: int
+        default: 50
+      files:
+        description: Under supervisord, how many log files of a server there are, the current one included.
+        type: int
+        default: 4
   start_on_boot:
     description:
       - What starts supervisord, and the servers with it, after a reboot. Units of systemd start by themselves, and this
@@ -234,6 +254,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node_arguments imp
 from ansible_collections.inference.fleet.plugins.module_utils.node_watchdog import Settings, ensure
 from ansible_collections.inference.fleet.plugins.module_utils.readiness import all_answer
 from ansible_collections.inference.fleet.plugins.module_utils.servers import reconcile
+from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
 
 HEALTH_S = 5
 
@@ -245,6 +266,10 @@ def main():
         "user": {"type": "str"},
         "purge": {"type": "bool", "default": False},
         "purge_artifacts": {"type": "bool", "default": False},
+        "logs": {
+            "type": "dict",
+            "options": {name: {"type": "int", "default": value} for name, value in LOG_LIMITS.items()},
+        },
         "start_on_boot": {"type": "str", "default": boot.NONE, "choices": list(boot.WAYS)},
         "watchdog": {
             "type": "dict",
@@ -260,6 +285,7 @@ def main():
     params = module.params
     try:
         node = node_of(params)
+        node.manager.new_log_limits = _log_limits(params["logs"])
         watched = Settings(**params["watchdog"]) if params["watchdog"] else None
         result = reconcile(
             node,
@@ -286,6 +312,14 @@ def main():
     for name, reason in result["repaired"].items():
         module.warn("%s was repaired: %s" % (name, reason))
     module.exit_json(**result)
+
+
+def _log_limits(given):
+    """The limits of logs, None where none are given. FleetError for one that cannot be."""
+    for name, least in (("rate", 0), ("file_mb", 1), ("files", 1)):
+        if given and given[name] < least:
+            raise FleetError("logs: %s is %d; allowed: %d or more." % (name, given[name], least))
+    return given
 
 
 def _add(result, other):

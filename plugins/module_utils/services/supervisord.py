@@ -195,8 +195,8 @@ class Supervisord(ServiceManager):
             "stopwaitsecs=%d" % STOP_WAIT_S,
             "redirect_stderr=true",
             "stdout_logfile=" + ini_value(self.paths.log_file(name), expansions=2),
-            "stdout_logfile_maxbytes=50MB",
-            "stdout_logfile_backups=3",
+            "stdout_logfile_maxbytes=%dMB" % self.log_limits()["file_mb"],
+            "stdout_logfile_backups=%d" % (self.log_limits()["files"] - 1),
         ]
         if user is not None and os.getuid() == 0:
             lines.append("user=" + ini_value(user))

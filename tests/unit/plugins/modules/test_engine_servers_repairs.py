@@ -283,3 +283,24 @@ def test_where_nothing_can_start_after_a_reboot_is_a_warning(node, monkeypatch):
     ]
     assert node.servers([entry])["changed"] is False
     assert len(warnings) == 1
+
+
+def test_limits_of_logs_restart_nothing_and_are_remembered(node):
+    entry = node.entry("server-0")
+    first = pids(node.servers([entry]))
+    assert not os.path.exists(node.paths.etc + "/logs.json")
+    limits = {"rate": 1, "file_mb": 7, "files": 2}
+    result = node.servers([entry], logs=limits)
+    assert (result["changed"], pids(result)) == (True, first)
+    for given in ({"logs": limits}, {}):
+        assert node.servers([entry], **given)["changed"] is False
+    definition = pathlib.Path(node.paths.etc + "/supervisor.d/inference-fleet-server-0.conf").read_text()
+    assert "stdout_logfile_maxbytes=7MB\nstdout_logfile_backups=1\n" in definition
+    assert node.servers([entry], logs={})["changed"]
+    assert node.servers([entry])["changed"] is False
+
+
+@pytest.mark.parametrize(("key", "value", "least"), [("rate", -1, 0), ("file_mb", 0, 1), ("files", 0, 1)])
+def test_limits_of_logs_that_cannot_be(node, key, value, least):
+    result = node.module("engine_servers", [node.entry("server-0")], logs={key: value})
+    assert result["msg"] == "logs: %s is %d; allowed: %d or more." % (key, value, least)
