@@ -41,15 +41,9 @@ def test_status_tells_it_too(monkeypatch):
     monkeypatch.setattr(readiness, "observe", lambda *unused: {"server-0": seen})
     monkeypatch.setattr(readiness, "log_tail", lambda *unused: [])
     monkeypatch.setattr(readiness, "_probe_all", lambda *unused: {"server-0": "health: no answer"})
+    monkeypatch.setattr(readiness, "shared_changes", lambda *unused: {})
+    monkeypatch.setattr(readiness, "differences", lambda *unused: [])
+    monkeypatch.setattr(readiness, "port_holders", lambda *unused: {})
     (row,) = readiness.status(SimpleNamespace(paths=None, manager=None), [entry], probes=True)
     assert (row["ready"], row["reason"]) == (False, "compiling, health: no answer")
-
-
-def test_status_tells_that_no_reboot_would_start_it(monkeypatch):
-    entry = plan_entries.plan_entry(8000)
-    record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "pid": 7}
-    seen = Seen("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7, enabled=False))
-    monkeypatch.setattr(readiness, "observe", lambda *unused: {"server-0": seen})
-    monkeypatch.setattr(readiness, "log_tail", lambda *unused: [])
-    (row,) = readiness.status(SimpleNamespace(paths=None, manager=None), [entry])
-    assert row["drift"] == "its unit is not enabled, so a reboot would not start it"
+    assert row["differences"] == [{"kind": "not ready", "text": "it is not ready: compiling, health: no answer"}]
