@@ -77,15 +77,3 @@ status:
       type: dict
       sample: {"node1": {"reached": true, "differs": false, "servers": [], "problem": null}}
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    """The action plugin of this name does the work on the controller; this is reached where it is missing."""
-    module = AnsibleModule({"file": {"type": "path"}, "registered": {"type": "str"}}, supports_check_mode=True)
-    module.fail_json(msg="inference.fleet.fleet_status runs on the controller only, as an action plugin.")
-
-
-if __name__ == "__main__":
-    main()
