@@ -27,9 +27,7 @@ class ActionModule(ActionBase):
             arguments["secrets"] = self._known_secrets(arguments.get("servers"), task_vars)
         try:
             result.update(
-                self._execute_module(
-                    "inference.fleet.engine_servers_info", module_args=arguments, task_vars=task_vars
-                )
+                self._execute_module("inference.fleet.engine_servers_info", module_args=arguments, task_vars=task_vars)
             )
         except AnsibleConnectionFailure as error:
             result.update(unreachable=True, msg=str(error))

@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
 
 
 def of_host(found):
-    """{reached, differs, servers, problem} of what engine_servers_info returned for a host, None where it was not asked."""
+    """{reached, differs, servers, problem} of a host. found: engine_servers_info's result, None where not asked."""
     if found is None:
         return {"reached": None, "differs": None, "servers": [], "problem": NOT_ASKED}
     if found.get("unreachable"):

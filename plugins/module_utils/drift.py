@@ -118,7 +118,7 @@ def unit_of_process(pid):
     """(name of its service of systemd or None, path of its cgroup below /sys/fs/cgroup or None)."""
     unit = group = None
     for line in _lines("/proc/%d/cgroup" % pid):
-        number, controllers, path = (line.rstrip("\n").split(":", 2) + ["", ""])[:3]
+        number, controllers, path = [*line.rstrip("\n").split(":", 2), "", ""][:3]
         services = [part for part in path.split("/") if part.endswith(".service")]
         if services and (controllers in ("", "name=systemd")):
             unit = services[-1]
@@ -145,7 +145,7 @@ def _lines(path):
         return []
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def interpreter_problem(program):
     """None, or what is wrong with an interpreter that a unit names."""
     if not os.path.isabs(program) or not os.path.exists(program):
@@ -162,14 +162,14 @@ def interpreter_problem(program):
     return None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def is_wrapper(program):
     """Whether the program executes something else that need not look like what was asked for."""
     if os.path.basename(program) in WRAPPERS:
         return True
     try:
         with open(shutil.which(program) or program, "rb") as stream:
-            first, second = (stream.read(512).split(b"\n") + [b""])[:2]
+            first, second = [*stream.read(512).split(b"\n"), b""][:2]
     except OSError:
         return False
     if not first.startswith(b"#!") or second.startswith(b"'''exec'"):  # how pip writes a long path to a Python
@@ -183,14 +183,16 @@ def is_wrapper(program):
 
 
 def file_differences(modes, expected):
-    """[Difference] of owners and modes. modes: {path: (mode, uid)} as they are; expected: [(path, mode, uid or None)]."""
+    """[Difference] of owners and modes. modes: {path: (mode, uid)}; expected: [(path, mode, uid or None)]."""
     found = []
     for path, mode, uid in expected:
         if path not in modes:
             continue
         old_mode, old_uid = modes[path]
         if old_mode != mode:
-            found.append(Difference("file mode", "%s has mode %04o instead of %04o" % (path, old_mode, mode), "rewrite"))
+            found.append(
+                Difference("file mode", "%s has mode %04o instead of %04o" % (path, old_mode, mode), "rewrite")
+            )
         if uid is not None and old_uid != uid:
             names = (path, processes.user_name(old_uid), processes.user_name(uid))
             found.append(Difference("file owner", "%s belongs to %s instead of %s" % names, "rewrite"))
@@ -313,7 +315,9 @@ def is_command(shown, launch):
     if not words or (len(words) == 1 and (len(launch) > 1 or words != launch)):
         return True
     for more in range(min(4, max(0, len(shown) - len(launch)) + 1)):
-        if shown[more + 1 :] == launch[1:] and (not more or os.path.basename(shown[more]) == os.path.basename(launch[0])):
+        if shown[more + 1 :] == launch[1:] and (
+            not more or os.path.basename(shown[more]) == os.path.basename(launch[0])
+        ):
             return True
     return False
 

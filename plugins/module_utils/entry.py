@@ -41,8 +41,18 @@ def canonical(value):
 
 
 def entry_hash(entry):
-    """sha256 (hex) of the entry without its own hash. Secrets are in it by name and version only."""
-    return hashlib.sha256(canonical({key: value for key, value in entry.items() if key != "hash"})).hexdigest()
+    """sha256 (hex) of the entry without its own hash and its host, whose name is the inventory's and nothing to a
+    process. Secrets are in it by name and version only."""
+    return _hash_without(entry, ("hash", "host"))
+
+
+def hash_is_true(entry):
+    """Whether the entry's hash is of its content, by this formula or by the one of 0.1.0, which counted the host."""
+    return entry.get("hash") in (entry_hash(entry), _hash_without(entry, ("hash",)))
+
+
+def _hash_without(entry, keys):
+    return hashlib.sha256(canonical({key: value for key, value in entry.items() if key not in keys})).hexdigest()
 
 
 def check_entry(entry):

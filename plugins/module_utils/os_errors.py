@@ -59,7 +59,7 @@ def remedy(error):
 
 
 def os_error(what, error, after=""):
-    """The FleetError of an OSError. what: what could not be done, the beginning of a sentence; after: a last sentence."""
+    """The FleetError of an OSError. what: what could not be done, how the sentence begins; after: a last sentence."""
     words = os_words(error)
     path = words.rpartition(": ")[0]
     if path and what.endswith(" " + path):

@@ -83,6 +83,8 @@ def differences(node, planned, name, seen, secrets, shared, holders):
         gone = program_problem(entry)
         if gone:
             found.append(drift.Difference("program", gone))
+    if seen.bound is not None and now.state in ("running", "waiting"):
+        found.append(drift.Difference("definition", seen.bound))
     found += drift.differences(want, seen)
     found += [drift.Difference("shared file", "%s differs from this collection's" % path) for path in shared]
     return found

@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field
 
@@ -25,6 +24,7 @@ from ansible_collections.inference.fleet.plugins.module_utils import files
 from ansible_collections.inference.fleet.plugins.module_utils.entry import canonical
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import existing_parent, make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.node_python import base_executable
 
 MARKER = ".inference-fleet.json"
 PARTIAL = ".inference-fleet.partial"
@@ -326,9 +326,10 @@ def child_environment(wanted):
 
 
 def find_python(python, environment):
-    """The absolute path of the interpreter that is asked for (None: the one that runs this). Raises FleetError."""
+    """The absolute path of the interpreter that is asked for. None: the one that runs this, or what its virtual
+    environment was made from, which outlives that. Raises FleetError."""
     if python is None:
-        found = sys.executable
+        found = base_executable()
     else:
         name = "python" + python if re.match(r"^\d+\.\d+$", python) else python
         found = shutil.which(name, path=environment.get("PATH", os.defpath))

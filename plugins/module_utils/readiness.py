@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils import drift, http_client, processes
+from ansible_collections.inference.fleet.plugins.module_utils import drift, http_client, node_python, processes
 from ansible_collections.inference.fleet.plugins.module_utils.acceptance import causes
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
@@ -212,6 +213,10 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
     known = [*planned, *sorted(name for name in seen if name not in planned and seen[name].is_there)]
     check_only(only, known, {})
     names = [name for name in known if only is None or name in only]
+    if planned:
+        users = {entry["user"] or node.user for entry in planned.values()} - {None}
+        with contextlib.suppress(FleetError):  # which the definitions raise again
+            node.manager.interpreter = node_python.choose(node.paths, sorted(users))
     shared = sorted(shared_changes(node)) if planned else []
     holders = port_holders(node, {name: planned[name] for name in names if name in planned}, seen)
     lacks = {}

@@ -26,11 +26,12 @@ from ansible_collections.inference.fleet.plugins.module_utils import (
     container_engine,
     drift,
     guard,
+    node_python,
     processes,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.config_text import config_text
 from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import format_cpu_list, parse_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, check_entries
+from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, check_entries, hash_is_true
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json, read_text
 from ansible_collections.inference.fleet.plugins.module_utils.launchers import get_launcher
@@ -79,12 +80,13 @@ class Seen:
     directories apart; folders: existing directories of it that a purge deletes; kept: existing directories of its
     artifact that a purge leaves; weights: {folder: guard.weights_note()} of its checkpoints, as they are on disk; unit:
     services.Unit, None for one without definition; running: drift.Running of what the manager runs; outside: those of
-    pids that are not in its unit; modes: {path: (mode, uid)} of its files.
+    pids that are not in its unit; modes: {path: (mode, uid)} of its files;
+    bound: why only a restart gives it another definition, else None.
     """
 
     def __init__(self, name, entry=None, secrets=None, definition=None, config=None, state=None, fresh=False,
                  service=None, pids=(), files=(), folders=(), containers=(), kept=(), weights=None, unit=None,
-                 running=None, outside=(), modes=None):  # fmt: skip
+                 running=None, outside=(), modes=None, bound=None):  # fmt: skip
         self.name = name
         self.entry = entry
         self.secrets = secrets or {}
@@ -104,6 +106,7 @@ class Seen:
         self.running = running
         self.outside = list(outside)
         self.modes = modes or {}
+        self.bound = bound
 
     @property
     def is_there(self):
@@ -203,6 +206,7 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
         entry = deployed.get(name)
         state = read_json(paths.server_state(name))
         state = state if isinstance(state, dict) else {}
+        entry = _by_content(entry, entries.get(name), state, containers.get(name, ()))
         service = statuses.get(name)
         fresh = False
         if service is not None and service.pid is not None and state.get("pid") == service.pid:
@@ -217,11 +221,13 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
         for folder in (entries.get(name) or entry or {}).get("weights", ()) if state.get("weights") else ():
             if folder not in notes:
                 notes[folder] = guard.weights_note(folder)
+        definition_text = read_text(definition) if definition else None
         seen[name] = Seen(
             name,
             entry=entry,
             secrets=secrets,
-            definition=read_text(definition) if definition else None,
+            definition=definition_text,
+            bound=manager.restart_reason(definition_text or ""),
             config=read_text(config_path(entry)) if config_path(entry) else None,
             state=state,
             fresh=fresh,
@@ -260,6 +266,24 @@ def _modes(paths):
     return found
 
 
+def _by_content(deployed, planned, state, containers):
+    """The deployed entry as a Seen server has it: the planned one where they differ in name only.
+
+    An entry that was deployed under another name of the host, or when a hash was taken otherwise, says the same, and so
+    does what runs of it: `state` and `containers` are given the planned hash. Nothing on the node is written for that.
+    """
+    if not planned or not deployed or deployed.get("hash") == planned["hash"] or not hash_is_true(deployed):
+        return deployed
+    if entry_changes(deployed, dict(planned, hash=deployed["hash"])):
+        return deployed
+    for one in containers:
+        if one.hash == deployed["hash"]:
+            one.hash = planned["hash"]
+    if state.get("hash") == deployed["hash"]:
+        state["hash"] = planned["hash"]
+    return planned
+
+
 def _purged(paths, entries, purge_artifacts):
     """(existing directories of these entries that a purge deletes, those of artifacts that it leaves), both sorted.
 
@@ -280,8 +304,8 @@ def _purged(paths, entries, purge_artifacts):
 
 
 def _read_secrets(paths, name):
-    """{ENV: value} of the server's file; {} where there is none, None where it is another user's (whose servers they are
-    is told by the service manager)."""
+    """{ENV: value} of the server's file; {} where there is none, None where it is another user's (whose servers they
+    are is told by the service manager)."""
     try:
         secrets = read_json(paths.secret(name))
     except PermissionError:
@@ -409,8 +433,11 @@ def _decide_one(want, seen, state, purge):
         return Action(seen.name, "restart", "it runs as %s instead of %s" % (seen.state.get("user"), want.user))
     found = drift.differences(want, seen)
     restarts = [one.text for one in found if one.heals == "restart"]
+    if seen.bound is not None:
+        restarts.insert(0, seen.bound)
     if restarts:
-        return Action(seen.name, "restart", "; ".join(restarts), [("differs", [one.text for one in found], None)])
+        lines = [one.text for one in found]
+        return Action(seen.name, "restart", "; ".join(restarts), [("differs", lines, None)] if lines else [])
     if seen.definition != want.definition:
         return Action(seen.name, "redefine", "its service definition differs")
     rewrites = [one.text for one in found if one.heals]
@@ -425,7 +452,7 @@ def entry_changes(before, after):
     """[(field, before, after)] of two entries ({} for none). Secrets appear by name and version."""
     changes = []
     for field in sorted(set(before) | set(after)):
-        if field in ("hash", "name", "schema", "secret_versions", "secrets"):
+        if field in ("hash", "host", "name", "schema", "secret_versions", "secrets"):
             continue
         if field == "launch" and after.get("container") is None:
             continue  # a process is launched by its command; once is enough
@@ -564,6 +591,9 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
     seen = observe(node.paths, node.manager, entries, purge, purge_artifacts)
     check_only(only, entries, seen, state)
     deploys = state in ("started", "restarted")
+    if deploys and entries:
+        users = {entry["user"] or node.user for entry in entries.values()} - {None}
+        node.manager.interpreter = node_python.choose(node.paths, sorted(users))
     wanted = {
         name: want(node, entry, secrets)
         if deploys and (only is None or name in only)
@@ -584,6 +614,11 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
     for path in sorted(shared):
         diff["before"] += "%s: %s\n" % (path, "another version" if os.path.exists(path) else "missing")
         diff["after"] += "%s: as this collection has it\n" % path
+    repoints = _repoints(node)
+    if repoints:
+        link = node_python.link(node.paths)
+        diff["before"] += "%s: %s\n" % (link, "to another Python" if os.path.lexists(link) else "missing")
+        diff["after"] += "%s: to %s\n" % (link, node.manager.interpreter)
     _check_ports(node, actions, wanted, seen)
     if not check:
         apply(node, actions, wanted, seen, shared, purge)
@@ -592,12 +627,17 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
     shown = [name for name in entries if only is None or name in only]
     shown += sorted(name for name in only or () if name not in entries)
     return {
-        "changed": bool(actions or shared),
+        "changed": bool(actions or shared or repoints),
         "diff": diff,
         "servers": [row(node, name, seen.get(name) or Seen(name), planned.get(name)) for name in shown],
         "removed": [action.name for action in actions if action.kind == "remove"],
         "kept": kept if state == "absent" else [],
     }
+
+
+def _repoints(node):
+    """Whether this run chose a Python that the node's link does not lead to."""
+    return node.manager.interpreter is not None and not node_python.leads_to(node.paths, node.manager.interpreter)
 
 
 def row(node, name, seen, planned=None):
@@ -775,13 +815,13 @@ def apply(node, actions, wanted, seen, shared, purge=False):
             get_launcher(entry, node.paths.root).prepare(entry)
         owners[action.name] = _owner(action.name, wanted[action.name].user)
     if starts:
-        problem = node.manager.problem(sorted({wanted[name].user for name in starts} - {None}))
+        problem = node.manager.problem()
         if problem:
             raise FleetError("Servers cannot be started: %s Nothing was changed." % problem)
     stop_first = [name for name in starts if seen.get(name) and _runs(seen[name])]
 
     with _Staging() as staging:
-        if writes or shared:
+        if writes or shared or _repoints(node):
             _make_folders(node, wanted, seen)
         for path, text in sorted(shared.items()):
             staging.add(path, text)
@@ -798,6 +838,9 @@ def apply(node, actions, wanted, seen, shared, purge=False):
             # as it was: the old files are back
             node.manager.start(start_order({name: seen[name].entry for name in stop_first if seen[name].entry}))
             raise
+        if _repoints(node):
+            _make_folder(os.path.dirname(node_python.link(node.paths)))
+            node_python.put(node.paths, node.manager.interpreter)
 
     for action in actions:
         if action.kind in STARTS:

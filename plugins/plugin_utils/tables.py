@@ -111,7 +111,7 @@ STATUS_COLUMNS = ["host", "server", "port", "state", "ready", "since", "restarts
 
 
 def status_report(host, servers):
-    """The servers of one host, as engine_servers_info returns them, as a report for people: a line for each difference."""
+    """The servers of one host, as engine_servers_info returns them, as a report: a line for each difference."""
     rows = []
     for server in servers:
         memory = server.get("memory_mib")

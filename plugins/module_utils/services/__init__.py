@@ -8,8 +8,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
-import pwd
-import subprocess
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.os_errors import about
@@ -74,11 +72,12 @@ class ServiceManager(abc.ABC):
 
     name = ""
     keep_drop_ins = False  # whether files that others added to our definitions stay
+    interpreter = None  # where the node's own Python leads to, where that was found out already
 
     @abc.abstractmethod
-    def problem(self, users=()):
-        """None, or a sentence that says why servers of these users (names of existing ones) cannot be started through
-        this manager on this node. It stands after "Servers cannot be started: "."""
+    def problem(self):
+        """None, or a sentence that says why servers cannot be started through this manager on this node. It stands
+        after "Servers cannot be started: "."""
 
     @abc.abstractmethod
     def shared_files(self):
@@ -91,6 +90,11 @@ class ServiceManager(abc.ABC):
     @abc.abstractmethod
     def definition_path(self, name):
         """Where the definition lies."""
+
+    def restart_reason(self, definition):
+        """Why a running server of this definition has to be restarted to have the wanted one, None where it has it from
+        its next start on."""
+        return None
 
     def masked(self, name):
         """Whether somebody has forbidden the manager to start it. What says so lies in the definition's place, and is
@@ -149,39 +153,6 @@ class ServiceManager(abc.ABC):
     @abc.abstractmethod
     def log_files(self, name):
         """Paths of files that hold the server's output and that are deleted with it, existing ones only."""
-
-
-def can_execute(user, python):
-    """Whether the user can start this interpreter; only root can try, and others run servers as themselves."""
-    if os.getuid() != 0:
-        return True
-    found = pwd.getpwnam(user)
-    try:
-        subprocess.run(
-            [python, "-I", "-S", "-c", ""],
-            user=found.pw_uid,
-            group=found.pw_gid,
-            extra_groups=[],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return False
-    return True
-
-
-def guard_problem(users, python):
-    """None, or a sentence for ServiceManager.problem() where one of the users cannot start the guard's interpreter."""
-    for user in users:
-        if not can_execute(user, python):
-            return (
-                "the user '%s' may not execute %s, which runs the guard of each server. Choose another with "
-                "ansible_python_interpreter." % (user, python)
-            )
-    return None
 
 
 def get_manager(name, paths, toolkit=None):

@@ -21,19 +21,17 @@ import shlex
 import socket
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 import xmlrpc.client
 
-from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
+from ansible_collections.inference.fleet.plugins.module_utils import guard, node_python, processes
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.services import (
     ServiceManager,
     Status,
     Unit,
-    guard_problem,
 )
 
 REAPER = guard.PREFIX + "reaper"
@@ -110,7 +108,7 @@ class Supervisord(ServiceManager):
     def __init__(self, paths, toolkit, python=None):
         self.paths = paths
         self.toolkit = toolkit
-        self.python = python or sys.executable
+        self.python = python or node_python.link(paths)
         self.program = toolkit + "/bin/supervisord"
         self.conf = paths.etc + "/supervisord.conf"
         self.programs = paths.etc + "/supervisor.d"
@@ -127,13 +125,13 @@ class Supervisord(ServiceManager):
 
     # ---- files
 
-    def problem(self, users=()):
+    def problem(self):
         if not os.access(self.program, os.X_OK):
             return (
                 "there is no supervisord at %s. Install supervisor (4.x) into the toolkit, or name another with "
                 "toolkit." % self.program
             )
-        return guard_problem(users, self.python)
+        return None
 
     def shared_files(self):
         reaper = [self.python, "-I", self.guard, "reap"]
@@ -207,6 +205,13 @@ class Supervisord(ServiceManager):
         if user is not None and os.getuid() == 0:
             lines.append("user=" + ini_value(user))
         return "\n".join(lines) + "\n"
+
+    def restart_reason(self, definition):
+        """supervisord starts a program again as it read it, and reads it when it is stopped only."""
+        command = re.search("(?m)^command=(.*)$", definition)
+        if command is None or command.group(1).split(" ")[0] == ini_command([self.python]):
+            return None
+        return "supervisord would start it again with another Python than the node's own"
 
     def definition_path(self, name):
         return "%s/%s%s.conf" % (self.programs, guard.PREFIX, name)

@@ -9,7 +9,8 @@ unit.
 
 `systemctl daemon-reload` takes the devices away from containers that were started with --gpus, since systemd writes its
 own idea of their device cgroups. So it is called only where systemd says that it holds an older version of a unit that
-is about to be started, and before the start; enabling and disabling go without it. A unit whose file is gone stays in
+is about to be started, and before the start, or of a running one that was rewritten (enable()); enabling and disabling
+go without it. A unit whose file is gone stays in
 systemd's memory, and whoever wants it (docker, a follower) still does; its own condition keeps it from starting.
 """
 
@@ -19,9 +20,8 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
-from ansible_collections.inference.fleet.plugins.module_utils import guard
+from ansible_collections.inference.fleet.plugins.module_utils import guard, node_python
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.services import (
@@ -29,7 +29,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.services import (
     ServiceManager,
     Status,
     Unit,
-    guard_problem,
     unit_files,
 )
 
@@ -40,6 +39,7 @@ HEADER = "# A server of inference.fleet, which overwrites this file.\n"
 STOP_WAIT_S = 15  # TERM to KILL
 CONTAINER_STOP_WAIT_S = STOP_WAIT_S + 15  # the engine's own TERM to KILL, and its answer
 DOCKER = "docker.service"
+NVIDIA = "/dev/nvidiactl"  # where a daemon-reload may take devices away from containers
 ENCODINGS_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
 CALL_S = 60
 RESTART_S = 1  # the guard counts starts and delays them; this holds where not even the guard can be executed
@@ -97,18 +97,19 @@ class Systemd(ServiceManager):
 
     def __init__(self, paths, python=None, units=UNITS):
         self.paths = paths
-        self.python = python or sys.executable
+        self.python = python or node_python.link(paths)
+        self.interpreter = python
         self.units = units
         self.guard = paths.lib + "/lib/guard.py"
 
     # ---- files
 
-    def problem(self, users=()):
+    def problem(self):
         if not os.path.isdir(SYSTEMD_RUNS):
             return "this node was not booted with systemd. Use manager: supervisord."
         if os.getuid() != 0:
             return "only root may change the system's units. Use become."
-        return guard_problem(users, self.python)
+        return None
 
     def shared_files(self):
         return {}
@@ -193,7 +194,8 @@ class Systemd(ServiceManager):
         systemd orders mounts of the network before remote-fs.target alone, and those with nofail before nothing.
         """
         # of programs the folder: a link to this or that version of Python is no other unit
-        paths = [os.path.dirname(self.python), self.paths.lib, *entry["weights"], *entry["directories"].values()]
+        self.interpreter = self.interpreter or node_python.choose(self.paths)
+        paths = [os.path.dirname(self.interpreter), self.paths.lib, *entry["weights"], *entry["directories"].values()]
         if entry["container"]:
             paths += [mount["source"] for mount in entry["container"]["mounts"]]
         else:
@@ -336,7 +338,8 @@ class Systemd(ServiceManager):
 
     def _may_reload(self, programs=()):
         """Whether no container can lose its devices by a reload; a unit that could not start again needs it anyway."""
-        return not unit_files.containers_run() or any(held and not os.path.exists(one) for one, held in programs if one)
+        needed = any(held and not os.path.exists(one) for one, held in programs if one)
+        return needed or not os.path.exists(NVIDIA) or not unit_files.containers_run()
 
     def enable(self, names):
         self._enable(names)

@@ -108,4 +108,3 @@ def limit(text):
     if text in ("infinity", "18446744073709551615"):
         return -1
     return int(text) if (text or "").isdigit() else None
-

@@ -13,8 +13,8 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import drift, guard
-from ansible_collections.inference.fleet.plugins.module_utils.services import Status, Unit, unit_files
 from ansible_collections.inference.fleet.plugins.module_utils.servers import Seen, Wanted, decide
+from ansible_collections.inference.fleet.plugins.module_utils.services import Status, Unit, unit_files
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,7 +117,8 @@ CASES = {
     "a process outside": ({"outside": [2_000_000_000]},
         ("unit", "its process 2000000000 runs outside of its unit (gone)", "restart")),
     "a stranger in the unit": (
-        {"fresh": False, "process": running(argv=["/bin/other"], environment={"B": "1"}, command="/bin/other --token x")},
+        {"fresh": False,
+         "process": running(argv=["/bin/other"], environment={"B": "1"}, command="/bin/other --token x")},
         ("process", "its unit's process 7 is no server of ours (/bin/other --token ********)", "restart")),
     "an edited unit": ({"definition": "d # edited"},
         ("definition", "its service definition differs (%s)" % PATH, "rewrite")),
@@ -173,8 +174,9 @@ def test_what_is_found_is_repaired_with_or_without_a_restart(case):
 NOTHING = {
     "a title that the engine gave itself": {"process": running(argv=["engine: serving"])},
     "no words, as in the middle of execve": {"process": running(argv=[])},
-    "a script behind its interpreter": {"one": entry(command=["/venv/bin/vllm", "serve"], launch=["/venv/bin/vllm", "serve"]),
-                                        "process": running(argv=["/venv/bin/python", "/venv/bin/vllm", "serve"])},
+    "a script behind its interpreter": {
+        "one": entry(command=["/venv/bin/vllm", "serve"], launch=["/venv/bin/vllm", "serve"]),
+        "process": running(argv=["/venv/bin/python", "/venv/bin/vllm", "serve"])},
     "an environment that is not ours to read": {"process": running(environment=None)},
     "an environment that the engine overwrote": {"process": running(environment={"X": "1"})},
     "a wrapper that sets variables": {
@@ -299,7 +301,9 @@ def test_a_folder_that_is_a_link_counts_once(tmp_path):
 
 
 def test_what_a_unit_executes():
-    assert unit_files.executed_in('[Service]\nExecStart="/opt/a \\"b\\" 100%%/python" "-I"\n') == '/opt/a "b" 100%/python'
+    assert (
+        unit_files.executed_in('[Service]\nExecStart="/opt/a \\"b\\" 100%%/python" "-I"\n') == '/opt/a "b" 100%/python'
+    )
     assert unit_files.executed_in("[Service]\n") is None
     shown = "{ path=/usr/bin/python3 ; argv[]=/usr/bin/python3 -I x ; ignore_errors=no ; start_time=[n/a] }"
     assert unit_files.executed(shown) == "/usr/bin/python3"

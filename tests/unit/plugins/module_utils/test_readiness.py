@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import readiness
-from ansible_collections.inference.fleet.plugins.module_utils.servers import Seen
+from ansible_collections.inference.fleet.plugins.module_utils.servers import Node, Seen
 from ansible_collections.inference.fleet.plugins.module_utils.services import Status
 
 _spec = importlib.util.spec_from_file_location(
@@ -42,8 +42,9 @@ def test_status_tells_it_too(monkeypatch):
     monkeypatch.setattr(readiness, "log_tail", lambda *unused: [])
     monkeypatch.setattr(readiness, "_probe_all", lambda *unused: {"server-0": "health: no answer"})
     monkeypatch.setattr(readiness, "shared_changes", lambda *unused: {})
+    monkeypatch.setattr(readiness.node_python, "choose", lambda *unused: None)
     monkeypatch.setattr(readiness, "differences", lambda *unused: [])
     monkeypatch.setattr(readiness, "port_holders", lambda *unused: {})
-    (row,) = readiness.status(SimpleNamespace(paths=None, manager=None), [entry], probes=True)
+    (row,) = readiness.status(Node(None, SimpleNamespace()), [entry], probes=True)
     assert (row["ready"], row["reason"]) == (False, "compiling, health: no answer")
     assert row["differences"] == [{"kind": "not ready", "text": "it is not ready: compiling, health: no answer"}]

@@ -5,10 +5,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import pathlib
+
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import servers
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import Container
-from ansible_collections.inference.fleet.plugins.module_utils.entry import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.entry import canonical, entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.servers import (
     STARTS,
     STATES,
@@ -21,6 +28,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers import (
     utc,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.services import Status
+from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import Supervisord
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,6 +151,68 @@ def test_an_edited_entry_file_is_a_change_though_no_field_differs():
         "change",
         "changed: hash",
     )
+
+
+def by_the_first_formula(one):
+    """The entry with a hash as 0.1.0 took it, the host's name in it."""
+    content = {key: value for key, value in one.items() if key != "hash"}
+    return dict(content, hash=hashlib.sha256(canonical(content)).hexdigest())
+
+
+def without_cpus(one):
+    """An entry of a collection that did not know the key yet."""
+    content = {key: value for key, value in one.items() if key not in ("hash", "cpus")}
+    return dict(content, hash=entry_hash(content))
+
+
+@pytest.mark.parametrize(
+    "deployed",
+    [
+        entry(host="old-name"),
+        by_the_first_formula(entry()),
+        by_the_first_formula(entry(host="old-name")),
+        without_cpus(entry()),
+        by_the_first_formula(without_cpus(entry(host="old-name"))),
+    ],
+)
+@pytest.mark.parametrize("contained", [False, True])
+def test_another_name_of_the_host_or_formula_of_the_hash_is_no_difference(tmp_path, deployed, contained, monkeypatch):
+    paths = NodePaths(str(tmp_path))
+    files = {paths.entry("server-0"): deployed, paths.server_state("server-0"): running(deployed).state}
+    for path, value in files.items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        pathlib.Path(path).write_text(json.dumps(value))
+    containers = [Container("c" * 64, "n", True, "server-0", str(tmp_path), deployed["hash"])] if contained else []
+    monkeypatch.setattr(servers, "our_containers", lambda root, entries: {"server-0": containers})
+    found = servers.observe(paths, Manager(paths), {"server-0": entry()})["server-0"]
+    found.fresh, found.pids, found.running = True, [7], None
+    assert condition(found).hash == entry()["hash"]
+    assert decide(wanted(entry()), {"server-0": found}, "started") == []
+    other = entry(port=1)
+    found = servers.observe(paths, Manager(paths), {"server-0": other})["server-0"]
+    assert only_action(decide(wanted(other), {"server-0": found}, "started")) == ("change", "changed: port")
+
+
+class Manager(Supervisord):
+    """One that runs nothing but process 7."""
+
+    def __init__(self, paths):
+        super().__init__(paths, "/toolkit")
+
+    def statuses(self):
+        return {"server-0": Status("up", 7)}
+
+    def definition_path(self, name):
+        path = self.paths.etc + "/definition"
+        pathlib.Path(path).write_text("d")
+        return path
+
+
+def test_the_hash_does_not_count_the_host_and_counts_all_else():
+    one = entry()
+    assert entry(host="other")["hash"] == one["hash"]
+    for key in set(one) - {"hash", "host"}:
+        assert entry_hash(dict(one, **{key: "other"})) != one["hash"]
 
 
 def test_the_order_is_the_plans_and_strays_come_last_unless_names_are_given():

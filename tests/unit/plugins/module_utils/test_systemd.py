@@ -405,6 +405,19 @@ def test_an_enabled_server_is_not_restarted(manager, tmp_path, kind):
     assert os.path.exists(manager.definition_path("server-0")) == (kind == "redefine")
 
 
+@pytest.mark.parametrize("nvidia", [False, True])
+def test_what_systemd_holds_of_a_changed_unit_is_read_anew(manager, tmp_path, monkeypatch, nvidia):
+    """Else a kill would have it start an interpreter that is gone. It may cost an NVIDIA container its devices."""
+    monkeypatch.setattr(systemd, "NVIDIA", str(tmp_path) if nvidia else "/no/such/device")
+    monkeypatch.setattr(systemd.unit_files, "containers_run", lambda: True)
+    manager.answers["show"] = shown(NeedDaemonReload="yes")
+    manager.enable(["server-0"])
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl enable --quiet --no-reload -- inference-fleet-server-0.service",
+        *([] if nvidia else ["systemctl daemon-reload"]),
+    ]
+
+
 UNITS = "inference-fleet-server-0.service inference-fleet-server-1.service"
 
 
@@ -463,12 +476,6 @@ def test_problems(manager, monkeypatch):
     assert manager.problem() == "only root may change the system's units. Use become."
     monkeypatch.setattr(systemd.os, "getuid", lambda: 0)
     assert manager.problem() is None
-    monkeypatch.setattr(services, "can_execute", lambda user, python: user != "blind")
-    assert manager.problem(["seeing"]) is None
-    assert manager.problem(["seeing", "blind"]) == (
-        "the user 'blind' may not execute /usr/bin/python3, which runs the guard of each server. Choose another with "
-        "ansible_python_interpreter."
-    )
     monkeypatch.setattr(systemd, "SYSTEMD_RUNS", "/no/such/folder")
     assert manager.problem() == "this node was not booted with systemd. Use manager: supervisord."
     assert manager.statuses() == {}

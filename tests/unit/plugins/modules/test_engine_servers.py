@@ -23,6 +23,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import (
     device_holders,
     guard,
+    node_python,
     processes,
     services,
     weight_manifest,
@@ -493,13 +494,13 @@ def test_an_older_entry_that_still_runs_is_restarted(node):
     assert environment(pid)[b"OMP_NUM_THREADS"] == b"2"
 
 
-def test_a_changed_service_definition_restarts_nothing(node, monkeypatch, tmp_path):
+def test_a_changed_service_definition_restarts_nothing(node):
     entry = node.entry("server-0")
     first = pids(node.servers([entry]))
-    other = tmp_path / "python"
-    other.write_text('#!/bin/sh\nexec %s "$@"\n' % sys.executable, encoding="utf-8")
-    other.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(other))
+    definition = supervisord.Supervisord(node.paths, sys.prefix).definition_path("server-0")
+    for path in (definition, node.paths.etc + "/supervisord.conf"):
+        text = pathlib.Path(path).read_text()
+        pathlib.Path(path).write_text(text.replace("maxbytes=", "maxbytes=1"))
     result = node.servers([entry], check=True)
     assert row(result, "server-0")["reason"] == "would redefine: its service definition differs"
     assert result["diff"]["before"] == (
@@ -509,10 +510,45 @@ def test_a_changed_service_definition_restarts_nothing(node, monkeypatch, tmp_pa
     result = node.servers([entry])
     assert (result["changed"], pids(result)) == (True, first)
     assert node.servers([entry])["changed"] is False
-    reaper = _reaper(node)
     second = pids(node.servers([entry], state="restarted"))
     assert second != first
+    assert node.servers([entry])["changed"] is False
+
+
+def test_what_starts_with_the_python_of_a_controller_is_restarted_once_and_said_so(node, monkeypatch, tmp_path):
+    """As 0.1.0 deployed it: the environment that Ansible ran in is in each program section. By now it is gone."""
+    entry = node.entry("server-0")
+    monkeypatch.setattr(node_python, "link", lambda paths: str(tmp_path / "clone" / "python"))
+    (tmp_path / "clone").mkdir()
+    first = pids(node.servers([entry]))
+    reaper = wait_until(lambda: _reaper(node))
+    monkeypatch.undo()
+    shutil.rmtree(tmp_path / "clone")
+    result = node.servers([entry], check=True)
+    assert row(result, "server-0")["reason"] == (
+        "would restart: supervisord would start it again with another Python than the node's own"
+    )
+    link = node_python.link(node.paths)
+    assert result["diff"]["after"].endswith("%s: to %s\n" % (link, node_python.choose(node.paths)))
+    second = pids(node.servers([entry]))
+    assert second != first
     assert wait_until(lambda: _reaper(node)) != reaper
+    assert node.servers([entry])["changed"] is False
+    os.kill(second["server-0"], signal.SIGKILL)
+    wait_until(lambda: node.running("server-0") not in ([], [second["server-0"]]))
+    node.ready([entry])
+
+
+def test_another_python_of_the_node_changes_a_link_alone(node, tmp_path):
+    entry = node.entry("server-0")
+    first = pids(node.servers([entry]))
+    link = node_python.link(node.paths)
+    chosen = os.readlink(link)
+    node_python.put(node.paths, str(tmp_path / "gone"))
+    result = node.servers([entry], check=True)
+    assert result["diff"] == {"before": link + ": to another Python\n", "after": "%s: to %s\n" % (link, chosen)}
+    result = node.servers([entry])
+    assert (result["changed"], pids(result), os.readlink(link)) == (True, first, chosen)
     assert node.servers([entry])["changed"] is False
 
 
@@ -586,13 +622,13 @@ def test_what_cannot_be_done_is_said(node):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can run servers as another user")
-def test_a_server_of_another_user(monkeypatch):
+def test_a_server_of_another_user():
     folder = tempfile.mkdtemp(prefix="fleet-user-")
     os.chmod(folder, 0o755)
     node = SmallNode(folder)
     shutil.copy(small_node.ENGINE, folder)  # where every user may read it
     python = shutil.which("python3", path="/usr/bin")
-    if python is None or not services.can_execute("nobody", python):
+    if python is None or not node_python.can_execute("nobody", python):
         pytest.skip("there is no /usr/bin/python3 that every user may execute")
     try:
         with small_node.watched(folder):
@@ -601,12 +637,7 @@ def test_a_server_of_another_user(monkeypatch):
             entry = node.entry("server-0", command=command, port=port, secrets={"HF_TOKEN": "fleet_hf_token"},
                                secret_versions={"HF_TOKEN": "1"}, user="nobody")  # fmt: skip
             result = node.module("engine_servers", [entry], secrets={"fleet_hf_token": SECRET})
-            if result.get("failed"):
-                assert result["msg"] == (
-                    "Servers cannot be started: the user 'nobody' may not execute %s, which runs the guard of each "
-                    "server. Choose another with ansible_python_interpreter. Nothing was changed." % sys.executable
-                )
-                monkeypatch.setattr(sys, "executable", python)
+            assert not result.get("failed"), result
             umask = os.umask(0o077)
             try:
                 node.servers([entry], secrets={"fleet_hf_token": SECRET})
@@ -712,6 +743,40 @@ def test_through_ansible_itself(node, tmp_path):
     source = pathlib.Path(guard.__file__).read_text(encoding="utf-8")
     assert pathlib.Path(node.paths.lib + "/lib/guard.py").read_text(encoding="utf-8") == source
     assert node.servers([entry])["changed"] is False
+
+
+def test_a_kill_is_healed_when_the_environment_of_ansible_is_gone(node, tmp_path):
+    """`make clean` after a deployment, and then another clone with an environment of its own."""
+    entry, found = node.entry("server-0"), []
+    site = pathlib.Path(guard.__file__).parents[5]
+    for name in ("first", "second"):
+        controller = tmp_path / name
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(controller)], check=True)
+        run = subprocess.run(
+            [str(controller / "bin" / "python"), "-c", CALL, json.dumps({"servers": [entry], "root": node.root,
+             "manager": "supervisord", "toolkit": sys.prefix})],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *filter(None, sys.path)])},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stdout + run.stderr
+        result = json.loads(run.stdout)
+        found.append((result["changed"], result["servers"][0]["pid"], os.readlink(node_python.link(node.paths))))
+        shutil.rmtree(controller)
+    assert found == [(True, *found[0][1:]), (False, *found[0][1:])]
+    node.ready([entry])
+    os.kill(found[0][1], signal.SIGKILL)
+    wait_until(lambda: node.running("server-0") not in ([], [found[0][1]]))
+    node.ready([entry])
+    assert node.servers([entry])["changed"] is False
+
+
+CALL = """
+import sys, json
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.fleet.plugins.modules import engine_servers
+with patch_module_args(json.loads(sys.argv[1])):
+    engine_servers.main()
+"""
 
 
 def test_auto_is_supervisord_on_a_root_of_its_own(node, monkeypatch):
