@@ -8,6 +8,7 @@ from __future__ import annotations
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import TOKEN_LENGTH
 from ansible_collections.inference.fleet.plugins.plugin_utils.screen import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.tables import status_report, unreachable_report
 
@@ -50,4 +51,5 @@ class ActionModule(ActionBase):
                         known[name] = str(self._templar.template(task_vars[name]))
                     except Exception:  # whatever the templating engine raises: a locked vault, an undefined variable
                         known[name] = None
-        return {name: value for name, value in known.items() if value is not None}
+        # masked in all that the module returns, a short one would go missing everywhere
+        return {name: value for name, value in known.items() if value is not None and len(value) >= TOKEN_LENGTH}

@@ -60,5 +60,5 @@ def of_host(found):
     if found.get("unreachable"):
         return {"reached": False, "differs": None, "servers": [], "problem": found.get("msg")}
     if "servers" not in found:
-        return {"reached": True, "differs": None, "servers": [], "problem": found.get("msg")}
+        return {"reached": None, "differs": None, "servers": [], "problem": found.get("msg")}
     return {"reached": True, "differs": bool(found.get("differs")), "servers": found["servers"], "problem": None}
