@@ -23,6 +23,7 @@ REMEDIES = {
     errno.ESTALE: "The network file system was replaced on its server: unmount it and mount it again",
     errno.EIO: "The disk or the network file system has an error: see dmesg",
     errno.ENOTDIR: "Part of the path is a file: remove it, or set another fleet_root",
+    errno.EEXIST: "Part of the path is a file: remove it, or set another fleet_root",
     errno.ELOOP: "Links in the path lead in a circle: remove them",
     errno.EMFILE: "Raise the limit of open files (ulimit -n)",
     errno.ENFILE: "Raise the node's limit of open files (sysctl fs.file-max)",

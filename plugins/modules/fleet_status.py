@@ -72,8 +72,9 @@ status:
       sample: false
     hosts:
       description:
-        - For each host C(reached) (null where it failed or was not asked), C(differs) (null where nothing is known), C(servers)
-          as RV(inference.fleet.engine_servers_info#module:servers) has them, and C(problem), why nothing is known.
+        - For each host C(reached) (null where it failed or was not asked), C(differs) (null where nothing is known),
+          C(servers) as RV(inference.fleet.engine_servers_info#module:servers) has them, and C(problem), why nothing
+          is known.
       type: dict
       sample: {"node1": {"reached": true, "differs": false, "servers": [], "problem": null}}
 """

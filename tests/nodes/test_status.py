@@ -122,7 +122,7 @@ def test_a_fault_is_said_and_repaired(deployed, fault):
 
 def test_a_drop_in_for_all_services_is_a_note(deployed):
     path = "/etc/systemd/system/service.d/site.conf"
-    shell(deployed, "mkdir -p /etc/systemd/system/service.d && printf '[Service]\\nTimeoutStopFailureMode=abort\\n' > %s "
+    shell(deployed, "mkdir -p /etc/systemd/system/service.d && printf '[Service]\\nSuccessExitStatus=7\\n' > %s "
                     "&& systemctl daemon-reload" % path)  # fmt: skip
     run = status(deployed).ok()
     assert "note: the drop-in %s changes its unit" % path in words(run)
@@ -131,8 +131,10 @@ def test_a_drop_in_for_all_services_is_a_note(deployed):
 
 
 def test_a_foreign_holder_is_named_while_the_server_restarts(deployed, tmp_path):
-    taker = ("import socket,time\ns=socket.socket()\ns.setsockopt(1,2,1)\nwhile True:\n try: s.bind((\"127.0.0.1\",8000));"
-             " break\n except OSError: time.sleep(.001)\ns.listen()\ntime.sleep(3600)\n")  # fmt: skip
+    taker = (
+        'import socket,time\ns=socket.socket()\ns.setsockopt(1,2,1)\nwhile True:\n try: s.bind(("127.0.0.1",8000)); break\n'
+        " except OSError: time.sleep(.001)\ns.listen()\ntime.sleep(3600)\n"
+    )
     pid = deployed.state("server-0")["pid"]
     taken = "printf '%%s' '%s' > /tmp/taker.py; setsid python3 /tmp/taker.py > /dev/null 2>&1 < /dev/null & echo $!"
     shell(deployed, taken % taker.replace("%", "%%"))
@@ -158,8 +160,9 @@ def test_a_full_and_a_read_only_file_system_leave_the_servers_as_they_were(deplo
     files = site.node.ssh("cat %s/*" % folder)
     changed = {"instances": {"server-0": {"arguments": {"other": 2}}}}
     try:
-        shell(site, "mount -t tmpfs -o size=64k,mode=755 none /mnt && cp -a {0}/. /mnt && mount --move /mnt {0} && "
-                    "(dd if=/dev/zero of={0}/.fill bs=1k 2> /dev/null; true)".format(folder))  # fmt: skip
+        fill = "(dd if=/dev/zero of={0}/.fill bs=1k 2> /dev/null; true)"
+        mount = "cp -a {0} /tmp/kept && mount -t tmpfs -o size=64k,mode=755 none {0} && cp -a /tmp/kept/. {0} && "
+        shell(site, (mount + fill).format(folder))
         site.site(override=changed).failed(ENTRY + ": No space left on device. Free space or inodes on its file system")
         shell(site, "rm %s/.fill && mount -o remount,ro %s" % (folder, folder))
         site.site(override=changed).failed(ENTRY + ": Read-only file system. Its file system is mounted read-only")
