@@ -70,6 +70,8 @@ WEIGHT_MANIFEST = ".inference-fleet-manifest.json"  # weight_manifest.py writes 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SHARD = ".safetensors"
+ENCODINGS_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
+VOCABULARY = ".tiktoken"
 DIGITS = 12  # of a digest, for a person
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -210,12 +212,12 @@ def terminate(find, term_s, kill_s):
 class State:
     """The server's state file.
 
-    {name, hash, user, pid, ticks, phase, since, started, starts, count, reason, artifact, weights}: pid and ticks name
-    the process that wrote it; phase is "restarting", "waiting for NAME", "running" or "failed", since when: epoch
-    seconds; started: when the engine was executed; starts: the latest of such times, without those of engines that were
-    ended on request; count: how many there were in all since the module's own start; artifact: "compiles" or "loads"
-    for a server with a compiled artifact, else null; weights: {folder: weights_note()} as they were when the engine was
-    executed, null before.
+    {name, hash, user, pid, ticks, phase, since, started, starts, count, reason, artifact, weights, encodings}: pid and
+    ticks name the process that wrote it; phase is "restarting", "waiting for NAME", "running" or "failed", since when:
+    epoch seconds; started: when the engine was executed; starts: the latest of such times, without those of engines
+    that were ended on request; count: how many there were in all since the module's own start; artifact: "compiles" or
+    "loads" for a server with a compiled artifact, else null; weights: {folder: weights_note()} and encodings:
+    encodings_note() as they were when the engine was executed, null before.
     """
 
     def __init__(self, path, name, entry_hash):
@@ -227,6 +229,7 @@ class State:
         now = time.time()
         self.artifact = None
         self.weights = None
+        self.encodings = None
         self.starts = [start for start in kept.get("starts", []) if start < now + 60]  # a clock that was set back
         self.count = kept.get("count", len(self.starts))
 
@@ -263,6 +266,7 @@ class State:
             "reason": reason,
             "artifact": self.artifact,
             "weights": self.weights,
+            "encodings": self.encodings,
         }
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         with folder_lock(os.path.dirname(self.path)):  # see take_back()
@@ -530,6 +534,7 @@ def run(options):
         program = find_program(launch[0], environment["PATH"])
         prepare_process(entry)
         state.weights = {folder: weights_note(folder) for folder in entry.get("weights", ())}
+        state.encodings = encodings_note(entry)
         state.write("running")
         os.execve(program, argv, {os.fsencode(key): value.encode("utf-8", "surrogateescape")
                                   for key, value in environment.items()})  # fmt: skip
@@ -1050,6 +1055,21 @@ def weights_identity(folder):
 def _written(record):
     """When a file of the manifest was written; mtime_ns may be newer, of bytes that were found as they were."""
     return record.get("written_ns", record.get("mtime_ns"))
+
+
+def encodings_note(entry):
+    """{name: [bytes, when it was written, in ns]} of the vocabularies that the entry's engine reads, once, at its start
+    or its first chat; None for an engine that is not told of any."""
+    folder = entry["environment"].get(ENCODINGS_VARIABLE)
+    if not folder:
+        return None
+    note = {}
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            found = os.stat(os.path.join(folder, name))
+            if name.endswith(VOCABULARY):
+                note[name] = [found.st_size, found.st_mtime_ns]
+    return note
 
 
 # ---- folders

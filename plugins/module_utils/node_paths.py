@@ -44,6 +44,10 @@ class NodePaths:
         """What the guard recorded when it started the engine (JSON)."""
         return "%s/%s.json" % (self.state, name)
 
+    def ready(self, name):
+        """Which process of a server was seen ready (JSON)."""
+        return "%s/ready/%s.json" % (self.run, name)
+
     def log_file(self, name):
         """Where the engine's output goes under supervisord."""
         return "%s/%s.log" % (self.log, name)

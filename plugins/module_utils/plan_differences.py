@@ -83,6 +83,8 @@ def differences(node, planned, name, seen, secrets, shared, holders):
         gone = program_problem(entry)
         if gone:
             found.append(drift.Difference("program", gone))
+    if seen.ailment is not None:
+        found.append(drift.Difference("ailing", seen.ailment.reason))
     if seen.bound is not None and now.state in ("running", "waiting"):
         found.append(drift.Difference("definition", seen.bound))
     found += drift.differences(want, seen)

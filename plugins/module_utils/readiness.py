@@ -9,11 +9,17 @@ import concurrent.futures
 import contextlib
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils import drift, http_client, node_python, processes
+from ansible_collections.inference.fleet.plugins.module_utils import (
+    drift,
+    healing,
+    http_client,
+    node_python,
+    processes,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.acceptance import causes
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.guard import RESTART_DELAY_S
+from ansible_collections.inference.fleet.plugins.module_utils.healing import waiting_since
 from ansible_collections.inference.fleet.plugins.module_utils.plan_differences import differences, port_holders
 from ansible_collections.inference.fleet.plugins.module_utils.servers import (
     Seen,
@@ -108,23 +114,6 @@ def is_permanent(lack):
     return any(cause in lack for cause in (causes.ENCODINGS, causes.DAMAGED_ENCODINGS, OPEN))
 
 
-def waiting_since(state, budget_s):
-    """When the current series of starts began (epoch seconds), None before the first.
-
-    Starts that follow each other within the start budget are one attempt to become ready, so that a server that dies
-    and is restarted again and again uses up one budget, and one that ran for days and is restarted gets a new one.
-    """
-    starts = state.get("starts") or []
-    if not starts:
-        return None
-    first = starts[-1]
-    for start in reversed(starts[:-1]):
-        if first - start > budget_s + RESTART_DELAY_S:
-            break
-        first = start
-    return first
-
-
 def check_ready(node, entries, only=None, timeout=30, check=False):
     """The result of engine_ready: {changed: False, msg, servers: [row]} when all are ready.
 
@@ -145,8 +134,10 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
     for name in names:
         if name in lacks and lacks[name] is None:
             rows[name]["ready"] = True
+            if not check:
+                healing.note_ready(node.paths, name, seen[name].state)
             continue
-        words, hopeless = _problem(planned[name], seen[name], lacks.get(name))
+        words, hopeless = _problem(node.paths, planned[name], seen[name], lacks.get(name))
         held = port_holders(node, {name: planned[name]}, seen).get(name)
         words = "; ".join([words, *(held or [])])
         final = final or hopeless
@@ -175,14 +166,18 @@ def _probe_all(entries, timeout):
     return {entry["name"]: lack or _open_to_all(entry, sockets) for entry, lack in zip(entries, answers)}
 
 
-def _doing(seen):
-    """What a server does that runs and does not answer yet."""
+def _doing(paths, seen):
+    """What a server does that runs and does not answer yet, or any more."""
+    if healing.was_ready(paths, seen.name, seen.state):
+        return "it was ready and does not answer any more"
     return {"compiles": "compiling", "loads": "loading its artifact"}.get(seen.state.get("artifact"), "starting")
 
 
-def _problem(entry, seen, lack):
+def _problem(paths, entry, seen, lack):
     """(why the server is not ready, whether waiting is no use)."""
     now = condition(seen)
+    if seen.ailment is not None and seen.ailment.record is None and lack is None:
+        return "%s; run engine_servers to restart it" % seen.ailment.reason, True
     age = "" if now.since is None else " since %s (%d s)" % (utc(now.since)[11:], time.time() - now.since)
     if now.state in ("missing", "stopped"):
         return "%s; run engine_servers to start it" % (now.reason or "it is stopped"), True
@@ -192,7 +187,7 @@ def _problem(entry, seen, lack):
         return "it runs another entry than the planned one; run engine_servers to restart it", True
     if now.state == "waiting":
         return "%s%s" % (now.reason, age), False
-    words = "%s%s, %s" % (_doing(seen), age, lack)
+    words = "%s%s, %s" % (_doing(paths, seen), age, lack)
     if now.restarts:
         words += ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s")
     budget = entry["health"]["budget_s"]
@@ -234,8 +229,9 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
         if probes:
             lack = lacks.get(name, "it does not run")
             result["ready"] = lack is None
-            if name in lacks and lack and one.state.get("artifact"):
-                lack = "%s, %s" % (_doing(one), lack)
+            was_ready = healing.was_ready(node.paths, name, one.state)
+            if name in lacks and lack and (one.state.get("artifact") or was_ready):
+                lack = "%s, %s" % (_doing(node.paths, one), lack)
             result["reason"] = result["reason"] or (lack if name in lacks else None)
         found = differences(node, planned, name, one, secrets or {}, shared, holders.get(name, [])) if planned else []
         if planned and name in planned and result["ready"] is False and condition(one).state in ("running", "waiting"):

@@ -18,6 +18,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import stat
 import tempfile
 import time
@@ -26,6 +27,7 @@ from ansible_collections.inference.fleet.plugins.module_utils import (
     container_engine,
     drift,
     guard,
+    healing,
     node_python,
     processes,
 )
@@ -81,12 +83,12 @@ class Seen:
     artifact that a purge leaves; weights: {folder: guard.weights_note()} of its checkpoints, as they are on disk; unit:
     services.Unit, None for one without definition; running: drift.Running of what the manager runs; outside: those of
     pids that are not in its unit; modes: {path: (mode, uid)} of its files;
-    bound: why only a restart gives it another definition, else None.
+    bound: why only a restart gives it another definition, else None; ailment: the healing.Ailment of it, None without.
     """
 
     def __init__(self, name, entry=None, secrets=None, definition=None, config=None, state=None, fresh=False,
                  service=None, pids=(), files=(), folders=(), containers=(), kept=(), weights=None, unit=None,
-                 running=None, outside=(), modes=None, bound=None):  # fmt: skip
+                 running=None, outside=(), modes=None, bound=None, ailment=None):  # fmt: skip
         self.name = name
         self.entry = entry
         self.secrets = secrets or {}
@@ -107,6 +109,7 @@ class Seen:
         self.outside = list(outside)
         self.modes = modes or {}
         self.bound = bound
+        self.ailment = ailment
 
     @property
     def is_there(self):
@@ -139,6 +142,8 @@ def condition(seen):
     if seen.service and seen.service.state == "up":
         known = {"since": record.get("since"), "pid": seen.service.pid, "restarts": restarts,
                  "entry_hash": record.get("hash")}  # fmt: skip
+        if not seen.fresh and seen.ailment is not None:
+            return Condition("running", seen.ailment.reason, pid=seen.service.pid)
         if not seen.fresh:
             return Condition("waiting", "starting", pid=seen.service.pid, restarts=restarts)
         if phase == "running":
@@ -206,8 +211,11 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
         entry = deployed.get(name)
         state = read_json(paths.server_state(name))
         state = state if isinstance(state, dict) else {}
-        entry = _by_content(entry, entries.get(name), state, containers.get(name, ()))
         service = statuses.get(name)
+        ailment = healing.lost_record(paths, name, entry, service, state)
+        if ailment is not None:
+            state = dict(ailment.record or {})
+        entry = _by_content(entry, entries.get(name), state, containers.get(name, ()))
         fresh = False
         if service is not None and service.pid is not None and state.get("pid") == service.pid:
             process = guard.process(service.pid)
@@ -240,8 +248,11 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
             weights={folder: notes[folder] for folder in state.get("weights") or () if folder in notes},
             unit=manager.unit(name, service) if definition and os.path.lexists(definition) else None,
             modes=_modes([*own, *configs]),
+            ailment=ailment,
         )
         _look_at_process(seen[name])
+        if ailment is None and fresh and state.get("phase") == "running" and entry.get("environment") is not None:
+            seen[name].ailment = healing.late_encodings(entry, state)
     return seen
 
 
@@ -333,15 +344,17 @@ class Action:
     """One thing to do with one server.
 
     kind: create (deploy and start), change (deploy and restart), start, restart, redefine (rewrite the service
-    manager's text without a restart), enable (have it started after a reboot too), stop, remove; reason: for a person;
-    changes: [(field, before, after)].
+    manager's text without a restart), enable (have it started after a reboot too), record (make the record of its start
+    anew), stop, remove; reason: for a person; changes: [(field, before, after)]; repairs: whether it is for what ails a
+    running server.
     """
 
-    def __init__(self, name, kind, reason, changes=()):
+    def __init__(self, name, kind, reason, changes=(), repairs=False):
         self.name = name
         self.kind = kind
         self.reason = reason
         self.changes = list(changes)
+        self.repairs = repairs
 
     def __repr__(self):
         return "Action(%r, %r, %r, %r)" % (self.name, self.kind, self.reason, [change[0] for change in self.changes])
@@ -349,11 +362,15 @@ class Action:
 
 NOT_ENABLED = "its unit is not enabled, so a reboot would not start it"
 STARTS = frozenset(("create", "change", "start", "restart"))
-WRITES = STARTS | {"redefine"}
+STAY = frozenset(("redefine", "enable", "record"))  # the server runs on
+WRITES = STARTS | {"redefine", "record"}
 
 
-def decide(wanted, seen, state, only=None, purge=False):
+def decide(wanted, seen, state, only=None, purge=False, check=False):
     """[Action] that bring `seen` ({name: Seen}) to `wanted` ({name: Wanted}) and `state` (of STATES). Pure.
+
+    Of servers that run and are restarted for what ails them, the first alone is, so that the others go on serving what
+    they can until it is ready; check: all are, since nothing is done.
 
     only: names to act upon, and with them those that run and restart with one of them. Strays (seen, but not wanted)
     are left alone then, unless they are named and the state is stopped or absent. The actions come in the order of
@@ -365,6 +382,9 @@ def decide(wanted, seen, state, only=None, purge=False):
             action = _decide_one(want, seen.get(name) or Seen(name), state, purge)
             if action is not None:
                 actions.append(action)
+    if not check:
+        sick = [action for action in actions if action.repairs and action.kind == "restart"]
+        actions = [action for action in actions if action not in sick[1:]]
     if state in ("started", "restarted"):
         actions = _with_followers(actions, wanted, seen)
     for name in sorted(set(seen) - set(wanted)):
@@ -435,9 +455,17 @@ def _decide_one(want, seen, state, purge):
     restarts = [one.text for one in found if one.heals == "restart"]
     if seen.bound is not None:
         restarts.insert(0, seen.bound)
+    if seen.ailment is not None and not seen.ailment.record:
+        restarts.insert(0, seen.ailment.reason)
     if restarts:
         lines = [one.text for one in found]
-        return Action(seen.name, "restart", "; ".join(restarts), [("differs", lines, None)] if lines else [])
+        changes = [("found", seen.ailment.reason, None)] if seen.ailment is not None else []
+        changes += [("differs", lines, None)] if lines else []
+        # what all start with, and a drop-in of several units, changes for all of them at once
+        together = restarts == [seen.bound] or (seen.unit is not None and seen.unit.shares_drop_ins())
+        return Action(seen.name, "restart", "; ".join(restarts), changes, repairs=not together)
+    if seen.ailment is not None:
+        return Action(seen.name, "record", seen.ailment.reason, [("found", seen.ailment.reason, None)], repairs=True)
     if seen.definition != want.definition:
         return Action(seen.name, "redefine", "its service definition differs")
     rewrites = [one.text for one in found if one.heals]
@@ -497,7 +525,7 @@ def describe(actions, seen):
     before, after = [], []
     for action in actions:
         now = condition(seen.get(action.name) or Seen(action.name)).state
-        becomes = {"stop": "stopped", "remove": "absent", "redefine": now, "enable": now}.get(action.kind, "running")
+        becomes = {"stop": "stopped", "remove": "absent"}.get(action.kind, now if action.kind in STAY else "running")
         if action.kind in STARTS and now in ("running", "waiting"):
             becomes += " (restarted)"
         old, new = ["%s:" % action.name, "  state: %s" % now], ["%s:" % action.name, "  state: %s" % becomes]
@@ -602,12 +630,17 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
     }
     if deploys:
         _check_order(wanted)
-    actions = decide(wanted, seen, state, only, purge)
+    if state == "started":
+        _find_hung(node, wanted, seen, only, check)
+    actions = decide(wanted, seen, state, only, purge, check)
     followers = sorted({action.name for action in actions} - set(only)) if only is not None and deploys else []
     if followers:  # they start as the plan has them now
         only = [*only, *followers]
         wanted.update((name, want(node, entries[name], secrets)) for name in followers)
-        actions = decide(wanted, seen, state, only, purge)
+        actions = decide(wanted, seen, state, only, purge, check)
+    acted = {action.name for action in actions}
+    due = decide(wanted, seen, state, only, purge, True) if state == "started" else []
+    pending = {action.name: action.reason for action in due if action.repairs and action.name not in acted}
     kept = sorted({path for name in seen if only is None or name in only for path in seen[name].kept})
     diff = describe(actions, seen)
     shared = shared_changes(node) if deploys and wanted else {}
@@ -624,15 +657,37 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
         apply(node, actions, wanted, seen, shared, purge)
         seen = settle(node, entries, [action.name for action in actions if action.kind in STARTS])
     planned = {action.name: action for action in actions} if check else {}
+    repaired = {} if check else {action.name: action for action in actions if action.repairs}
     shown = [name for name in entries if only is None or name in only]
     shown += sorted(name for name in only or () if name not in entries)
+    rows = [row(node, name, seen.get(name) or Seen(name), planned.get(name)) for name in shown]
+    for one in rows:
+        if one["name"] in repaired:
+            done = repaired[one["name"]]
+            one["reason"] = done.reason if done.kind == "record" else "restarted: " + done.reason
     return {
         "changed": bool(actions or shared or repoints),
         "diff": diff,
-        "servers": [row(node, name, seen.get(name) or Seen(name), planned.get(name)) for name in shown],
+        "servers": rows,
+        "repaired": {name: action.reason for name, action in repaired.items()},
+        "pending": pending,
         "removed": [action.name for action in actions if action.kind == "remove"],
         "kept": kept if state == "absent" else [],
     }
+
+
+def _find_hung(node, wanted, seen, only, check):
+    """Give an Ailment to the servers that run as planned and hang."""
+    running = {}
+    for name, want in wanted.items():
+        one = seen.get(name)
+        if one is None or one.ailment is not None or not one.fresh or (only is not None and name not in only):
+            continue
+        now = condition(one)
+        if now.state == "running" and now.managed and now.hash == want.entry["hash"]:
+            running[name] = (want.entry, one)
+    for name, ailment in healing.find_hung(node.paths, running, note=not check).items():
+        seen[name].ailment = ailment
 
 
 def _repoints(node):
@@ -768,7 +823,7 @@ def server_ports(entry):
 
 def _check_ports(node, actions, wanted, seen):
     """FleetError where a port that a start needs is held by something that this run does not stop."""
-    ending = {action.name for action in actions if action.kind not in ("redefine", "enable")}
+    ending = {action.name for action in actions if action.kind not in STAY}
     root = node.paths.root or "/"
     containers = {name: one.containers for name, one in seen.items()}
     for action in actions:
@@ -845,12 +900,14 @@ def apply(node, actions, wanted, seen, shared, purge=False):
     for action in actions:
         if action.kind in STARTS:
             _forget_old(node, seen.get(action.name), wanted[action.name])
+        elif action.kind == "record":
+            healing.write_record(node.paths, seen[action.name].ailment.record)
         elif action.kind == "stop":
             node.manager.drop([action.name])
             _forget_state(node, action.name)
         elif action.kind == "remove":
             _remove(node, seen[action.name], wanted, seen, purge)
-    stay = [action.name for action in actions if action.kind in ("redefine", "enable")]
+    stay = [action.name for action in actions if action.kind in STAY]
     if stay:
         node.manager.enable(stay)
     order = start_order({name: wanted[name].entry for name in starts})
@@ -868,6 +925,10 @@ def stop(node, names, seen):
     """Stop servers and prove it: no process of theirs is left and their ports are free of them. FleetError if not."""
     if not names:
         return
+    for pid in [pid for name in names for pid in seen[name].pids]:
+        if getattr(guard.process(pid), "state", None) == "T":  # else it would not see TERM, and KILL comes late
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGCONT)
     node.manager.stop(names)
     root = node.paths.root
     for name in names:
@@ -961,7 +1022,7 @@ def _stage(node, staging, action, one, owner):
     path = node.manager.definition_path(name)
     if read_text(path) != one.definition:  # a new file of the same text would make systemd read all units again
         staging.add(path, one.definition)
-    if action.kind == "redefine":
+    if action.kind in STAY:
         for path, mode, uid in one.files:
             if os.path.exists(path):
                 with about(path):
@@ -1026,6 +1087,7 @@ def _remove(node, seen, wanted, all_seen, purge):
 
 def _forget_state(node, name):
     """Delete the record of a server's last start, not while somebody reads it and writes it anew (guard.take_back)."""
+    _unlink(node.paths.ready(name))
     path = node.paths.server_state(name)
     if os.path.lexists(path):
         with guard.folder_lock(os.path.dirname(path)):

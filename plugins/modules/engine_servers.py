@@ -17,6 +17,11 @@ description:
   - All new files are checked and written beside the old ones, and ports are looked up, before anything is stopped.
   - A server whose weights were mended or updated since it was started is restarted. The guard notes at the start what
     the manifest beside them says; without a manifest there is nothing to compare.
+  - With O(state=started) a server that runs and does not serve is restarted, of several one for each run
+    (RV(repaired), RV(pending)). It was ready and does not answer any more, its health path within 10 seconds or one
+    token within 60, or a signal stopped it; it does not answer and its start budget is over; the record of its start is
+    gone and it may run something else than what is deployed; or its vocabulary (E(TIKTOKEN_ENCODINGS_BASE)) came after
+    its start.
   - A server whose unit of systemd was disabled, or has another text, is enabled again without a restart. A masked unit
     is an error.
   - A server whose process is another one than the plan's, though its entry is the same, is restarted. That is one with
@@ -64,6 +69,33 @@ options:
         stays, since it may be that of a whole fleet, which other nodes mount.
     type: bool
     default: false
+  watchdog:
+    description:
+      - Have the node itself restart servers that do not answer, by a timer of systemd
+        (C(inference-fleet-watchdog.timer)) or a program of supervisord. Without it there is none, and with
+        O(state=absent) it is removed. O(state=stopped) leaves it as it is, and so does O(only).
+      - It asks each server for one completion of one token. A server that answers with a status below 500, or goes on
+        counting tokens on its C(/metrics) meanwhile, is alive. Of one that clients do not talk to, such as a decode
+        worker, the health path is asked.
+      - Left alone are servers that do not run, whoever stopped them, and those that have not answered since their start
+        and are within their start budget. A restart counts as a start for the start limit.
+      - An API key (E(VLLM_API_KEY)) is read from the server's file of secrets, and is in no argument.
+      - What it finds and does is in the journal (C(journalctl -t inference-fleet-watchdog)), or in
+        C(var/log/inference-fleet/watchdog.log) below the root.
+    type: dict
+    suboptions:
+      interval:
+        description: Seconds from the end of one round to the next.
+        type: int
+        default: 60
+      failures:
+        description: After how many failures in a row a server is restarted.
+        type: int
+        default: 3
+      timeout:
+        description: Seconds for each answer.
+        type: int
+        default: 60
   purge_artifacts:
     description:
       - With O(purge=true), also delete artifacts outside the root's own folder, for all nodes that mount them.
@@ -156,6 +188,20 @@ servers:
       type: list
       elements: str
       sample: []
+repaired:
+  description:
+    - What was wrong with servers that ran and did not serve, by the name of the server. They were restarted; where only
+      the record of their start was gone and they run what is deployed, it was made anew instead.
+  returned: success
+  type: dict
+  sample: {"server-0": "it was ready and does not answer any more: health: no answer: no whole answer in time (10 s)"}
+pending:
+  description:
+    - The same of servers that were left as they are, since another one is restarted first. Run it again, for one of
+      them by O(only), when that one is ready. In check mode it is empty, and all of them are shown as restarted.
+  returned: success
+  type: dict
+  sample: {}
 answering:
   description:
     - Whether nothing was changed and every server runs and answers 200 on its health path. That is no verdict; it only
@@ -190,6 +236,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import DROP_INS, NODE_ARGUMENTS, node_of
+from ansible_collections.inference.fleet.plugins.module_utils.node_watchdog import Settings, ensure
 from ansible_collections.inference.fleet.plugins.module_utils.readiness import all_answer
 from ansible_collections.inference.fleet.plugins.module_utils.servers import reconcile
 
@@ -204,13 +251,23 @@ def main():
         "drop_ins": DROP_INS,
         "purge": {"type": "bool", "default": False},
         "purge_artifacts": {"type": "bool", "default": False},
+        "watchdog": {
+            "type": "dict",
+            "options": {
+                "interval": {"type": "int", "default": 60},
+                "failures": {"type": "int", "default": 3},
+                "timeout": {"type": "int", "default": 60},
+            },
+        },
     }
     arguments.update(NODE_ARGUMENTS)
     module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
     params = module.params
     try:
+        node = node_of(params)
+        watched = Settings(**params["watchdog"]) if params["watchdog"] else None
         result = reconcile(
-            node_of(params),
+            node,
             params["servers"],
             state=params["state"],
             only=params["only"],
@@ -219,12 +276,24 @@ def main():
             purge_artifacts=params["purge_artifacts"],
             check=module.check_mode,
         )
+        if params["only"] is None and params["state"] != "stopped":
+            deploys = params["state"] != "absent" and params["servers"]
+            _add(result, ensure(node, watched if deploys else None, module.check_mode))
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
     if params["state"] in ("stopped", "absent") and not module.check_mode:
         _free_devices(module, result)
     result["answering"] = not result["changed"] and _all_answer(params["servers"], result["servers"])
+    for name, reason in result["repaired"].items():
+        module.warn("%s was repaired: %s" % (name, reason))
     module.exit_json(**result)
+
+
+def _add(result, other):
+    """What a further step changed, put to the result."""
+    result["changed"] = result["changed"] or other["changed"]
+    if other["changed"]:
+        result["diff"] = {key: result["diff"][key] + other["diff"][key] for key in ("before", "after")}
 
 
 def _free_devices(module, result):

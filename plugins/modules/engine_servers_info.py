@@ -142,7 +142,8 @@ servers:
         kind:
           description:
             - V(not planned), V(not deployed), V(failed), V(stopped), V(unmanaged), V(not ready), V(port) (somebody else
-              holds it), V(changed) (the entry), V(weights), V(config), V(secrets), V(program), V(definition),
+              holds it), V(changed) (the entry), V(ailing), V(weights), V(config), V(secrets), V(program),
+              V(definition),
               V(drop-in), V(reload), V(interpreter), V(not enabled), V(file mode), V(file owner), V(shared file);
             - and of the process that runs V(process), V(command), V(environment), V(user), V(cpus), V(limits), V(unit).
           type: str

@@ -132,7 +132,7 @@ def test_a_drop_in_for_all_services_is_a_note(deployed):
 
 def test_a_foreign_holder_is_named_while_the_server_restarts(deployed, tmp_path):
     taker = (
-        'import socket,time\ns=socket.socket()\ns.setsockopt(1,2,1)\nwhile True:\n try: '
+        "import socket,time\ns=socket.socket()\ns.setsockopt(1,2,1)\nwhile True:\n try: "
         's.bind(("127.0.0.1",8000)); break\n'
         " except OSError: time.sleep(.001)\ns.listen()\ntime.sleep(3600)\n"
     )

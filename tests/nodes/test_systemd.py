@@ -194,6 +194,84 @@ def test_a_disabled_unit_is_enabled_again_without_a_restart(site):
     assert site.pids() == before
 
 
+LINK = "/var/lib/inference-fleet/lib/python3"
+
+
+def test_units_that_start_with_the_python_of_a_controller_get_the_nodes_own(site):
+    """As 0.1.0 made them. The controller's environment goes afterwards, and a kill is healed all the same."""
+    assert site.node.ssh("readlink " + LINK).strip() == "/usr/bin/python3"
+    units = "/etc/systemd/system/inference-fleet-server-*.service"
+    clone = "/opt/clone/bin/python3"
+    site.node.ssh(
+        "mkdir -p /opt/clone/bin && cp -L /usr/bin/python3 %s && sed -i s,%s,%s,g %s && systemctl daemon-reload && "
+        "systemctl restart 'inference-fleet-server-*'" % (clone, LINK, clone, units)
+    )
+    site.wait_for(lambda: site.healthy("server-0") and site.healthy("server-1"), 300, "both servers")
+    before = site.pids()
+    assert clone in site.node.ssh("tr '\\0' ' ' < /proc/%d/cmdline; systemctl show -p ExecStart %s"
+                                  % (before["server-0"], unit("server-0")))  # fmt: skip
+    assert site_run(site).ok().count("changed") == 1
+    assert site_run(site).ok().count("changed") == 0
+    assert site.pids() == before
+    site.node.ssh("rm -r /opt/clone")
+    site.node.ssh("kill -9 %d" % before["server-1"])
+    site.wait_for(lambda: site.state("server-1")["pid"] != before["server-1"] and site.healthy("server-1"), 300, "it")
+    assert site.pids()["server-0"] == before["server-0"]
+
+
+def test_a_server_that_hangs_is_restarted_by_the_next_play(site):
+    before = site.pids()
+    site.node.ssh("kill -STOP %d" % before["server-1"])
+    assert site_run(site, "--check").ok().count("changed") == 1
+    run = site_run(site).ok()
+    assert "server-1 was repaired: it was ready and does not answer any more: its process %d is" % before[
+        "server-1"
+    ] in " ".join(run.output.split())
+    after = site.pids()
+    assert {name for name in before if before[name] != after[name]} == {"server-1"}
+    assert site_run(site).ok().count("changed") == 0
+
+
+def test_a_record_that_is_gone_is_made_anew(site):
+    before = site.state("server-0")
+    site.node.ssh("rm /run/inference-fleet/servers/server-0.json")
+    assert site_run(site).ok().count("changed") == 1
+    after = site.state("server-0")
+    assert {key: after[key] for key in ("pid", "ticks", "hash", "user")} == {
+        key: before[key] for key in ("pid", "ticks", "hash", "user")
+    }
+    assert site.node.ssh("stat -c %U /run/inference-fleet/servers/server-0.json").strip() == "inference-fleet"
+    assert site_run(site).ok().count("changed") == 0
+
+
+def test_the_watchdog_restarts_what_hangs_and_goes_when_it_is_switched_off(site):
+    watch = {"fleet_watchdog": True, "fleet_watchdog_interval_s": 1, "fleet_watchdog_failures": 2,
+             "fleet_watchdog_timeout_s": 2}  # fmt: skip
+    for changed in (1, 0):
+        run = site.play("tests/nodes/site.yml", override=CHANGED, test_token=TOKEN, **watch).ok()
+        assert run.count("changed") == changed
+    timer = "systemctl is-active inference-fleet-watchdog.timer; systemctl is-enabled inference-fleet-watchdog.timer"
+    assert site.node.ssh(timer).split() == ["active", "enabled"]
+    before = site.pids()
+    memory = "cat /run/inference-fleet/watchdog.json"
+    site.wait_for(lambda: site.node.ssh(memory, check=False).count('"answered": true') == 2, 300, "two answers")
+    site.node.ssh("kill -STOP %d" % before["server-1"])
+    site.wait_for(lambda: site.state("server-1")["pid"] != before["server-1"] and site.healthy("server-1"), 300, "it")
+    assert site.pids()["server-0"] == before["server-0"]
+    assert len(site.state("server-1")["starts"]) >= 2
+    log = site.node.ssh("journalctl -t inference-fleet-watchdog --output cat --no-pager")
+    assert "server-1 does not answer, 2 of 2: a completion: no answer within 2 s" in log
+    assert TOKEN not in log
+    site.node.ssh("systemctl stop " + unit("server-1"))  # on purpose
+    seen = log.count("\n")
+    site.wait_for(lambda: '"server-1"' not in site.node.ssh(memory), 300, "a look without it")
+    assert site.node.ssh("journalctl -t inference-fleet-watchdog --output cat --no-pager").count("\n") == seen
+    assert site_run(site).ok().count("changed") == 1
+    assert site.node.ssh("ls /etc/systemd/system /etc/systemd/system/*.wants").count("watchdog") == 0
+    assert site.node.ssh(timer, check=False).split()[0] == "inactive"
+    assert site_run(site).ok().count("changed") == 0
+
+
 def mounted_late(site, folder):
     """A mount of this folder that nothing but the servers wants, and that takes its time. Returns its unit."""
     mount = site.node.ssh("systemd-escape --path --suffix=mount " + folder).strip()

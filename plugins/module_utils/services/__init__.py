@@ -61,6 +61,11 @@ class Unit:
         self.limits = limits or {}
         self.loaded_limits = loaded_limits or {}
 
+    def shares_drop_ins(self):
+        """Whether one of drop_ins that the manager has read may be another definition's as well."""
+        own = "%s.d" % self.name
+        return any(path in self.loaded and os.path.basename(os.path.dirname(path)) != own for path in self.drop_ins)
+
 
 class ServiceManager(abc.ABC):
     """What the reconciler asks of a service manager. Names are plan entries' names.

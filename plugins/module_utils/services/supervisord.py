@@ -35,6 +35,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.services import (
 )
 
 REAPER = guard.PREFIX + "reaper"
+OTHERS = ("reaper", "watchdog")  # programs of ours that are no servers
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
 SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
 SOCKET_SUFFIX_BYTES = 8  # supervisord binds PATH.PID first and links it (supervisor/http.py)
@@ -221,9 +222,9 @@ class Supervisord(ServiceManager):
             files = os.listdir(self.programs)
         except FileNotFoundError:
             return []
-        return sorted(
-            file[len(guard.PREFIX) : -5] for file in files if file.startswith(guard.PREFIX) and file.endswith(".conf")
-        )
+        names = {file[len(guard.PREFIX) : -5] for file in files
+                 if file.startswith(guard.PREFIX) and file.endswith(".conf")}  # fmt: skip
+        return sorted(names - set(OTHERS))
 
     def unit(self, name, status):
         """A file that the include of supervisord.conf reads and that is no server's counts as each server's drop-in."""
@@ -297,7 +298,7 @@ class Supervisord(ServiceManager):
         return {
             row["group"][len(guard.PREFIX) :]: row
             for row in rows
-            if row["group"].startswith(guard.PREFIX) and row["group"] != REAPER
+            if row["group"].startswith(guard.PREFIX) and row["group"][len(guard.PREFIX) :] not in OTHERS
         }
 
     def statuses(self):
@@ -380,6 +381,28 @@ class Supervisord(ServiceManager):
             if fault.faultCode in options.get("accept", ()):
                 return None
             raise FleetError("supervisord refused %s%r: %s." % (method, arguments, fault.faultString)) from fault
+
+    # ---- programs that are no servers
+
+    def program_info(self, name):
+        """supervisord's own info of a program, {} where it has none, None where no daemon runs."""
+        try:
+            rows = self._call("getAllProcessInfo")
+        except xmlrpc.client.Fault:
+            return None
+        return None if rows is None else next((row for row in rows if row["group"] == name), {})
+
+    def run_program(self, name):
+        """Have a program run as it is on disk. A daemon that does not run reads it when it starts."""
+        if self._call_state() is not None:
+            self.end_program(name)
+            self._do("reloadConfig")
+            self._do("addProcessGroup", name)
+
+    def end_program(self, name):
+        if self.program_info(name):
+            self._do("stopProcess", "%s:%s" % (name, name), True, accept=(NOT_RUNNING, BAD_NAME))
+            self._do("removeProcessGroup", name, accept=(BAD_NAME,))
 
     # ---- servers
 

@@ -40,7 +40,6 @@ STOP_WAIT_S = 15  # TERM to KILL
 CONTAINER_STOP_WAIT_S = STOP_WAIT_S + 15  # the engine's own TERM to KILL, and its answer
 DOCKER = "docker.service"
 NVIDIA = "/dev/nvidiactl"  # where a daemon-reload may take devices away from containers
-ENCODINGS_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
 CALL_S = 60
 RESTART_S = 1  # the guard counts starts and delays them; this holds where not even the guard can be executed
 # The second line behind the guard's start limit: 30 attempts a second apart are no guard's, which allows 5 and counts
@@ -50,6 +49,7 @@ SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState
          "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job", "FragmentPath", "DropInPaths", "ExecStart",
          "LimitNOFILE", "LimitMEMLOCK")  # fmt: skip
 LIMITS = {"NOFILE": 1048576, "MEMLOCK": -1}  # -1: infinity
+OTHER_SHOWN = ("ActiveState", "UnitFileState", "NeedDaemonReload")
 # systemd.exec(5), process exit codes: what ended before the guard could say why
 EXEC_FAILURES = {"203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
                  "217": "the user of its unit is not on this node any more"}  # fmt: skip
@@ -199,7 +199,7 @@ class Systemd(ServiceManager):
         if entry["container"]:
             paths += [mount["source"] for mount in entry["container"]["mounts"]]
         else:
-            paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(ENCODINGS_VARIABLE) or ""]
+            paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(guard.ENCODINGS_VARIABLE) or ""]
         found = set()
         for path in paths:
             # a changed argument has another key, and is no reason to make systemd read all units again
@@ -377,6 +377,28 @@ class Systemd(ServiceManager):
         if any(block["NeedDaemonReload"] == "yes" or block["LoadState"] != "loaded" for block in shown.values()):
             self._call("systemctl", "daemon-reload")
         self._call("systemctl", "start", "--no-block", "--", *units)
+
+    def properties(self, unit):
+        """What systemd says of any unit, {property: value}."""
+        shown = self._call("systemctl", "show", "--no-pager", "--property=" + ",".join(OTHER_SHOWN), "--", unit)
+        return next(iter(parse_show(shown)), {})
+
+    def run_timer(self, name):
+        """Have a timer of ours run as it is on disk, now and after a reboot."""
+        unit = name + ".timer"
+        self._call("systemctl", "stop", "--", unit)
+        self._call("systemctl", "enable", "--quiet", "--no-reload", "--", unit)
+        stale = [one for one in (unit, name + SUFFIX) if self.properties(one).get("NeedDaemonReload") == "yes"]
+        if stale and not os.path.exists(NVIDIA):
+            self._call("systemctl", "daemon-reload")
+        self._call("systemctl", "start", "--", unit)
+
+    def end_timer(self, name):
+        """Stop a timer of ours and what it has started; a reboot does not start it any more."""
+        unit = name + ".timer"
+        self._call("systemctl", "stop", "--", unit, name + SUFFIX)
+        if os.path.lexists("%s/%s" % (self.units, unit)):
+            self._call("systemctl", "disable", "--quiet", "--no-reload", "--", unit)
 
     def drop(self, names):
         names = [name for name in names if os.path.lexists(self.definition_path(name)) and not self.masked(name)]

@@ -20,14 +20,16 @@ import json, sys
 name, folder = sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0], %r
 arguments = json.load(open(sys.argv[1]))
 with open(folder + "/calls", "a") as stream:
-    stream.write(json.dumps({"module": name, **{key: arguments.get(key) for key in ("state", "engine", "restart")}}))
+    keys = ("state", "engine", "restart", "only")
+    stream.write(json.dumps({"module": name, **{key: arguments.get(key) for key in keys}}))
     stream.write("\\n")
 changed = name in json.load(open(folder + "/changing"))
-print(json.dumps({"changed": changed, "answering": not changed}))
+pending = {} if arguments.get("only") else json.load(open(folder + "/pending"))
+print(json.dumps({"changed": changed, "answering": not changed, "pending": pending}))
 """
 VARIABLES = {
     "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
-    "serve_engine_restart": "auto", "serve_drop_ins": "remove", "fleet_root": "",
+    "serve_engine_restart": "auto", "serve_drop_ins": "remove", "serve_watchdog": False, "fleet_root": "",
 }  # fmt: skip
 
 
@@ -36,20 +38,23 @@ class Serve:
 
     def __init__(self, folder):
         self.folder = folder
-        text = TASKS.read_text(encoding="utf-8")
         (folder / "library").mkdir()
         for name in MODULES:
-            text = text.replace("inference.fleet.%s:" % name, "stand_in_%s:" % name)
             module = folder / "library" / ("stand_in_%s.py" % name)
             module.write_text(MODULE % (sys.executable, str(folder)))
-        (folder / "tasks.yml").write_text(text)
+        for file in TASKS.parent.glob("*.yml"):
+            text = file.read_text(encoding="utf-8")
+            for name in MODULES:
+                text = text.replace("inference.fleet.%s:" % name, "stand_in_%s:" % name)
+            (folder / file.name).write_text(text)
         show = {"ansible.builtin.copy": {"content": "{{ serve_changed | bool }}", "dest": str(folder / "verdict")}}
-        tasks = [{"ansible.builtin.include_tasks": str(folder / "tasks.yml")}, show]
+        tasks = [{"ansible.builtin.include_tasks": str(folder / TASKS.name)}, show]
         plays = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}]
         (folder / "play.yml").write_text(json.dumps(plays))
 
-    def play(self, entries, changing=(), **variables):
+    def play(self, entries, changing=(), pending=(), **variables):
         """([modules that were called, with what matters of their arguments], serve_changed)."""
+        (self.folder / "pending").write_text(json.dumps(dict.fromkeys(pending, "it hangs")))
         (self.folder / "changing").write_text(json.dumps(list(changing)))
         (self.folder / "calls").write_text("")
         variables = {**VARIABLES, "serve_servers": entries, "ansible_python_interpreter": sys.executable, **variables}
@@ -63,9 +68,9 @@ def entry(engine=None, address=None):
     return {"name": "server-0", "container": container, "health": {"budget_s": 1, "poll_s": 1}, "start": {"after": []}}
 
 
-SERVERS = {"module": "engine_servers", "state": "started", "engine": None, "restart": None}
-READY = {"module": "engine_ready", "state": None, "engine": None, "restart": None}
-DOCKER = {"module": "container_engine", "state": "effective", "engine": "docker", "restart": "auto"}
+SERVERS = {"module": "engine_servers", "state": "started", "engine": None, "restart": None, "only": None}
+READY = {"module": "engine_ready", "state": None, "engine": None, "restart": None, "only": None}
+DOCKER = {"module": "container_engine", "state": "effective", "engine": "docker", "restart": "auto", "only": None}
 
 
 @pytest.fixture
@@ -87,5 +92,21 @@ def test_what_prepare_did_to_docker_counts_as_well(serve):
 def test_hosts_without_docker_and_named_servers_have_one_call_less(serve):
     for one in (entry(), entry("podman"), entry("docker", "unix:///run/other.sock")):
         assert serve.play([one]) == ([SERVERS], False)
-    assert serve.play([entry("docker")], serve_only=["server-0"]) == ([SERVERS], False)
+    only = ["server-0"]
+    assert serve.play([entry("docker")], serve_only=only) == ([dict(SERVERS, only=only)], False)
     assert serve.play([entry()], ["engine_servers"]) == ([SERVERS, READY], True)
+
+
+def test_servers_that_hang_are_repaired_one_after_the_other(serve):
+    """The module restarts the first of them; each of the others waits until those before it are ready."""
+    entries = [dict(entry(), name="server-%d" % number) for number in range(4)]
+    calls, changed = serve.play(entries, ["engine_servers"], pending=["server-1", "server-3"])
+    assert calls == [
+        SERVERS,
+        dict(READY, only=["server-0", "server-2"]),
+        dict(SERVERS, state=None, only=["server-1"]),
+        dict(READY, only=["server-1"]),
+        dict(SERVERS, state=None, only=["server-3"]),
+        dict(READY, only=["server-3"]),
+    ]
+    assert changed

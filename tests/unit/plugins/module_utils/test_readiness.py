@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import readiness
+from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.servers import Node, Seen
 from ansible_collections.inference.fleet.plugins.module_utils.services import Status
 
@@ -30,7 +31,7 @@ def test_a_server_that_compiles_is_told_apart(monkeypatch, artifact, doing):
     record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7,
               "artifact": artifact}  # fmt: skip
     seen = Seen("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
-    words, final = readiness._problem(entry, seen, "health: no answer")
+    words, final = readiness._problem(NodePaths("/nowhere"), entry, seen, "health: no answer")
     assert (words, final) == ("%s since 00:16:40Z (180 s), health: no answer" % doing, False)
 
 
@@ -45,6 +46,6 @@ def test_status_tells_it_too(monkeypatch):
     monkeypatch.setattr(readiness.node_python, "choose", lambda *unused: None)
     monkeypatch.setattr(readiness, "differences", lambda *unused: [])
     monkeypatch.setattr(readiness, "port_holders", lambda *unused: {})
-    (row,) = readiness.status(Node(None, SimpleNamespace()), [entry], probes=True)
+    (row,) = readiness.status(Node(NodePaths("/nowhere"), SimpleNamespace()), [entry], probes=True)
     assert (row["ready"], row["reason"]) == (False, "compiling, health: no answer")
     assert row["differences"] == [{"kind": "not ready", "text": "it is not ready: compiling, health: no answer"}]

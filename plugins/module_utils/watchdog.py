@@ -1,0 +1,164 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Asks each server of a node for one completion and restarts what does not answer. Standard library only.
+
+    watchdog.py ETC --state STATES --memory MEMORY.json --failures N --timeout S [--every S]
+
+A copy of this file lies on the node with guard.py beside it. Without --every it looks once, as a timer wants it.
+A server is restarted by ending its engine: its service manager starts it again, and the guard counts that as a start.
+Left alone are servers that do not run, whoever stopped them, and those that have not answered since their start and are
+still in their start budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.client
+import importlib.util
+import json
+import os
+import sys
+import time
+
+API_KEY = "VLLM_API_KEY"
+ASKED = ("server", "frontend")  # who answers completions; of others the health path is asked
+LOCAL = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}
+METRICS_S = 5.0
+
+
+@functools.cache
+def guard():
+    """The module guard, of which a copy lies beside this script."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")
+    spec = importlib.util.spec_from_file_location("guard", path)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def say(text):
+    sys.stdout.write("%s watchdog: %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text))
+    sys.stdout.flush()
+
+
+def exchange(entry, port, method, path, timeout, key=None, body=None):
+    """(status, text) of one request, status None where no answer came and text says why."""
+    connection = http.client.HTTPConnection(LOCAL.get(entry["bind"], entry["bind"]), port, timeout=timeout)
+    headers = {"Authorization": "Bearer " + key} if key else {}
+    if body is not None:
+        body = json.dumps(body).encode("utf-8")
+        headers["Content-Type"] = "application/json"
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode("utf-8", "replace")
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return None, str(error) or type(error).__name__
+    finally:
+        connection.close()
+
+
+def fault(entry, secrets, timeout):
+    """(why the server does not serve or None, whether it was really asked).
+
+    What answers with a refusal (a status below 500) lives. So does one that goes on counting tokens: it is busy.
+    """
+    key = secrets.get(API_KEY)
+    port = entry["port"] or (entry.get("ports") or {}).get("system")
+    if port is None:
+        return None, False
+    if entry["role"] not in ASKED or entry["port"] is None:
+        status, text = exchange(entry, port, "GET", entry["health"]["path"], timeout, key)
+        what = "its health path"
+    else:
+        body = {"model": entry["model_id"], "messages": [{"role": "user", "content": "Hello."}],
+                "max_tokens": 1, "temperature": 0}  # fmt: skip
+        before = tokens(entry, port)
+        status, text = exchange(entry, port, "POST", "/v1/chat/completions", timeout, key, body)
+        if status is None and before is not None and tokens(entry, port) not in (None, before):
+            return None, False
+        what = "a completion"
+    if status is None:
+        return "%s: no answer within %g s (%s)" % (what, timeout, text), True
+    if status >= 500:
+        return "%s: HTTP %d %s" % (what, status, " ".join(text[:200].split())), True
+    return None, status == 200
+
+
+def tokens(entry, port):
+    """The engine's counters of tokens, None where it shows none."""
+    status, text = exchange(entry, port, "GET", "/metrics", METRICS_S)
+    lines = [line for line in text.splitlines() if "tokens_total" in line and not line.startswith("#")]
+    return lines or None if status == 200 else None
+
+
+def look(options, memory):
+    """Look at each server once. memory: {name: {pid, ticks, answered, failures}} of the last look; returns the new."""
+    folder, kept = os.path.join(options.etc, "servers"), {}
+    names = sorted(name[:-5] for name in os.listdir(folder) if name.endswith(".json")) if os.path.isdir(folder) else []
+    for name in names:
+        entry = guard().read_json(os.path.join(folder, name + ".json"))
+        record = guard().read_json(os.path.join(options.state, name + ".json"))
+        if not isinstance(entry, dict) or not isinstance(record, dict) or record.get("phase") != "running":
+            continue
+        found = guard().process(record.get("pid") or 0)
+        if found is None or found.ticks != record.get("ticks") or found.state in guard().ENDED:
+            continue
+        known = memory.get(name) or {}
+        if (known.get("pid"), known.get("ticks")) != (record["pid"], record["ticks"]):
+            known = {"pid": record["pid"], "ticks": record["ticks"], "answered": False, "failures": 0}
+        kept[name] = known
+        secrets = guard().read_json(os.path.join(options.etc, "secrets", name + ".json"))
+        reason, asked = fault(entry, secrets if isinstance(secrets, dict) else {}, options.timeout)
+        if reason is None:
+            known.update(failures=0, answered=known["answered"] or asked)
+            continue
+        in_budget = time.time() - (record.get("started") or 0) < entry["health"]["budget_s"]
+        if in_budget and not known["answered"]:
+            continue
+        known["failures"] += 1
+        say("%s does not answer, %d of %d: %s" % (name, known["failures"], options.failures, reason))
+        if known["failures"] >= options.failures:
+            say("%s is restarted" % name)
+            restart(name, record, options)
+            del kept[name]
+    return kept
+
+
+def restart(name, record, options):
+    """End the engine; its service manager clears what it left behind and starts it again."""
+    path = os.path.join(options.state, name + ".json")
+
+    def same():
+        found, now = guard().process(record["pid"]), guard().read_json(path) or {}
+        lives = found is not None and found.ticks == record["ticks"] and found.state not in guard().ENDED
+        return [record["pid"]] if lives and now.get("pid") == record["pid"] else []
+
+    left = guard().terminate(same, guard().TERM_S, guard().KILL_S)
+    if left:
+        say("process %d of %s does not end" % (left[0], name))
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(prog="watchdog.py")
+    parser.add_argument("etc")
+    parser.add_argument("--state", required=True)
+    parser.add_argument("--memory", required=True)
+    parser.add_argument("--failures", type=int, required=True)
+    parser.add_argument("--timeout", type=float, required=True)
+    parser.add_argument("--every", type=float)
+    options = parser.parse_args(arguments)
+    while True:
+        memory = guard().read_json(options.memory)
+        kept = look(options, memory if isinstance(memory, dict) else {})
+        os.makedirs(os.path.dirname(options.memory), exist_ok=True)
+        guard().write_json(options.memory, kept)
+        if not options.every:
+            return 0
+        time.sleep(options.every)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

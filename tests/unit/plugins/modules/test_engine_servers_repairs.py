@@ -1,0 +1,240 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Servers that run and do not serve: engine_servers repairs them, one at a time, and says why."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import signal
+import time
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import guard, healing, processes
+from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
+
+_spec = importlib.util.spec_from_file_location(
+    "small_node", pathlib.Path(__file__).parents[2] / "engines" / "small_node.py"
+)
+small_node = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small_node)
+wait_until = small_node.wait_until
+
+
+@pytest.fixture(scope="module", autouse=True)
+def watchdog(tmp_path_factory):
+    with small_node.watched(tmp_path_factory.getbasetemp()):
+        yield
+
+
+@pytest.fixture
+def node(tmp_path):
+    node = small_node.SmallNode(tmp_path / "r")
+    yield node
+    node.end()
+
+
+def pids(result):
+    return {server["name"]: server["pid"] for server in result["servers"]}
+
+
+def reasons(result):
+    return {server["name"]: server["reason"] for server in result["servers"]}
+
+
+def stop_by_signal(pid):
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: guard.process(pid).state == "T", what="the signal")
+
+
+def test_a_record_that_is_gone_is_made_anew(node):
+    entries = [node.entry("server-0"), node.entry("server-1")]
+    first = pids(node.servers(entries))
+    node.ready(entries)
+    record = read_json(node.paths.server_state("server-0"))
+    os.unlink(node.paths.server_state("server-0"))
+    words = "the record of its start is gone, and was made anew"
+
+    status = node.module("engine_servers_info", entries, probe=True)["servers"][0]
+    assert (status["state"], status["pid"], status["drift"]) == ("running", first["server-0"], words)
+    check = node.servers(entries, check=True)
+    assert reasons(check)["server-0"] == "would record: " + words
+    result = node.servers(entries)
+    assert (result["changed"], pids(result), result["repaired"]) == (True, first, {"server-0": words})
+    assert result["diff"] == check["diff"] == {
+        "before": "server-0:\n  state: running\n  found: %s\n" % words, "after": "server-0:\n  state: running\n"
+    }  # fmt: skip
+    assert reasons(result) == {"server-0": words, "server-1": None}
+    made = read_json(node.paths.server_state("server-0"))
+    assert {**made, "since": 0, "started": 0, "starts": []} == {**record, "since": 0, "started": 0, "starts": []}
+    assert abs(made["started"] - record["started"]) < 60
+    again = node.servers(entries)
+    assert (again["changed"], pids(again), again["repaired"]) == (False, first, {})
+
+
+@pytest.mark.parametrize("what", ["entry", "secret"])
+def test_a_server_without_a_record_restarts_where_it_may_run_something_else(node, what):
+    entry = node.entry("server-0", secrets={"TOKEN": "token"}, secret_versions={"TOKEN": "1"})
+    first = pids(node.servers([entry], secrets={"token": "x"}))
+    os.unlink(node.paths.server_state("server-0"))
+    later = time.time() + 3600
+    os.utime(getattr(node.paths, what)("server-0"), (later, later))
+    result = node.servers([entry], secrets={"token": "x"})
+    assert result["repaired"] == {"server-0": "the record of its start is gone"}
+    assert reasons(result) == {"server-0": "restarted: the record of its start is gone"}
+    assert pids(result) != first
+    assert node.servers([entry], secrets={"token": "x"})["changed"] is False
+
+
+def test_of_two_that_hang_one_is_restarted_and_then_the_other(node):
+    entries = [node.entry(name) for name in ("server-0", "server-1", "server-2")]
+    first = pids(node.servers(entries))
+    node.ready(entries)
+    for name in ("server-1", "server-2"):
+        stop_by_signal(first[name])
+    words = "it was ready and does not answer any more: its process %d is stopped by a signal"
+    check = node.servers(entries, check=True)
+    assert reasons(check) == {
+        "server-0": None, **{name: "would restart: " + words % first[name] for name in ("server-1", "server-2")}
+    }  # fmt: skip
+    assert check["pending"] == {}
+
+    result = node.servers(entries)
+    assert result["repaired"] == {"server-1": words % first["server-1"]}
+    assert result["pending"] == {"server-2": words % first["server-2"]}
+    assert "  found: " + words % first["server-1"] in result["diff"]["before"]
+    second = pids(result)
+    assert {name for name in first if first[name] != second[name]} == {"server-1"}
+    node.module("engine_ready", entries, only=["server-1"])
+
+    result = node.servers(entries, only=["server-2"])
+    assert (list(result["repaired"]), result["pending"]) == (["server-2"], {})
+    node.ready(entries)
+    assert node.servers(entries)["changed"] is False
+
+
+def test_one_that_was_never_seen_ready_is_given_its_budget_and_no_more(node):
+    entry = node.entry("server-0", health={"path": "/health", "budget_s": 3600, "poll_s": 0.1})
+    first = pids(node.servers([entry]))
+    stop_by_signal(first["server-0"])
+    assert node.servers([entry])["changed"] is False
+    os.kill(first["server-0"], signal.SIGCONT)
+
+    entry = small_node.rehash(entry, health=dict(entry["health"], budget_s=0))
+    first = pids(node.servers([entry]))
+    stop_by_signal(first["server-0"])
+    state = read_json(node.paths.server_state("server-0"))
+    guard.write_json(node.paths.server_state("server-0"), dict(state, starts=[time.time() - 100]))
+    result = node.servers([entry])
+    assert result["repaired"]["server-0"].startswith("it does not answer 10")
+    assert "s after its start, its start budget is 0 s: its process" in result["repaired"]["server-0"]
+    assert pids(result) != first
+
+
+def test_a_server_that_started_without_its_encodings_is_restarted_once(node, tmp_path):
+    folder = tmp_path / "encodings"
+    entry = node.entry("server-0", environment={"TIKTOKEN_ENCODINGS_BASE": str(folder)})
+    first = pids(node.servers([entry]))
+    assert node.servers([entry])["changed"] is False
+    folder.mkdir()
+    (folder / "README").touch()
+    assert node.servers([entry])["changed"] is False
+    (folder / "o200k_base.tiktoken").write_text("x")
+    words = "the encodings in %s came or changed after its start (o200k_base.tiktoken)" % folder
+    assert node.module("engine_servers_info", [entry])["servers"][0]["drift"] == words
+    result = node.servers([entry])
+    assert (result["repaired"], reasons(result)) == ({"server-0": words}, {"server-0": "restarted: " + words})
+    assert pids(result) != first
+    for _turn in range(2):
+        assert node.servers([entry])["changed"] is False
+    (folder / "o200k_base.tiktoken").unlink()  # what it has read it keeps
+    assert node.servers([entry])["changed"] is False
+
+
+HANG = {"error": "timeout", "detail": "10 s"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({}, None),
+        ({"health": HANG}, "health: no answer: no whole answer in time (10 s)"),
+        ({"health": {"error": "refused"}}, "health: no answer: connection refused"),
+        ({"health": {"status": 503, "text": "dead"}}, "health: HTTP 503 dead"),
+        ({"health": {"status": 401}}, None),  # who asks for a key lives
+        ({"health": {"status": 404}}, None),
+        ({"completions": {"status": 401}}, None),
+        ({"completions": {"status": 500}}, None),  # it answers; what is wrong says the verdict
+        ({"completions": {"error": "reset"}}, None),
+        ({"completions": HANG}, "completion: no answer: no whole answer in time (10 s)"),
+        ({"completions": HANG, "metrics": ["a", "a"]}, "completion: no answer: no whole answer in time (10 s)"),
+        ({"completions": HANG, "metrics": ["a", "b"]}, None),  # busy
+        ({"completions": HANG, "metrics": ["a", None]}, "completion: no answer: no whole answer in time (10 s)"),
+    ],
+)
+def test_what_hangs_and_what_only_refuses_or_is_busy(monkeypatch, answers, expected):
+    metrics = list(answers.get("metrics", []))
+    asked = []
+
+    def request(method, url, body=None, timeout=30, headers=None):
+        path = url.rpartition("/")[2]
+        asked.append((path, headers))
+        if path == "metrics":
+            word = metrics.pop(0) if metrics else None
+            return response(status=200, text="# HELP\nvllm:tokens_total %s\nother 1\n" % word) if word else response(
+                error="refused")  # fmt: skip
+        return response(**answers.get(path, {"status": 200}))
+
+    def response(**values):
+        return healing.http_client.Response("GET", "", **values)
+
+    monkeypatch.setattr(healing.http_client, "request", request)
+    monkeypatch.setattr(healing, "HEALTH_S", 0)
+    entry = {"bind": "127.0.0.1", "port": 1, "ports": {}, "health": {"path": "/health"}, "role": "server",
+             "model_id": "m"}  # fmt: skip
+    seen = type("Seen", (), {"pids": [os.getpid()], "secrets": {"VLLM_API_KEY": "k"}})
+    assert healing._hangs(entry, seen) == expected
+    assert all(headers == {"Authorization": "Bearer k"} for path, headers in asked if path == "completions")
+    asked.clear()
+    assert healing._hangs(dict(entry, role="decode"), seen) == (expected if "health" in answers else None)
+    assert {path for path, _headers in asked} == {"health"}
+    assert healing._hangs(dict(entry, port=None), seen) is None
+
+
+def test_the_nodes_own_watchdog(node):
+    """Under supervisord: a server that was ready and hangs is restarted without a play, and counted as a start."""
+    entries = [node.entry("server-0"), node.entry("server-1")]
+    watch = {"interval": 1, "failures": 2, "timeout": 1}
+    assert "watchdog: runs\n" in node.servers(entries, watchdog=watch, check=True)["diff"]["after"]
+    first = pids(node.servers(entries, watchdog=watch))
+    node.ready(entries)
+    assert node.servers(entries, watchdog=watch)["changed"] is False
+    memory = node.paths.run + "/watchdog.json"
+    wait_until(lambda: (read_json(memory) or {}).get("server-0", {}).get("answered"), what="its first answer")
+    stop_by_signal(first["server-0"])
+    wait_until(lambda: node.running("server-0") not in ([], [first["server-0"]]), what="the restart")
+    node.ready(entries)
+    assert node.running("server-1") == [first["server-1"]]
+    assert len(read_json(node.paths.server_state("server-0"))["starts"]) == 2
+    log = pathlib.Path(node.paths.log + "/watchdog.log").read_text()
+    assert "server-0 does not answer, 2 of 2: a completion: no answer within 1 s (timed out)" in log
+    assert "server-0 is restarted" in log
+
+    assert node.servers(entries, watchdog={**watch, "failures": 9})["changed"]
+    assert node.servers(entries, watchdog={**watch, "failures": 9}, state="stopped")["changed"]
+    assert node.running("server-0") == []
+    node.servers(entries, watchdog={**watch, "failures": 9})
+    assert node.servers(entries, check=True)["changed"]
+    assert node.servers(entries)["changed"]
+    assert node.servers(entries)["changed"] is False
+    assert not any("watchdog" in name for name in os.listdir(node.paths.etc + "/supervisor.d"))
+    assert not any("watchdog.py" in " ".join(processes.argv(pid)) for pid in node.daemons())
+
+
+@pytest.mark.parametrize("key", ["interval", "failures", "timeout"])
+def test_a_watchdog_that_never_waits_is_refused(node, key):
+    result = node.module("engine_servers", [node.entry("server-0")], watchdog={key: 0})
+    assert result["msg"] == "watchdog: %s is 0; allowed: 1 or more." % key
+    assert not os.path.exists(node.root)
