@@ -30,6 +30,7 @@ INTERPRETER_S = 20
 # What executes something else with an environment and a command line of its own making.
 SHELLS = frozenset(("sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"))
 WRAPPERS = SHELLS | {"env", "numactl", "taskset", "nice", "ionice", "chrt", "setarch", "stdbuf", "mpirun"}
+PYTHON = re.compile(r"^python[\d.]*$")
 SECRET_OPTION = re.compile(r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passwd|auth|credential)[\w-]*)([= ])\S+")
 SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+@")
 
@@ -88,7 +89,7 @@ def look_at(pid):
     except OSError:
         cpus, uid = None, None
     unit, group = unit_of_process(pid)
-    return Running(
+    one = Running(
         pid,
         argv=processes.argv(pid),
         environment={os.fsdecode(key): os.fsdecode(value) for key, value in environment.items()} or None,
@@ -101,6 +102,13 @@ def look_at(pid):
         age=max(0.0, time.time() - (processes.started_at(pid) or time.time())),
         command=processes.command(pid),
     )
+    return one if lives(pid, found.ticks) else None  # what ended meanwhile showed only a part
+
+
+def lives(pid, ticks=None):
+    """Whether the process is there and no zombie; ticks: of its start, where another one of this number is none."""
+    found = guard.process(pid)
+    return found is not None and found.state not in guard.ENDED and ticks in (None, found.ticks)
 
 
 def limits_of(pid):
@@ -147,9 +155,13 @@ def _lines(path):
 
 @functools.cache
 def interpreter_problem(program):
-    """None, or what is wrong with an interpreter that a unit names."""
+    """None, or what is wrong with an interpreter that a unit names. What is no Python by its name is not executed."""
     if not os.path.isabs(program) or not os.path.exists(program):
         return "it is not there"
+    if not os.access(program, os.X_OK):
+        return "it cannot be executed"
+    if not PYTHON.match(os.path.basename(program)):
+        return None
     try:
         subprocess.run([program, "-I", "-S", "-c", ""], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL, cwd="/", check=True, timeout=INTERPRETER_S)  # fmt: skip
@@ -263,7 +275,7 @@ def differences(want, seen):
         if is_strange(running, want.root):
             text = "its unit's process %d is no server of ours (%s)" % (running.pid, shown_command(running.command))
             found.append(Difference("process", text, "restart"))
-    elif seen.state.get("phase") == "running" and seen.state.get("hash") == entry["hash"]:
+    elif seen.state.get("phase") == "running" and seen.state.get("hash") == entry["hash"] and not is_guard(running):
         secrets = {name: want.secrets.get(name, seen.secrets.get(name)) for name in entry["secrets"]}
         found += process_differences(entry, running, secrets, want.user, seen.unit, seen.outside)
     return found
@@ -297,7 +309,7 @@ def process_differences(entry, running, secrets=None, user=None, unit=None, outs
         if running.cpus != cpus:
             text = "it runs on the CPUs %s instead of %s" % (format_cpu_list(running.cpus), format_cpu_list(cpus))
             found.append(Difference("cpus", text, "restart"))
-    if unit is not None and unit.name and running.unit != unit.name:
+    if unit is not None and unit.name and running.unit != unit.name and not contained:
         text = "its process %d runs in %s instead of %s" % (running.pid, running.unit or "no unit", unit.name)
         found.append(Difference("unit", text, "restart"))
     for pid in outside:
@@ -376,8 +388,12 @@ def is_strange(running, root):
     """Whether the process that a service manager runs for a server is neither a guard nor what a guard executed."""
     if running is None or running.environment is None or running.age < GUARD_S:
         return False
-    marked = running.environment.get(guard.MARKER_ROOT) == (root or "/")
-    return not marked and not any(os.path.basename(word) == "guard.py" for word in running.argv)
+    return running.environment.get(guard.MARKER_ROOT) != (root or "/") and not is_guard(running)
+
+
+def is_guard(running):
+    """Whether the process is a guard yet, also for the moment between its record and the engine."""
+    return any(os.path.basename(word) == "guard.py" for word in running.argv[:4])
 
 
 # ---- ports

@@ -261,10 +261,10 @@ def _look_at_process(one):
     if one.service is not None and one.service.pid is not None:
         one.running = drift.look_at(one.service.pid)
     if one.running is not None and one.unit is not None and one.unit.name and one.running.unit == one.unit.name:
-        units = {pid: drift.unit_of_process(pid)[0] for pid in one.pids}
         # what is in a container is in no unit
         contained = (one.entry or {}).get("launcher") == "container"
-        one.outside = [] if contained else sorted(pid for pid, unit in units.items() if unit != one.unit.name)
+        others = [pid for pid in one.pids if drift.unit_of_process(pid)[0] != one.unit.name] if not contained else []
+        one.outside = [pid for pid in others if drift.lives(pid)]
 
 
 def _modes(paths):
@@ -1065,6 +1065,8 @@ def _forget_old(node, seen, one):
 
 def _remove(node, seen, wanted, all_seen, purge):
     node.manager.drop([seen.name])
+    if seen.unit is not None:
+        node.manager.remove_drop_ins(seen.unit, seen.unit.own_drop_ins())
     _forget_state(node, seen.name)
     # a config of the plan's that is there though the entry is not may be another server's
     kept = {config_path(one.entry) for name, one in all_seen.items() if name != seen.name and one.entry}

@@ -61,10 +61,13 @@ class Unit:
         self.limits = limits or {}
         self.loaded_limits = loaded_limits or {}
 
+    def own_drop_ins(self):
+        """Those of drop_ins that are for this definition alone."""
+        return [path for path in self.drop_ins if os.path.basename(os.path.dirname(path)) == "%s.d" % self.name]
+
     def shares_drop_ins(self):
         """Whether one of drop_ins that the manager has read may be another definition's as well."""
-        own = "%s.d" % self.name
-        return any(path in self.loaded and os.path.basename(os.path.dirname(path)) != own for path in self.drop_ins)
+        return bool(self.loaded.intersection(self.drop_ins).difference(self.own_drop_ins()))
 
 
 class ServiceManager(abc.ABC):
@@ -118,9 +121,9 @@ class ServiceManager(abc.ABC):
     def unit(self, name, status):
         """The Unit of a server whose Status (None without one) was just read. Read-only."""
 
-    def remove_drop_ins(self, unit):
-        """Delete what changes or takes the place of a definition of ours. Raises OSError."""
-        for path in [*unit.drop_ins, *unit.overrides]:
+    def remove_drop_ins(self, unit, paths=None):
+        """Delete what changes or takes the place of a definition of ours; paths: those alone. Raises OSError."""
+        for path in [*unit.drop_ins, *unit.overrides] if paths is None else paths:
             with about(path), contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             with contextlib.suppress(OSError):

@@ -110,3 +110,12 @@ def test_another_callback_and_the_statistics(tmp_path, monkeypatch):
     assert run.status == 2
     assert "fleet_status" in run.output
     assert run.output.count("STATUS ***") == 1
+
+
+def test_secrets_that_cannot_be_read_here_are_no_reason_to_fail(tmp_path):
+    """As with a vault whose password nobody gave."""
+    override = {"servers": {"server": {"count": 1, "port": PORT}}, "secrets": {"HF_TOKEN": "test_token"}}
+    run = status(tmp_path, n1={"fleet_override": override, "test_token": "{{ nowhere.to.be_found }}"})
+    assert run.status == 2
+    assert "not deployed" in run.output
+    assert "test_token" not in run.output

@@ -10,6 +10,7 @@ import pwd
 import resource
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import drift, guard
@@ -74,6 +75,8 @@ def test_what_runs_as_planned_does_not_differ():
     assert decide({"server-0": want}, {"server-0": seen}, "started") == []
 
 
+BROKEN = tempfile.mkdtemp() + "/python3"
+os.symlink("/bin/false", BROKEN)
 EDITED = "/run/systemd/system/%s.d/a.conf" % UNIT
 CASES = {
     "another command": ({"process": running(argv=[*COMMAND, "--more"])},
@@ -133,8 +136,8 @@ CASES = {
     "an interpreter that is gone": ({"manager": unit(programs=[("/nowhere/python", False)])},
         ("interpreter", "/nowhere/python, which its service definition executes, is broken: it is not there; it would "
          "not start again", None)),
-    "one that ends badly": ({"manager": unit(programs=[("/bin/false", True)])},
-        ("interpreter", "/bin/false, which its service definition executes, is broken: it ends with exit status 1; it "
+    "one that ends badly": ({"manager": unit(programs=[(BROKEN, True)])},
+        ("interpreter", BROKEN + ", which its service definition executes, is broken: it ends with exit status 1; it "
          "would not start again", "rewrite")),
     "secrets for everybody": ({"modes": {**MODES, "/s": (0o644, 0)}},
         ("file mode", "/s has mode 0644 instead of 0600", "rewrite")),
@@ -187,6 +190,12 @@ NOTHING = {
     "limits of a drop-in that stays": {
         "manager": unit(kept=["/etc/systemd/system/service.d/a.conf"], loaded_limits={"NOFILE": 4096}),
         "process": running(limits={"NOFILE": (4096, 4096)}, group={"memory.max": "1"})},
+    "a program of a unit that is no Python, which is not executed": {"manager": unit(programs=[("/bin/false", True)])},
+    "a guard that is about to become the engine": {
+        "process": running(argv=["/usr/bin/python3", "-I", "/l/guard.py", "run"])},
+    "a client of a container": {
+        "one": entry(launcher="container", command=["serve"], launch=["docker", "run"]),
+        "process": running(argv=["docker", "run", "--label=x"], environment={"A": "2"}, unit="podman.scope")},
     "a reload that would harm others": {"manager": unit(stale=True, may_reload=False)},
     "no CPUs in the plan": {"one": entry(cpus=None), "process": running(cpus={0})},
     "a stranger who may become the guard": {
