@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+from ansible.errors import AnsibleConnectionFailure
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import TOKEN_LENGTH
 from ansible_collections.inference.fleet.plugins.plugin_utils.screen import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.tables import status_report
+from ansible_collections.inference.fleet.plugins.plugin_utils.tables import status_report, unreachable_report
 
 
 class ActionModule(ActionBase):
@@ -16,14 +19,37 @@ class ActionModule(ActionBase):
     TRANSFERS_FILES = False
 
     def run(self, tmp=None, task_vars=None):
-        """Returns what the module returns, and fleet_report where nobody else is to read that."""
+        """Returns what the module returns, and fleet_report where it shows a table."""
         result = super().run(tmp, task_vars)
-        result.update(
-            self._execute_module(
-                "inference.fleet.engine_servers_info", module_args=self._task.args, task_vars=task_vars
+        host = task_vars["inventory_hostname"]
+        arguments = dict(self._task.args)
+        report = boolean(arguments.pop("report", None) or not self._task.register)
+        if arguments.get("secrets") is None:
+            arguments["secrets"] = self._known_secrets(arguments.get("servers"), task_vars)
+        try:
+            result.update(
+                self._execute_module("inference.fleet.engine_servers_info", module_args=arguments, task_vars=task_vars)
             )
-        )
-        if "servers" in result and not self._task.register:
-            result["fleet_report"] = status_report(task_vars["inventory_hostname"], result["servers"])
+        except AnsibleConnectionFailure as error:
+            result.update(unreachable=True, msg=str(error))
+        if report and result.get("unreachable"):
+            result["fleet_report"] = unreachable_report(host)
+        elif report and "servers" in result:
+            result["fleet_report"] = status_report(host, result["servers"])
+        if "fleet_report" in result:
             show(result["fleet_report"])
         return result
+
+    def _known_secrets(self, servers, task_vars):
+        """{variable: value} of the servers' secrets that can be read here: a locked vault is no reason to fail."""
+        known = {}
+        for entry in servers if isinstance(servers, list) else ():
+            secrets = entry.get("secrets") if isinstance(entry, dict) else None
+            for name in set(secrets.values()) if isinstance(secrets, dict) else ():
+                if name in task_vars and name not in known:
+                    try:
+                        known[name] = str(self._templar.template(task_vars[name]))
+                    except Exception:  # whatever the templating engine raises: a locked vault, an undefined variable
+                        known[name] = None
+        # masked in all that the module returns, a short one would go missing everywhere
+        return {name: value for name, value in known.items() if value is not None and len(value) >= TOKEN_LENGTH}

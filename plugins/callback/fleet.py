@@ -143,8 +143,9 @@ class CallbackModule(Default):
             self._display.display("...ignoring", color=C.COLOR_SKIP)
 
     def v2_runner_on_unreachable(self, result):
-        """No more progress from this host."""
+        """No more progress from this host; what is known of it all the same stays for the end."""
         self._progress_ends(result)
+        gather(self._reports, result.result.get("fleet_report"))
         super().v2_runner_on_unreachable(result)
 
     def v2_playbook_on_stats(self, stats):

@@ -43,6 +43,16 @@ def log_lines(servers):
     return lines
 
 
+def drift_lines(servers):
+    """What differs from the plan, a line for each server and a last one on what to do; empty where nothing does."""
+    differing = [server for server in servers if server.get("drift")]
+    lines = ["%s: %s" % (server["name"], server["drift"]) for server in differing]
+    if lines:
+        count = "%d of %d servers %s" % (len(lines), len(servers), "differs" if len(lines) == 1 else "differ")
+        lines.append("%s from the plan. site.yml brings them to it; docs/status.md has the rest." % count)
+    return lines
+
+
 def container_engines(servers):
     """Engines of this node that the servers' containers run in, sorted; none that listens at an address of its own."""
     found = [entry["container"] for entry in servers if entry["container"]]
@@ -97,6 +107,7 @@ class FilterModule:
         return {
             "container_engines": container_engines,
             "container_images": container_images,
+            "drift_lines": drift_lines,
             "log_lines": log_lines,
             "poll_delay": poll_delay,
             "poll_retries": poll_retries,

@@ -5,33 +5,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import tempfile
 
+from ansible_collections.inference.fleet.plugins.module_utils.os_errors import about
+
 
 def write_atomic(path, data, mode=0o644, owner=None):
     """Put `data` (bytes or str) at `path` with `mode`; readers see the old file or the new one, never a part.
 
-    owner: (uid, gid) or None. The folder must exist. Raises OSError.
+    owner: (uid, gid) or None. The folder must exist. Raises OSError, whose filename is `path`.
     """
     if isinstance(data, str):
         data = data.encode("utf-8")
     folder = os.path.dirname(path)
-    handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, mode)
-        if owner is not None:
-            os.chown(temporary, owner[0], owner[1])
-        os.rename(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with about(path):
+        handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=folder)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(temporary, mode)
+            if owner is not None:
+                os.chown(temporary, owner[0], owner[1])
+            os.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
 
 
 def read_text(path):
@@ -57,7 +62,7 @@ def read_json(path):
 def write_hashed(path, blocks):
     """Write the blocks (bytes) to `path`, mode 0644, down to the disk; returns {size, sha256: hex}. Raises OSError."""
     digest, size = hashlib.sha256(), 0
-    with open(path, "wb") as stream:
+    with about(path), open(path, "wb") as stream:
         for block in blocks:
             stream.write(block)
             digest.update(block)

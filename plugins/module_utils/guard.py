@@ -242,7 +242,15 @@ class State:
         self.count += 1
 
     def write(self, phase, reason=None):
-        """Record the phase. Raises OSError."""
+        """Record the phase. Where that fails, the log says so, and the server goes on: one that serves without a record
+        is better than none."""
+        try:
+            self._write(phase, reason)
+        except OSError as error:
+            say("its record %s cannot be written (%s), so neither status nor the start limit know of this: %s"
+                % (self.path, error.strerror, phase))  # fmt: skip
+
+    def _write(self, phase, reason):
         now = round(time.time(), 3)
         state = {
             "name": self.name,
@@ -289,10 +297,15 @@ def read_json(path):
 def write_json(path, value):
     """Put the JSON value at `path`, mode 0644; readers see the old file or the new one. Raises OSError."""
     handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=os.path.dirname(path))
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        json.dump(value, stream)
-    os.chmod(temporary, 0o644)
-    os.rename(temporary, path)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            json.dump(value, stream)
+        os.chmod(temporary, 0o644)
+        os.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 @contextlib.contextmanager

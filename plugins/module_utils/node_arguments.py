@@ -17,6 +17,7 @@ NODE_ARGUMENTS = {
     "manager": {"type": "str", "default": "auto", "choices": list(MANAGERS)},
     "toolkit": {"type": "path"},
 }
+DROP_INS = {"type": "str", "default": "remove", "choices": ["remove", "keep"]}
 
 
 def node_of(params):
@@ -25,4 +26,6 @@ def node_of(params):
         paths = NodePaths(params["root"])
     except ValueError as error:
         raise FleetError("%s." % error) from error
-    return Node(paths, get_manager(params["manager"], paths, params["toolkit"]), params.get("user"))
+    manager = get_manager(params["manager"], paths, params["toolkit"])
+    manager.keep_drop_ins = params.get("drop_ins") == "keep"
+    return Node(paths, manager, params.get("user"))

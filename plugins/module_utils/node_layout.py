@@ -16,6 +16,7 @@ import subprocess
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.os_errors import os_error
 
 ACCOUNT = re.compile(r"^[a-z_][a-z0-9_-]{0,31}$")
 MOUNTS = "/proc/self/mountinfo"
@@ -163,9 +164,7 @@ def _is_folder(path):
 
 
 def _unremoved(path, error):
-    denied = isinstance(error, PermissionError)
-    advice = "Run with the rights to do so (become)" if denied else "Mend that and run again"
-    return FleetError("Cannot remove %s: %s. %s." % (path, error, advice))
+    return os_error("Cannot remove %s" % path, error)
 
 
 def _end_jobs(paths):
@@ -203,10 +202,7 @@ def _record(paths, items):
 
 
 def _unmade(path, error):
-    return FleetError(
-        "Cannot create the directory %s: %s. Run with the rights to do so (become), or set fleet_root to a "
-        "directory that this user may write to." % (path, error.strerror)
-    )
+    return os_error("Cannot create the directory %s" % path, error)
 
 
 def _exists(kind, name):

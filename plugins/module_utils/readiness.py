@@ -6,24 +6,29 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils import healing, http_client, processes
+from ansible_collections.inference.fleet.plugins.module_utils import (
+    drift,
+    healing,
+    http_client,
+    node_python,
+    processes,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.acceptance import causes
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.healing import waiting_since
+from ansible_collections.inference.fleet.plugins.module_utils.plan_differences import differences, port_holders
 from ansible_collections.inference.fleet.plugins.module_utils.servers import (
-    NOT_ENABLED,
     Seen,
-    changed_weights,
-    changed_weights_words,
     check_only,
     condition,
-    entry_changes,
     log_tail,
     observe,
     row,
+    shared_changes,
     utc,
 )
 
@@ -133,6 +138,8 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
                 healing.note_ready(node.paths, name, seen[name].state)
             continue
         words, hopeless = _problem(node.paths, planned[name], seen[name], lacks.get(name))
+        held = port_holders(node, {name: planned[name]}, seen).get(name)
+        words = "; ".join([words, *(held or [])])
         final = final or hopeless
         since = now[name].since
         age = max(age, time.time() - since) if since else age
@@ -190,17 +197,27 @@ def _problem(paths, entry, seen, lack):
     return words, is_permanent(words)
 
 
-def status(node, entries, only=None, log_lines=0, probes=False, timeout=10):
+def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secrets=None):
     """[row] of engine_servers_info: what runs, how it differs from the plan, its memory and the end of its log.
 
-    Strays are in it as well. Without entries nothing is known of a plan, and drift is None. probes: find out whether
-    they are ready; ready stays None otherwise.
+    Orphaned servers are in it as well. Without entries nothing is known of a plan, and drift is None. probes: find out
+    whether they are ready; ready stays None otherwise. secrets: {variable: value}, as far as they are known.
     """
     planned = check_entries(entries)
     seen = observe(node.paths, node.manager, planned)
     known = [*planned, *sorted(name for name in seen if name not in planned and seen[name].is_there)]
     check_only(only, known, {})
     names = [name for name in known if only is None or name in only]
+    if planned:
+        users = {entry["user"] or node.user for entry in planned.values()} - {None}
+        with contextlib.suppress(FleetError):  # which the definitions raise again
+            node.manager.interpreter = node_python.choose(node.paths, sorted(users))
+    shared = sorted(shared_changes(node)) if planned else []
+    holders = port_holders(node, {name: planned[name] for name in names if name in planned}, seen)
+    lacks = {}
+    if probes:
+        running = [seen[name].entry for name in names if seen[name].entry and condition(seen[name]).state == "running"]
+        lacks = _probe_all([entry for entry in running if "health" in entry], timeout)
     rows = []
     for name in names:
         one = seen.get(name) or Seen(name)
@@ -208,40 +225,19 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10):
         result = row(node, name, one)
         result["memory_mib"] = processes.memory_mib(one.pids)
         result["port"] = (one.entry or entry).get("port")
-        result["drift"] = _drift(planned, name, one)
         result["log_tail"] = log_tail(node.paths, node.manager, name, log_lines)
-        rows.append(result)
-    if probes:
-        running = [seen[name].entry for name in names if seen[name].entry and condition(seen[name]).state == "running"]
-        lacks = _probe_all([entry for entry in running if "health" in entry], timeout)
-        for result in rows:
-            result["ready"] = lacks.get(result["name"], "it does not run") is None
-            lack = lacks.get(result["name"])
-            one = seen[result["name"]]
-            if lack and (one.state.get("artifact") or healing.was_ready(node.paths, one.name, one.state)):
+        if probes:
+            lack = lacks.get(name, "it does not run")
+            result["ready"] = lack is None
+            was_ready = healing.was_ready(node.paths, name, one.state)
+            if name in lacks and lack and (one.state.get("artifact") or was_ready):
                 lack = "%s, %s" % (_doing(node.paths, one), lack)
-            result["reason"] = result["reason"] or lack
+            result["reason"] = result["reason"] or (lack if name in lacks else None)
+        found = differences(node, planned, name, one, secrets or {}, shared, holders.get(name, [])) if planned else []
+        if planned and name in planned and result["ready"] is False and condition(one).state in ("running", "waiting"):
+            found.append(drift.Difference("not ready", "it is not ready: %s" % result["reason"]))
+        result["differences"] = [{"kind": one.kind, "text": one.text} for one in found] if planned else None
+        result["drift"] = "; ".join(one.text for one in found) or None
+        result["notes"] = drift.unit_notes(one.unit) if one.unit else []
+        rows.append(result)
     return rows
-
-
-def _drift(planned, name, seen):
-    if not planned:
-        return None
-    if name not in planned:
-        return "not in the plan"
-    if seen.entry is None:
-        return "not deployed"
-    fields = [change[0] for change in entry_changes(seen.entry, planned[name])]
-    if fields:
-        return "changed: " + ", ".join(fields)
-    now = condition(seen)
-    if now.hash is not None and now.hash != planned[name]["hash"]:
-        return "changed: it runs an older entry than the deployed one"
-    changed = changed_weights(seen)
-    if changed:
-        return "changed: " + changed_weights_words(changed)
-    if seen.ailment is not None:
-        return seen.ailment.reason
-    if seen.service and not seen.service.enabled:
-        return NOT_ENABLED
-    return None

@@ -19,11 +19,13 @@ import os
 import pwd
 import shutil
 import signal
+import stat
 import tempfile
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils import (
     container_engine,
+    drift,
     guard,
     healing,
     node_python,
@@ -38,6 +40,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.launchers import g
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import our_containers, port_holder
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
+from ansible_collections.inference.fleet.plugins.module_utils.os_errors import about, os_error
 
 STATES = ("started", "stopped", "restarted", "absent")
 FAILED_LOG_LINES = 15
@@ -53,16 +56,21 @@ MASK = "********"
 class Wanted:
     """One server as it shall be.
 
-    entry: the plan entry; secrets: {ENV: value}; user: name to run as, None for the module's own; definition: the
-    service manager's text; config: text of the engine's config file, None where it has none.
+    entry: the plan entry; secrets: {ENV: value}, as far as they are known; user: name to run as, None for the module's
+    own; definition: the service manager's text; config: text of the engine's config file, None where it has none;
+    files: [(path, mode, uid or None)] of the server's files; secret_path: of that with its secrets, None without any;
+    root: "" for the system's.
     """
 
-    def __init__(self, entry, secrets=None, user=None, definition="", config=None):
+    def __init__(self, entry, secrets=None, user=None, definition="", config=None, files=(), secret_path=None, root=""):
         self.entry = entry
         self.secrets = secrets or {}
         self.user = user
         self.definition = definition
         self.config = config
+        self.files = list(files)
+        self.secret_path = secret_path
+        self.root = root
 
 
 class Seen:
@@ -73,16 +81,19 @@ class Seen:
     is of the process that the manager runs now; service: services.Status or None; pids: all that runs of it, in its
     container as well; containers: [container_engine.Container] of it, in any state; files: what there is of it on disk,
     directories apart; folders: existing directories of it that a purge deletes; kept: existing directories of its
-    artifact that a purge leaves; weights: {folder: guard.weights_note()} of its checkpoints, as they are on disk;
+    artifact that a purge leaves; weights: {folder: guard.weights_note()} of its checkpoints, as they are on disk; unit:
+    services.Unit, None for one without definition; running: drift.Running of what the manager runs; outside: those of
+    pids that are not in its unit; modes: {path: (mode, uid)} of its files;
     bound: why only a restart gives it another definition, else None; ailment: the healing.Ailment of it, None without.
     """
 
     def __init__(self, name, entry=None, secrets=None, definition=None, config=None, state=None, fresh=False,
-                 service=None, pids=(), files=(), folders=(), containers=(), kept=(), weights=None,
-                 bound=None, ailment=None):  # fmt: skip
+                 service=None, pids=(), files=(), folders=(), containers=(), kept=(), weights=None, unit=None,
+                 running=None, outside=(), modes=None, bound=None, ailment=None):  # fmt: skip
         self.name = name
         self.entry = entry
         self.secrets = secrets or {}
+        self.secrets_read = secrets is not None
         self.definition = definition
         self.config = config
         self.state = state or {}
@@ -94,6 +105,10 @@ class Seen:
         self.containers = list(containers)
         self.kept = list(kept)
         self.weights = weights or {}
+        self.unit = unit
+        self.running = running
+        self.outside = list(outside)
+        self.modes = modes or {}
         self.bound = bound
         self.ailment = ailment
 
@@ -232,11 +247,35 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
             containers=containers.get(name, ()),
             kept=kept,
             weights={folder: notes[folder] for folder in state.get("weights") or () if folder in notes},
+            unit=manager.unit(name, service) if definition and os.path.lexists(definition) else None,
+            modes=_modes([*own, *configs]),
             ailment=ailment,
         )
+        _look_at_process(seen[name])
         if ailment is None and fresh and state.get("phase") == "running" and entry.get("environment") is not None:
             seen[name].ailment = healing.late_encodings(entry, state)
     return seen
+
+
+def _look_at_process(one):
+    """Add what /proc shows of what the service manager runs."""
+    if one.service is not None and one.service.pid is not None:
+        one.running = drift.look_at(one.service.pid)
+    if one.running is not None and one.unit is not None and one.unit.name and one.running.unit == one.unit.name:
+        # what is in a container is in no unit
+        contained = (one.entry or {}).get("launcher") == "container"
+        others = [pid for pid in one.pids if drift.unit_of_process(pid)[0] != one.unit.name] if not contained else []
+        one.outside = [pid for pid in others if drift.lives(pid)]
+
+
+def _modes(paths):
+    """{path: (mode, uid)} of those that are there."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            found[path] = (stat.S_IMODE(status.st_mode), status.st_uid)
+    return found
 
 
 def _by_content(deployed, planned, state, containers):
@@ -277,12 +316,12 @@ def _purged(paths, entries, purge_artifacts):
 
 
 def _read_secrets(paths, name):
-    """{ENV: value} of the server's file; {} where there is none, or where it is another user's (whose servers they are
-    is told by the service manager)."""
+    """{ENV: value} of the server's file; {} where there is none, None where it is another user's (whose servers they
+    are is told by the service manager)."""
     try:
         secrets = read_json(paths.secret(name))
     except PermissionError:
-        return {}
+        return None
     return secrets if isinstance(secrets, dict) else {}
 
 
@@ -413,13 +452,26 @@ def _decide_one(want, seen, state, purge):
         return Action(seen.name, "restart", changed_weights_words(changed), [("weights", before, after)])
     if want.user is not None and seen.fresh and seen.state.get("user") != want.user:
         return Action(seen.name, "restart", "it runs as %s instead of %s" % (seen.state.get("user"), want.user))
+    found = drift.differences(want, seen)
+    restarts = [one.text for one in found if one.heals == "restart"]
     if seen.bound is not None:
-        return Action(seen.name, "restart", seen.bound)
+        restarts.insert(0, seen.bound)
+    if seen.ailment is not None and not seen.ailment.record:
+        restarts.insert(0, seen.ailment.reason)
+    if restarts:
+        lines = [one.text for one in found]
+        changes = [("found", seen.ailment.reason, None)] if seen.ailment is not None else []
+        changes += [("differs", lines, None)] if lines else []
+        # what all start with, and a drop-in of several units, changes for all of them at once
+        together = restarts == [seen.bound] or (seen.unit is not None and seen.unit.shares_drop_ins())
+        return Action(seen.name, "restart", "; ".join(restarts), changes, repairs=not together)
     if seen.ailment is not None:
-        kind = "record" if seen.ailment.record else "restart"
-        return Action(seen.name, kind, seen.ailment.reason, [("found", seen.ailment.reason, None)], repairs=True)
+        return Action(seen.name, "record", seen.ailment.reason, [("found", seen.ailment.reason, None)], repairs=True)
     if seen.definition != want.definition:
         return Action(seen.name, "redefine", "its service definition differs")
+    rewrites = [one.text for one in found if one.heals]
+    if rewrites:
+        return Action(seen.name, "redefine", "; ".join(rewrites), [("differs", rewrites, None)])
     if not seen.service.enabled:
         return Action(seen.name, "enable", NOT_ENABLED)
     return None
@@ -478,7 +530,7 @@ def describe(actions, seen):
         if action.kind in STARTS and now in ("running", "waiting"):
             becomes += " (restarted)"
         old, new = ["%s:" % action.name, "  state: %s" % now], ["%s:" % action.name, "  state: %s" % becomes]
-        if action.kind == "redefine":
+        if action.kind == "redefine" and not action.changes:
             old.append("  service: another definition")
             new.append("  service: as planned, from its next start on")
         elif action.kind == "enable":
@@ -525,7 +577,7 @@ def utc(epoch):
 def log_tail(paths, manager, name, lines):
     """The last lines of the server's log without the values of its secrets, [str]."""
     tail = manager.log_tail(name, lines)
-    for value in sorted(filter(None, _read_secrets(paths, name).values()), key=len, reverse=True):
+    for value in sorted(filter(None, (_read_secrets(paths, name) or {}).values()), key=len, reverse=True):
         tail = [line.replace(value, MASK) for line in tail]
     return tail
 
@@ -560,10 +612,8 @@ def reconcile(node, entries, state="started", only=None, secrets=None, purge=Fal
         with _locked(node.paths, bool(entries) and state in ("started", "restarted")):
             return _reconcile(node, wanted_entries, state, only, secrets or {}, purge, purge_artifacts, False)
     except OSError as error:
-        raise FleetError(
-            "The servers cannot be brought to the plan: %s. Mend that and run again; what is done already is not done "
-            "again." % error
-        ) from error
+        raise os_error("The servers cannot be brought to the plan", error,
+                       "Run again then; what is done already is not done again.") from error  # fmt: skip
 
 
 def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, check):
@@ -590,11 +640,8 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
         wanted.update((name, want(node, entries[name], secrets)) for name in followers)
         actions = decide(wanted, seen, state, only, purge, check)
     acted = {action.name for action in actions}
-    pending = {
-        name: seen[name].ailment.reason
-        for name in (wanted if state == "started" else ())
-        if (only is None or name in only) and name in seen and seen[name].ailment is not None and name not in acted
-    }
+    due = decide(wanted, seen, state, only, purge, True) if state == "started" else []
+    pending = {action.name: action.reason for action in due if action.repairs and action.name not in acted}
     kept = sorted({path for name in seen if only is None or name in only for path in seen[name].kept})
     diff = describe(actions, seen)
     shared = shared_changes(node) if deploys and wanted else {}
@@ -698,7 +745,32 @@ def want(node, entry, secrets):
         raise FleetError("Server '%s' runs as %s, but this runs as %s, who cannot change users. Use become."
                          % (name, user, own))  # fmt: skip
     _check_cpus(entry)
-    return Wanted(entry, values, user, node.manager.definition(entry, user), config_text(entry["config"]))
+    return _wanted(node, entry, values, user, node.manager.definition(entry, user))
+
+
+def _wanted(node, entry, secrets, user, definition):
+    path, name = config_path(entry), entry["name"]
+    # what everybody may read belongs to whoever deploys; root's files are root's
+    uid = 0 if os.geteuid() == 0 else None
+    files = [(one, 0o644, uid) for one in (node.paths.entry(name), node.manager.definition_path(name), path) if one]
+    if entry["secrets"]:
+        with contextlib.suppress(FleetError):
+            owner = _owner(name, user)
+            files.append((node.paths.secret(name), 0o600, owner[0] if owner else os.geteuid()))
+    return Wanted(entry, secrets, user, definition, config_text(entry["config"]), files,
+                  node.paths.secret(name) if entry["secrets"] else None, node.paths.root)  # fmt: skip
+
+
+def compared(node, entry, secrets):
+    """The Wanted of an entry for a comparison alone, and why it could not be deployed now, None where it could.
+
+    secrets: {variable: value}, as far as they are known."""
+    user = entry["user"] or node.user
+    known = {key: str(secrets[name]) for key, name in entry["secrets"].items() if secrets.get(name) is not None}
+    try:
+        return _wanted(node, entry, known, user, node.manager.definition(entry, user)), None
+    except FleetError as error:
+        return _wanted(node, entry, known, user, None), error.message
 
 
 def _check_cpus(entry):
@@ -765,20 +837,10 @@ def _check_ports(node, actions, wanted, seen):
                 continue
             raise FleetError(
                 "Server '%s': its %s %d on %s is held by %s. Nothing was changed; end that process or plan another "
-                "port." % (action.name, what, port, entry["bind"], _holder_words(holder, root)),
+                "port." % (action.name, what, port, entry["bind"], drift.holder_words(holder, root)),
                 port=port,
                 holder=holder,
             )
-
-
-def _holder_words(holder, root):
-    if holder["pid"] is None:
-        return "a process of %s that this user cannot see" % holder["user"]
-    words = "process %d of %s (%s)" % (holder["pid"], holder["user"], (holder["command"] or "gone")[:200])
-    if holder["server"] is None:
-        return words
-    whose = "our server '%s'" % holder["server"]
-    return "%s%s, %s" % (whose, "" if holder["root"] == root else " of the root %s" % holder["root"], words)
 
 
 # ---- apply
@@ -824,8 +886,17 @@ def apply(node, actions, wanted, seen, shared, purge=False):
             staging.add(path, text)
         for action in writes:
             _stage(node, staging, action, wanted[action.name], owners[action.name])
+        _probe_folders(node, starts)
+        for action in actions:
+            if seen.get(action.name) and seen[action.name].unit and action.kind in WRITES:
+                node.manager.remove_drop_ins(seen[action.name].unit)
         stop(node, [*stop_first, *ends], seen)
-        staging.commit()
+        try:
+            staging.commit()
+        except OSError:
+            # as it was: the old files are back
+            node.manager.start(start_order({name: seen[name].entry for name in stop_first if seen[name].entry}))
+            raise
         if _repoints(node):
             _make_folder(os.path.dirname(node_python.link(node.paths)))
             node_python.put(node.paths, node.manager.interpreter)
@@ -882,7 +953,7 @@ def stop(node, names, seen):
                     break
                 if time.monotonic() > end:
                     raise FleetError("Server '%s' was stopped, but its %s %d is still held by %s."
-                                     % (name, what, port, _holder_words(holder, root or "/")))  # fmt: skip
+                                     % (name, what, port, drift.holder_words(holder, root)))  # fmt: skip
                 time.sleep(0.1)
 
 
@@ -908,14 +979,17 @@ class _Staging:
 
     def __exit__(self, *unused):
         for temporary, _place in self.files:
-            os.unlink(temporary)
+            for path in (temporary, temporary + ".old"):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
     def add(self, path, text, mode=0o644, owner=None):
         folder = os.path.dirname(path)
         _make_folder(folder)
-        handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=folder)
+        with about(path):
+            handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=folder)
         self.files.append((temporary, path))
-        with os.fdopen(handle, "wb") as stream:
+        with about(path), os.fdopen(handle, "wb") as stream:
             stream.write(text.encode("utf-8", "surrogateescape"))
             os.fchmod(stream.fileno(), mode)
             if owner is not None:
@@ -924,9 +998,26 @@ class _Staging:
             os.fsync(stream.fileno())
 
     def commit(self):
-        while self.files:
-            os.rename(*self.files[0])
-            self.files.pop(0)
+        """Put all files in their places; where one fails, those before it are as they were. Raises OSError."""
+        kept = []
+        try:
+            for temporary, place in self.files:
+                old = None
+                with about(place):
+                    if os.path.lexists(place):
+                        old = temporary + ".old"
+                        os.link(place, old, follow_symlinks=False)
+                    kept.append((place, old))
+                    os.rename(temporary, place)
+        except OSError:
+            for place, old in reversed(kept):
+                with contextlib.suppress(OSError):
+                    os.rename(old, place) if old else os.unlink(place)
+            raise
+        for _place, old in kept:
+            if old:
+                os.unlink(old)
+        self.files = []
 
 
 def _stage(node, staging, action, one, owner):
@@ -936,6 +1027,12 @@ def _stage(node, staging, action, one, owner):
     if read_text(path) != one.definition:  # a new file of the same text would make systemd read all units again
         staging.add(path, one.definition)
     if action.kind in STAY:
+        for path, mode, uid in one.files:
+            if os.path.exists(path):
+                with about(path):
+                    os.chmod(path, mode)
+                    if uid is not None and os.stat(path).st_uid != uid:
+                        os.chown(path, uid, owner[1] if owner and mode == 0o600 else 0)
         return
     staging.add(node.paths.entry(name), json.dumps(entry, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     if one.secrets:
@@ -944,6 +1041,16 @@ def _stage(node, staging, action, one, owner):
         staging.add(config_path(entry), one.config)
     for path in entry["directories"].values():
         _make_folder(path, _container_owner(entry) or owner)
+
+
+def _probe_folders(node, starts):
+    """OSError where one of the folders that a start changes without staged files cannot be written to."""
+    folders = {node.paths.state, *(os.path.dirname(node.manager.definition_path(name)) for name in starts)}
+    for folder in sorted(folders) if starts else ():
+        with about(folder):
+            handle, path = tempfile.mkstemp(prefix=".probe.", dir=folder)
+            os.close(handle)
+            os.unlink(path)
 
 
 def _forget_old(node, seen, one):
@@ -962,6 +1069,8 @@ def _forget_old(node, seen, one):
 
 def _remove(node, seen, wanted, all_seen, purge):
     node.manager.drop([seen.name])
+    if seen.unit is not None:
+        node.manager.remove_drop_ins(seen.unit, seen.unit.own_drop_ins())
     _forget_state(node, seen.name)
     # a config of the plan's that is there though the entry is not may be another server's
     kept = {config_path(one.entry) for name, one in all_seen.items() if name != seen.name and one.entry}
@@ -1046,8 +1155,7 @@ def _make_folder(path, owner=None):
         if owner is not None and (os.stat(path).st_uid, os.stat(path).st_gid) != owner:
             os.chown(path, owner[0], owner[1])
     except OSError as error:
-        raise FleetError("The directory %s cannot be made: %s. Choose another root, or use become."
-                         % (path, error.strerror)) from error  # fmt: skip
+        raise os_error("The directory %s cannot be made" % path, error) from error
 
 
 def _make_folders(node, wanted, seen):

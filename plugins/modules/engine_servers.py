@@ -24,6 +24,12 @@ description:
     its start.
   - A server whose unit of systemd was disabled, or has another text, is enabled again without a restart. A masked unit
     is an error.
+  - A server whose process is another one than the plan's, though its entry is the same, is restarted. That is one with
+    another command, environment, user, CPUs or limits (NOFILE, MEMLOCK, those of its cgroup), one that runs outside of
+    its unit, and one under a drop-in that systemd has read. The reasons are in the diff.
+  - Files with another mode or owner, drop-ins that are not yet in effect, and units that systemd holds in an older
+    version are corrected without a restart. The units are read again only where no container runs on the node, whose
+    devices that might take away; elsewhere systemd does so before the next start.
   - A server restarts by itself when it ends, up to five times within ten start budgets; then it is C(failed), and the
     next run with O(state=started) starts it again.
 options:
@@ -45,6 +51,17 @@ options:
     description:
       - The user that servers run as whose entry names none. Whoever runs the module by default.
     type: str
+  drop_ins:
+    description:
+      - What becomes of files that somebody added to change the definitions of these servers. With systemd those are
+        drop-ins and units in folders of their name, or of its beginning C(inference-fleet-), as C(systemctl edit) and
+        C(systemctl set-property) make them; with supervisord other files of C(supervisor.d).
+      - V(remove) deletes them, and restarts a server whose process was started, or may have been, under one.
+      - V(keep) leaves them; M(inference.fleet.engine_servers_info) goes on showing them as notes.
+      - Drop-ins for other services as well, such as those in C(service.d), are the node's own and always stay.
+    type: str
+    default: remove
+    choices: [remove, keep]
   purge:
     description:
       - With O(state=absent), also delete the directories of the servers (work, compile, artifact, cache) that no other
@@ -250,7 +267,7 @@ removed:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import boot, device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import NODE_ARGUMENTS, node_of
+from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import DROP_INS, NODE_ARGUMENTS, node_of
 from ansible_collections.inference.fleet.plugins.module_utils.node_watchdog import Settings, ensure
 from ansible_collections.inference.fleet.plugins.module_utils.readiness import all_answer
 from ansible_collections.inference.fleet.plugins.module_utils.servers import reconcile
@@ -264,6 +281,7 @@ def main():
         "state": {"type": "str", "default": "started", "choices": ["started", "stopped", "restarted", "absent"]},
         "secrets": {"type": "dict", "no_log": True},
         "user": {"type": "str"},
+        "drop_ins": DROP_INS,
         "purge": {"type": "bool", "default": False},
         "purge_artifacts": {"type": "bool", "default": False},
         "logs": {

@@ -11,7 +11,10 @@ version_added: 0.1.0
 description:
   - Returns every server of the plan and every other one that is deployed or runs on the node, what it does, how it
     differs from the plan, its memory, and the end of its log. It changes nothing.
-  - An action plugin of the same name shows them as a table where the task registers nothing.
+  - What is compared with the plan is the deployed entry, the unit or program section byte for byte, drop-ins, the
+    configuration file, the file of secrets with its mode and owner, and the process that runs with its command,
+    environment, user, CPUs, limits and unit. Of variables only the names are returned.
+  - An action plugin of the same name shows them as a table. A host that cannot be reached has a line there too.
 options:
   log_lines:
     description: How many of the last lines of each log are returned. The values of its secrets are masked.
@@ -26,6 +29,21 @@ options:
     description: Seconds for each request of O(probe).
     type: int
     default: 10
+  secrets:
+    description:
+      - The values of the secrets, by the name of the variable that an entry's C(secrets) names, so that they can be
+        compared with those on the node. They are never returned.
+      - By default the action plugin gives those that the controller can read. The others are compared by name only, so
+        that no vault password is needed.
+    type: dict
+  drop_ins:
+    description: As M(inference.fleet.engine_servers) is told; with V(keep) they are notes instead of differences.
+    type: str
+    default: remove
+    choices: [remove, keep]
+  report:
+    description: Whether the action plugin shows a table. By default it does where the task registers nothing.
+    type: bool
 extends_documentation_fragment:
   - inference.fleet.node
 attributes:
@@ -63,6 +81,11 @@ fleet_report:
   returned: success, where the task has no C(register)
   type: dict
   sample: {"title": "Status", "columns": ["host", "server"], "rows": [["node1", "server-0"]]}
+differs:
+  description: Whether one of the servers differs from the plan.
+  returned: success
+  type: bool
+  sample: false
 servers:
   description: One element for each server, the plan's first.
   returned: success
@@ -107,11 +130,33 @@ servers:
       sample: 6f1c5bd1f1cd5b8b7e3f35a6b18de5c6b2c0a7e7c0e6d37a1fe1bde6bc7b1c37
     drift:
       description:
-        - How it differs from the plan, C(changed) with the fields, C(not deployed), C(not in the plan), that a reboot
-          would not start it since its unit is not enabled, or null.
-          Without O(servers) nothing is known of a plan, and it is null.
+        - RV(servers[].differences) as one string, null where there is none. Without O(servers) nothing is known of a
+          plan, and it is null.
       type: str
       sample: "changed: command, environment"
+    differences:
+      description: How it differs from the plan, one element for each difference, the weightiest first.
+      type: list
+      elements: dict
+      contains:
+        kind:
+          description:
+            - V(not planned), V(not deployed), V(failed), V(stopped), V(unmanaged), V(not ready), V(port) (somebody else
+              holds it), V(changed) (the entry), V(ailing), V(weights), V(config), V(secrets), V(program),
+              V(definition),
+              V(drop-in), V(reload), V(interpreter), V(not enabled), V(file mode), V(file owner), V(shared file);
+            - and of the process that runs V(process), V(command), V(environment), V(user), V(cpus), V(limits), V(unit).
+          type: str
+          sample: limits
+        text:
+          description: The difference, for a person.
+          type: str
+          sample: its limit NOFILE is 1024 instead of 1048576
+    notes:
+      description: What is no difference and yet worth knowing, such as drop-ins that stay.
+      type: list
+      elements: str
+      sample: []
     reason:
       description: Why it waits, has failed, or is not ready.
       type: str
@@ -125,7 +170,8 @@ servers:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import NODE_ARGUMENTS, node_of
+from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import DROP_INS, NODE_ARGUMENTS, node_of
+from ansible_collections.inference.fleet.plugins.module_utils.os_errors import os_error
 from ansible_collections.inference.fleet.plugins.module_utils.readiness import status
 
 
@@ -134,17 +180,24 @@ def main():
         "log_lines": {"type": "int", "default": 0},
         "probe": {"type": "bool", "default": False},
         "timeout": {"type": "int", "default": 10},
+        "secrets": {"type": "dict", "no_log": True},
+        "drop_ins": DROP_INS,
+        "report": {"type": "bool"},
     }
     arguments.update(NODE_ARGUMENTS)
     module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
     params = module.params
     try:
         servers = status(
-            node_of(params), params["servers"], params["only"], params["log_lines"], params["probe"], params["timeout"]
-        )
+            node_of(params), params["servers"], params["only"], params["log_lines"], params["probe"], params["timeout"],
+            params["secrets"],
+        )  # fmt: skip
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
-    module.exit_json(changed=False, servers=servers)
+    except OSError as error:
+        failure = os_error("What runs here cannot be read", error)
+        module.fail_json(msg=failure.message, **failure.details)
+    module.exit_json(changed=False, servers=servers, differs=any(row["drift"] for row in servers))
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ KNOWN = (
     "fleet_root",
     "fleet_serial",
     "fleet_servers",
+    "fleet_status_file",
+    "fleet_status_strict",
     "fleet_verify",
 )
 

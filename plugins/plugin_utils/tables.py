@@ -107,11 +107,17 @@ def _scaled(size, unit):
     return "%d" % size if unit == 0 else "%.1f" % (size / (1 << 10 * unit))
 
 
+STATUS_COLUMNS = ["host", "server", "port", "state", "ready", "since", "restarts", "memory", "drift"]
+
+
 def status_report(host, servers):
-    """The servers of one host, as engine_servers_info returns them, as a report for people."""
+    """The servers of one host, as engine_servers_info returns them, as a report: a line for each difference."""
     rows = []
     for server in servers:
         memory = server.get("memory_mib")
+        found = server.get("differences")
+        lines = [one["text"] for one in found or ()] or ["no plan" if found is None else "as planned"]
+        lines += ["note: " + note for note in server.get("notes") or ()]
         rows.append(
             [
                 host,
@@ -122,9 +128,14 @@ def status_report(host, servers):
                 server.get("since"),
                 server.get("restarts"),
                 None if memory is None else "%.1f GiB" % (memory / 1024.0),
-                server.get("drift") or "as planned",
-                server.get("reason"),
+                lines[0],
             ]
         )
-    columns = ["host", "server", "port", "state", "ready", "since", "restarts", "memory", "plan", "reason"]
-    return {"title": "Status", "columns": columns, "rows": rows}
+        rows += [[""] * (len(STATUS_COLUMNS) - 1) + [line] for line in lines[1:]]
+    return {"title": "Status", "columns": STATUS_COLUMNS, "rows": rows}
+
+
+def unreachable_report(host):
+    """A host of which nothing is known, as a row of status_report()."""
+    row = [host, *[None] * (len(STATUS_COLUMNS) - 2), "unreachable"]
+    return {"title": "Status", "columns": STATUS_COLUMNS, "rows": [row]}

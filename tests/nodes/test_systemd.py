@@ -184,7 +184,8 @@ def test_a_disabled_unit_is_enabled_again_without_a_restart(site):
     before = site.pids()
     for name in ("server-0", "server-1"):
         site.node.ssh("systemctl disable --quiet " + unit(name))
-    status = site_run(site, playbook="playbooks/status.yml").ok()
+    status = site_run(site, playbook="playbooks/status.yml")
+    assert status.status == 2
     assert "its unit is not enabled, so a reboot would not start it" in " ".join(status.output.split())
     for arguments in (["--check"], []):
         assert site_run(site, *arguments).ok().count("changed") == 1

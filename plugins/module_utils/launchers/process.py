@@ -15,6 +15,18 @@ TERM_S = 15  # as long as a service manager gives it
 KILL_S = 5
 
 
+def program_problem(entry):
+    """None, or that the program of an entry's process is not there or not executable. Another launcher has others."""
+    if entry["launcher"] != "process":
+        return None
+    program = entry["launch"][0] if entry["launch"] else ""
+    path = entry["environment"].get("PATH", guard.PATH)
+    found = program if "/" in program else shutil.which(program, path=path)
+    if found and os.path.isabs(found) and os.access(found, os.X_OK) and not os.path.isdir(found):
+        return None
+    return "its program %s is not there, or cannot be executed; it would not start again" % program
+
+
 class ProcessLauncher:
     """See the package's docstring for the three methods."""
 
@@ -24,9 +36,7 @@ class ProcessLauncher:
     def prepare(self, entry):
         """FleetError unless the entry's program is there and executable."""
         program = entry["launch"][0] if entry["launch"] else ""
-        path = entry["environment"].get("PATH", guard.PATH)
-        found = program if "/" in program else shutil.which(program, path=path)
-        if not found or not os.path.isabs(found) or not os.access(found, os.X_OK) or os.path.isdir(found):
+        if program_problem(entry):
             raise FleetError(
                 "Server '%s': its program '%s' is not on this node, or cannot be executed. The engine's role installs "
                 "it; run it before the servers are started. Nothing was changed." % (entry["name"], program)

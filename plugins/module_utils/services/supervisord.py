@@ -27,7 +27,12 @@ import xmlrpc.client
 
 from ansible_collections.inference.fleet.plugins.module_utils import guard, node_python, processes
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.services import ServiceManager, Status
+from ansible_collections.inference.fleet.plugins.module_utils.files import read_text
+from ansible_collections.inference.fleet.plugins.module_utils.services import (
+    ServiceManager,
+    Status,
+    Unit,
+)
 
 REAPER = guard.PREFIX + "reaper"
 OTHERS = ("reaper", "watchdog")  # programs of ours that are no servers
@@ -220,6 +225,27 @@ class Supervisord(ServiceManager):
         names = {file[len(guard.PREFIX) : -5] for file in files
                  if file.startswith(guard.PREFIX) and file.endswith(".conf")}  # fmt: skip
         return sorted(names - set(OTHERS))
+
+    def unit(self, name, status):
+        """A file that the include of supervisord.conf reads and that is no server's counts as each server's drop-in."""
+        path = self.definition_path(name)
+        try:
+            files = sorted(os.listdir(self.programs))
+        except FileNotFoundError:
+            files = []
+        others = [self.programs + "/" + file for file in files if file.endswith(".conf")
+                  and not file.startswith((".", guard.PREFIX))]  # fmt: skip
+        command = re.search(r"(?m)^command=(.*)$", read_text(path) or "")
+        try:
+            words = shlex.split(command.group(1).replace("%%", "%")) if command else []
+        except ValueError:
+            words = []
+        return Unit(
+            path=path,
+            drop_ins=[] if self.keep_drop_ins else others,
+            kept=others if self.keep_drop_ins else [],
+            programs=[(words[0], False)] if words else [],
+        )
 
     def log_tail(self, name, lines):
         path = self.paths.log_file(name)

@@ -29,6 +29,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.services import (
     SYSTEMD_RUNS,
     ServiceManager,
     Status,
+    Unit,
+    unit_files,
 )
 
 UNITS = "/etc/systemd/system"
@@ -45,7 +47,9 @@ RESTART_S = 1  # the guard counts starts and delays them; this holds where not e
 # them over hours.
 LIMIT_INTERVAL_S, LIMIT_BURST = 60, 30
 SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
-         "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job")  # fmt: skip
+         "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job", "FragmentPath", "DropInPaths", "ExecStart",
+         "LimitNOFILE", "LimitMEMLOCK")  # fmt: skip
+LIMITS = {"NOFILE": 1048576, "MEMLOCK": -1}  # -1: infinity
 OTHER_SHOWN = ("ActiveState", "UnitFileState", "NeedDaemonReload")
 # systemd.exec(5), process exit codes: what ended before the guard could say why
 EXEC_FAILURES = {"203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
@@ -156,8 +160,7 @@ class Systemd(ServiceManager):
         if user is not None:
             lines.append("User=" + user.replace("%", "%%"))
         lines += [
-            "LimitNOFILE=1048576",
-            "LimitMEMLOCK=infinity",
+            *("Limit%s=%s" % (name, "infinity" if most < 0 else most) for name, most in LIMITS.items()),
             "TasksMax=infinity",
             "# where guards leave their records; it is made anew after a reboot and stays when a server stops",
             "RuntimeDirectory=inference-fleet/servers",
@@ -295,6 +298,7 @@ class Systemd(ServiceManager):
             if name in defined or block["Description"] == DESCRIPTION + name:
                 status = unit_status(block)
                 status.enabled = name not in defined or self._is_enabled(name)
+                status.properties = block
                 if name in defined or status.state != "down":
                     found[name] = status
         return found
@@ -306,11 +310,44 @@ class Systemd(ServiceManager):
         wanting = wanted_by.group(1).split() if wanted_by else []
         return all(os.path.islink("%s/%s.wants/%s" % (self.units, one, unit_of(name))) for one in wanting)
 
+    def unit(self, name, status):
+        block = status.properties if status else {}
+        unit, path = unit_of(name), self.definition_path(name)
+        folders = [self.units if folder == UNITS else folder for folder in unit_files.FOLDERS]
+        loaded = unit_files.loaded_paths(block.get("DropInPaths"))
+        found = unit_files.drop_ins_on_disk(unit, folders)
+        known = {os.path.realpath(one) for one in found}
+        found += [one for one in loaded if os.path.realpath(one) not in known and os.path.lexists(one)]
+        ours = [one for one in found if unit_files.is_ours(one) and not self.keep_drop_ins]
+        stale = block.get("NeedDaemonReload") == "yes" and status.pid is not None
+        programs = [(unit_files.executed_in(read_text(path)), False)]
+        programs += [(unit_files.executed(block.get("ExecStart")), True)] if stale else []
+        shown = {name: unit_files.limit(block.get("Limit" + name)) for name in LIMITS}
+        reals = {os.path.realpath(one) for one in loaded}
+        return Unit(
+            name=unit,
+            path=path,
+            drop_ins=ours,
+            kept=[one for one in found if one not in ours],
+            loaded=[one for one in found if os.path.realpath(one) in reals],
+            overrides=unit_files.overrides(unit) if os.path.lexists(path) else [],
+            stale=stale,
+            may_reload=not stale or self._may_reload(programs),
+            programs=[one for one in programs if one[0]],
+            limits=LIMITS,
+            loaded_limits={name: value for name, value in shown.items() if value is not None},
+        )
+
+    def _may_reload(self, programs=()):
+        """Whether no container can lose its devices by a reload; a unit that could not start again needs it anyway."""
+        needed = any(held and not os.path.exists(one) for one, held in programs if one)
+        return needed or not os.path.exists(NVIDIA) or not unit_files.containers_run()
+
     def enable(self, names):
         self._enable(names)
         shown = self._show([unit_of(name) for name in names])
-        # what systemd holds may start an interpreter that is gone
-        if any(block["NeedDaemonReload"] == "yes" for block in shown.values()) and not os.path.exists(NVIDIA):
+        stale = [block for block in shown.values() if block.get("NeedDaemonReload") == "yes"]
+        if stale and self._may_reload([(unit_files.executed(block.get("ExecStart")), True) for block in stale]):
             self._call("systemctl", "daemon-reload")
 
     def _enable(self, names):

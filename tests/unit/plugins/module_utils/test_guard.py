@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import importlib.util
 import io
 import json
@@ -497,3 +498,35 @@ def test_the_copy_runs_with_another_copy_of_the_same_root(place):
     assert processes.processes_with_marker(place.node.root, "server-0") == [second.pid]
     second.kill()
     second.wait()
+
+
+def test_a_record_that_cannot_be_written_keeps_no_server_from_starting(place):
+    """A full /run, or one that is read-only: the log says why neither status nor the start limit know."""
+    (place.folder / "file").write_text("")
+    entry = small_node.rehash(place.node.entry("server-0"), command=small_node.python_command("-c", "print('engine')"))
+    place.write(entry)
+    command = place.command(entry)
+    record = str(place.folder / "file" / "servers" / "server-0.json")
+    command[command.index("--state") + 1] = record
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    lines = [line.partition(" guard: ")[2] or line for line in done.stdout.splitlines()]
+    assert (done.returncode, lines[-1]) == (0, "engine")
+    assert (
+        "its record %s cannot be written (Not a directory), so neither status nor the start limit know of this: running"
+        % record
+    ) in lines
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EROFS", "EDQUOT", "EIO"])
+def test_a_record_that_fails_half_way_leaves_no_file_behind(tmp_path, monkeypatch, name):
+    path = tmp_path / "state.json"
+    guard.write_json(str(path), {"old": 1})
+
+    def fail(*unused):
+        raise OSError(getattr(errno, name), "no")
+
+    monkeypatch.setattr(guard.os, "rename", fail)
+    with pytest.raises(OSError, match="no"):
+        guard.write_json(str(path), {"new": 1})
+    assert os.listdir(tmp_path) == ["state.json"]
+    assert guard.read_json(str(path)) == {"old": 1}

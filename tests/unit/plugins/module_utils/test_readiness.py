@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import readiness
-from ansible_collections.inference.fleet.plugins.module_utils.servers import Seen
+from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.servers import Node, Seen
 from ansible_collections.inference.fleet.plugins.module_utils.services import Status
 
 _spec = importlib.util.spec_from_file_location(
@@ -30,7 +31,7 @@ def test_a_server_that_compiles_is_told_apart(monkeypatch, artifact, doing):
     record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7,
               "artifact": artifact}  # fmt: skip
     seen = Seen("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
-    words, final = readiness._problem(entry, seen, "health: no answer")
+    words, final = readiness._problem(NodePaths("/nowhere"), entry, seen, "health: no answer")
     assert (words, final) == ("%s since 00:16:40Z (180 s), health: no answer" % doing, False)
 
 
@@ -41,15 +42,10 @@ def test_status_tells_it_too(monkeypatch):
     monkeypatch.setattr(readiness, "observe", lambda *unused: {"server-0": seen})
     monkeypatch.setattr(readiness, "log_tail", lambda *unused: [])
     monkeypatch.setattr(readiness, "_probe_all", lambda *unused: {"server-0": "health: no answer"})
-    (row,) = readiness.status(SimpleNamespace(paths=None, manager=None), [entry], probes=True)
+    monkeypatch.setattr(readiness, "shared_changes", lambda *unused: {})
+    monkeypatch.setattr(readiness.node_python, "choose", lambda *unused: None)
+    monkeypatch.setattr(readiness, "differences", lambda *unused: [])
+    monkeypatch.setattr(readiness, "port_holders", lambda *unused: {})
+    (row,) = readiness.status(Node(NodePaths("/nowhere"), SimpleNamespace()), [entry], probes=True)
     assert (row["ready"], row["reason"]) == (False, "compiling, health: no answer")
-
-
-def test_status_tells_that_no_reboot_would_start_it(monkeypatch):
-    entry = plan_entries.plan_entry(8000)
-    record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "pid": 7}
-    seen = Seen("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7, enabled=False))
-    monkeypatch.setattr(readiness, "observe", lambda *unused: {"server-0": seen})
-    monkeypatch.setattr(readiness, "log_tail", lambda *unused: [])
-    (row,) = readiness.status(SimpleNamespace(paths=None, manager=None), [entry])
-    assert row["drift"] == "its unit is not enabled, so a reboot would not start it"
+    assert row["differences"] == [{"kind": "not ready", "text": "it is not ready: compiling, health: no answer"}]

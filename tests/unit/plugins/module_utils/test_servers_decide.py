@@ -185,7 +185,7 @@ def test_another_name_of_the_host_or_formula_of_the_hash_is_no_difference(tmp_pa
     containers = [Container("c" * 64, "n", True, "server-0", str(tmp_path), deployed["hash"])] if contained else []
     monkeypatch.setattr(servers, "our_containers", lambda root, entries: {"server-0": containers})
     found = servers.observe(paths, Manager(paths), {"server-0": entry()})["server-0"]
-    found.fresh, found.pids = True, [7]
+    found.fresh, found.pids, found.running = True, [7], None
     assert condition(found).hash == entry()["hash"]
     assert decide(wanted(entry()), {"server-0": found}, "started") == []
     other = entry(port=1)

@@ -410,6 +410,7 @@ def test_an_enabled_server_is_not_restarted(manager, tmp_path, kind):
 def test_what_systemd_holds_of_a_changed_unit_is_read_anew(manager, tmp_path, monkeypatch, nvidia):
     """Else a kill would have it start an interpreter that is gone. It may cost an NVIDIA container its devices."""
     monkeypatch.setattr(systemd, "NVIDIA", str(tmp_path) if nvidia else "/no/such/device")
+    monkeypatch.setattr(systemd.unit_files, "containers_run", lambda: True)
     manager.answers["show"] = shown(NeedDaemonReload="yes")
     manager.enable(["server-0"])
     assert [call for call in manager.calls if " show " not in call] == [

@@ -210,6 +210,8 @@ def test_info(node):
             "port",
             "hash",
             "drift",
+            "differences",
+            "notes",
             "reason",
             "log_tail",
         ]

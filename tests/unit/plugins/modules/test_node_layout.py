@@ -160,8 +160,11 @@ def test_what_cannot_be_removed_is_told_as_it_is(tmp_path, capsys, monkeypatch):
     run_module(capsys, node_layout, root=root)
     path = root + "/etc/inference-fleet"
     for error, advice in (
-        (OSError(16, "Device or resource busy"), "Mend that and run again."),
-        (PermissionError(13, "Permission denied"), "Run with the rights to do so (become)."),
+        (OSError(16, "Device or resource busy"), "Something uses it, a mount for example: see findmnt and lsof."),
+        (
+            PermissionError(13, "Permission denied"),
+            "Run with the rights to do so (become), or set fleet_root to a directory that this user may write to.",
+        ),
     ):
 
         def refuse(folder, error=error):
@@ -169,7 +172,7 @@ def test_what_cannot_be_removed_is_told_as_it_is(tmp_path, capsys, monkeypatch):
 
         monkeypatch.setattr(layout.shutil, "rmtree", refuse)
         result = run_module(capsys, node_layout, root=root, state="absent")
-        assert result["msg"] == "Cannot remove %s: %s. %s" % (path, error, advice)
+        assert result["msg"] == "Cannot remove %s: %s. %s" % (path, error.strerror, advice)
 
 
 def test_an_account_that_could_not_be_made_is_not_ours(tmp_path, capsys, accounts):
@@ -229,8 +232,8 @@ def test_without_the_rights(tmp_path, capsys, accounts):
     (tmp_path / "file").write_text("")
     failed = run_module(capsys, node_layout, root=str(tmp_path / "file"))
     assert failed["msg"] == (
-        "Cannot create the directory %s/file/etc/inference-fleet: File exists. Run with the rights to do so (become), "
-        "or set fleet_root to a directory that this user may write to." % tmp_path
+        "Cannot create the directory %s/file/etc/inference-fleet: %s/file/etc: Not a directory. Part of the path is a "
+        "file: remove it, or set another fleet_root." % (tmp_path, tmp_path)
     )
 
 

@@ -46,18 +46,25 @@ def test_progress_names_who_is_waited_for_and_why():
 
 
 def test_status_is_readable():
+    differences = [{"kind": "stopped", "text": "it is stopped"}, {"kind": "config", "text": "changed: port"}]
     report = tables.status_report(
         "node1",
         [
             {"name": "server-0", "port": 8000, "state": "running", "ready": True, "since": "2026-01-01T00:00:00Z",
-             "restarts": 1, "memory_mib": 2048, "drift": None, "reason": None},
-            {"name": "server-1", "port": 8001, "state": "missing", "drift": "not deployed"},
+             "restarts": 1, "memory_mib": 2048, "drift": None, "differences": [], "notes": ["the drop-in /x stays"]},
+            {"name": "server-1", "port": 8001, "state": "stopped", "differences": differences},
+            {"name": "server-2", "state": "running", "differences": None},
         ],
     )  # fmt: skip
-    assert tables.render(report["columns"], report["rows"]) == [
-        "host   server    port  state    ready  since                 restarts  memory   plan          reason",
-        "node1  server-0  8000  running  yes    2026-01-01T00:00:00Z  1         2.0 GiB  as planned    -",
-        "node1  server-1  8001  missing  -      -                     -         -        not deployed  -",
+    rows = [*report["rows"], *tables.unreachable_report("node2")["rows"]]
+    assert tables.render(report["columns"], rows) == [
+        "host   server    port  state    ready  since                 restarts  memory   drift",
+        "node1  server-0  8000  running  yes    2026-01-01T00:00:00Z  1         2.0 GiB  as planned",
+        "                                                                                note: the drop-in /x stays",
+        "node1  server-1  8001  stopped  -      -                     -         -        it is stopped",
+        "                                                                                changed: port",
+        "node1  server-2  -     running  -      -                     -         -        no plan",
+        "node2  -         -     -        -      -                     -         -        unreachable",
     ]
 
 

@@ -1,0 +1,64 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Gathers the status of all hosts of the play on the controller: as a file, and as the run's statistics."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.module_utils.files import write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.os_errors import remedy
+from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plain
+
+NOT_ASKED = "not asked: the run ended before; see its output"
+
+
+class ActionModule(ActionBase):
+    """Action plugin of inference.fleet.fleet_status."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _VALID_ARGS = frozenset(("file", "registered"))
+
+    def run(self, tmp=None, task_vars=None):
+        """Returns {changed, status, ansible_stats}; see modules/fleet_status.py."""
+        result = super().run(tmp, task_vars)
+        name = self._task.args.get("registered")
+        hosts = {}
+        for host in task_vars["ansible_play_hosts_all"]:
+            found = task_vars["hostvars"][host].get(name) if name else None
+            hosts[host] = of_host(plain(found) if isinstance(found, dict) else None)
+        status = {
+            "schema": 1,
+            "at": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "differs": any(one["differs"] is not False for one in hosts.values()),
+            "hosts": hosts,
+        }
+        path = self._task.args.get("file")
+        if path:
+            path = os.path.abspath(os.path.expanduser(path))
+            try:
+                write_atomic(path, json.dumps(status, indent=2, sort_keys=True) + "\n")
+            except OSError as error:
+                raise AnsibleActionFail(
+                    "fleet_status_file %s cannot be written: %s. %s." % (path, error.strerror, remedy(error))
+                ) from error
+        result.update(changed=False, status=status)
+        result["ansible_stats"] = {"data": {"fleet_status": status}, "per_host": False, "aggregate": False}
+        return result
+
+
+def of_host(found):
+    """{reached, differs, servers, problem} of a host. found: engine_servers_info's result, None where not asked."""
+    if found is None:
+        return {"reached": None, "differs": None, "servers": [], "problem": NOT_ASKED}
+    if found.get("unreachable"):
+        return {"reached": False, "differs": None, "servers": [], "problem": found.get("msg")}
+    if "servers" not in found:
+        return {"reached": None, "differs": None, "servers": [], "problem": found.get("msg")}
+    return {"reached": True, "differs": bool(found.get("differs")), "servers": found["servers"], "problem": None}

@@ -1,0 +1,174 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What somebody did to servers under a real systemd: status.yml says it and ends with 2, site.yml repairs it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+UNIT = "inference-fleet-server-0.service"
+FILE = "/etc/systemd/system/" + UNIT
+ENTRY = "/etc/inference-fleet/servers/server-0.json"
+
+
+def words(run):
+    return " ".join(run.output.split())
+
+
+def status(site, *arguments, **variables):
+    return site.play("playbooks/status.yml", *arguments, **variables)
+
+
+@pytest.fixture(scope="module")
+def deployed(site):
+    site.site().ok()
+    status(site).ok()
+    return site
+
+
+def shell(site, text):
+    return site.node.ssh(text)
+
+
+def restarted(site, text):
+    """Run it, wait for the engine that it starts."""
+    pid = site.state("server-0")["pid"]
+    shell(site, text)
+    site.wait_for(lambda: site.state("server-0")["pid"] != pid and site.healthy("server-0"), 300, "server-0")
+
+
+def prlimit(site):
+    shell(site, "prlimit --pid %d --nofile=512:512" % site.state("server-0")["pid"])
+    return ["its limit NOFILE is 512 instead of 1048576"]
+
+
+def edited(site):
+    shell(site, "sed -i s/LimitNOFILE=.*/LimitNOFILE=2048/ " + FILE)
+    restarted(site, "systemctl daemon-reload && systemctl restart " + UNIT)
+    return ["its service definition differs (%s)" % FILE, "its limit NOFILE is 2048 instead of 1048576"]
+
+
+def edited_with_systemctl(site):
+    """As `systemctl edit` and `systemctl set-property` do."""
+    paths = [
+        "/etc/systemd/system/%s.d/override.conf" % UNIT,
+        "/etc/systemd/system.control/%s.d/50-CPUWeight.conf" % UNIT,
+    ]
+    shell(site, "mkdir -p {0} && printf '[Service]\\nNice=5\\n' > {0}/override.conf && systemctl daemon-reload && "
+                "systemctl set-property {1} CPUWeight=50".format(paths[0].rpartition("/")[0], UNIT))  # fmt: skip
+    return ["the drop-in %s changes its unit" % path for path in paths]
+
+
+def dropped_in_by_prefix(site):
+    folder = "/run/systemd/system/inference-fleet-server-.service.d"
+    shell(site, "mkdir -p {0} && printf '[Service]\\nMemoryMax=8G\\n' > {0}/a.conf && systemctl daemon-reload"
+                .format(folder))  # fmt: skip
+    return ["the drop-in %s/a.conf changes its unit" % folder, "MemoryMax of its unit's cgroup is 8589934592"]
+
+
+def without_interpreter(site):
+    shell(site, "rm /var/lib/inference-fleet/lib/python3")
+    return ["which its service definition executes, is broken: it is not there; it would not start again"]
+
+
+def by_hand(site):
+    """Stopped, and started by the guard in somebody's session."""
+    command = shell(site, "sed -n 's/^ExecStart=//p' " + FILE).strip()
+    shell(site, "systemctl stop %s; setsid runuser -u inference-fleet -- %s > /dev/null 2>&1 < /dev/null &"
+          % (UNIT, command))  # fmt: skip
+    site.wait_for(lambda: site.healthy("server-0"), 300, "the server by hand")
+    return ["it runs without its service manager (process %d)" % site.state("server-0")["pid"]]
+
+
+def stopped(site):
+    shell(site, "systemctl stop " + UNIT)
+    return ["it is stopped"]
+
+
+def open_secrets(site):
+    shell(site, "chmod 666 " + ENTRY)
+    return ["%s has mode 0666 instead of 0644" % ENTRY]
+
+
+RESTARTS = (prlimit, edited, edited_with_systemctl, dropped_in_by_prefix, by_hand, stopped)
+FAULTS = (*RESTARTS, without_interpreter, open_secrets)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_said_and_repaired(deployed, fault):
+    site = deployed
+    said = fault(site)
+    before = site.node.ssh("cat /run/inference-fleet/servers/server-1.json")
+    run = status(site)
+    assert run.status == 2
+    for one in said:
+        assert one in words(run)
+    first = site.processes()
+    check = site.site("--check", "--diff").ok()
+    assert check.count("changed") == 1
+    assert site.processes() == first
+    site.site().ok()
+    assert status(site).ok().count("changed") == 0
+    assert site.site().ok().count("changed") == 0
+    if fault is not dropped_in_by_prefix:  # which is of both servers
+        assert site.node.ssh("cat /run/inference-fleet/servers/server-1.json") == before
+    shown = site.node.ssh("systemctl show -p DropInPaths,NeedDaemonReload,MemoryMax %s; systemctl show -p Nice %s"
+                          % (UNIT, UNIT)).split()  # fmt: skip
+    assert {"DropInPaths=", "NeedDaemonReload=no", "MemoryMax=infinity", "Nice=0"} <= set(shown)
+
+
+def test_a_drop_in_for_all_services_is_a_note(deployed):
+    path = "/etc/systemd/system/service.d/site.conf"
+    shell(deployed, "mkdir -p /etc/systemd/system/service.d && printf '[Service]\\nSuccessExitStatus=7\\n' > %s "
+                    "&& systemctl daemon-reload" % path)  # fmt: skip
+    run = status(deployed).ok()
+    assert "note: the drop-in %s changes its unit" % path in words(run)
+    assert deployed.site().ok().count("changed") == 0
+    shell(deployed, "rm %s && systemctl daemon-reload" % path)
+
+
+def test_a_foreign_holder_is_named_while_the_server_restarts(deployed, tmp_path):
+    taker = (
+        "import socket,time\ns=socket.socket()\ns.setsockopt(1,2,1)\nwhile True:\n try: "
+        's.bind(("127.0.0.1",8000)); break\n'
+        " except OSError: time.sleep(.001)\ns.listen()\ntime.sleep(3600)\n"
+    )
+    pid = deployed.state("server-0")["pid"]
+    taken = "printf '%%s' '%s' > /tmp/taker.py; setsid python3 /tmp/taker.py > /dev/null 2>&1 < /dev/null & echo $!"
+    shell(deployed, taken % taker.replace("%", "%%"))
+    shell(deployed, "kill -9 %d" % pid)
+    deployed.wait_for(lambda: "python3" in shell(deployed, "ss -Hltnp 'sport = :8000'"), 120, "the holder")
+    file = tmp_path / "status.json"
+    run = status(deployed, fleet_status_file=str(file))
+    assert run.status == 2
+    assert "its port 8000 on 127.0.0.1 is held by process " in words(run)
+    assert "of root (python3 /tmp/taker.py)" in words(run)
+    (found,) = json.loads(file.read_text())["hosts"].values()
+    rows = {row["name"]: row for row in found["servers"]}
+    assert "port" in [one["kind"] for one in rows["server-0"]["differences"]]
+    assert rows["server-1"]["differences"] == []
+    shell(deployed, "pkill -f /tmp/taker.py")
+    deployed.site().ok()
+    status(deployed).ok()
+
+
+def test_a_full_and_a_read_only_file_system_leave_the_servers_as_they_were(deployed):
+    site, folder = deployed, "/etc/inference-fleet/servers"
+    before = site.pids()
+    files = site.node.ssh("cat %s/*" % folder)
+    changed = {"instances": {"server-0": {"arguments": {"other": 2}}}}
+    try:
+        fill = "(dd if=/dev/zero of={0}/.fill bs=1k 2> /dev/null; true)"
+        mount = "cp -a {0} /tmp/kept && mount -t tmpfs -o size=64k,mode=755 none {0} && cp -a /tmp/kept/. {0} && "
+        shell(site, (mount + fill).format(folder))
+        site.site(override=changed).failed(ENTRY + ": No space left on device. Free space or inodes on its file system")
+        shell(site, "rm %s/.fill && mount -o remount,ro %s" % (folder, folder))
+        site.site(override=changed).failed(ENTRY + ": Read-only file system. Its file system is mounted read-only")
+    finally:
+        shell(site, "umount %s" % folder)
+    assert site.node.ssh("cat %s/*" % folder) == files
+    assert site.pids() == before
+    assert site.site().ok().count("changed") == 0

@@ -1,0 +1,121 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""status.yml: its exit status, its table and its file, of hosts that differ, do not, and cannot be reached."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import yaml
+from ansible_collections.inference.fleet.tests.runs import CLONE, play
+
+RECIPE = CLONE / "tests" / "nodes" / "recipes" / "node-small.yml"
+PORT = 39000  # of servers that are never started
+
+
+def host(folder, name, **changes):
+    return {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "fleet_recipe": "node-small",
+        "fleet_recipe_paths": [str(RECIPE.parent)],
+        "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+        "fleet_root": str(folder / ("root-" + name)),
+        "fleet_override": {"servers": {"server": {"count": 1, "port": PORT}}},
+        **changes,
+    }
+
+
+NOWHERE = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+BROKEN = {"fleet_override": {"nothing": 1}}
+EMPTY = {"fleet_recipe": None}
+
+
+def status(folder, *arguments, playbook="playbooks/status.yml", **hosts):
+    found = {}
+    for name, changes in hosts.items():
+        one = host(folder, name, **changes)
+        found[name] = {key: value for key, value in one.items() if value is not None}
+    inventory = folder / "hosts.yml"
+    inventory.write_text(yaml.safe_dump({"cpu": {"hosts": found}, "vllm": {"children": {"cpu": {}}}}))
+    environment = {"ANSIBLE_SSH_RETRIES": "0", "ANSIBLE_CONFIG": str(CLONE / "ansible.cfg"),
+                   "ANSIBLE_COLLECTIONS_PATH": str(CLONE / ".ansible" / "collections")}  # fmt: skip
+    return play(str(CLONE / playbook), inventory, *arguments, timeout=120, folder=folder, environment=environment)
+
+
+def test_what_differs_is_exit_status_2_and_the_table_is_whole(tmp_path):
+    (tmp_path / "made").mkdir()
+    arguments = ("-e", "fleet_status_file=made/status.json")
+    run = status(tmp_path, *arguments, n1={}, n2={})
+    assert run.status == 2
+    output = " ".join(run.output.split())
+    for name in ("n1", "n2"):
+        assert "%s server-0 39000 missing no - - - not deployed" % name in output
+    assert "server-0: not deployed 1 of 1 servers differs from the plan. site.yml brings them to it" in output
+    file = tmp_path / "made" / "status.json"  # relative to where ansible-playbook was started
+    found = json.loads(file.read_text())
+    assert (found["schema"], found["differs"], sorted(found["hosts"])) == (1, True, ["n1", "n2"])
+    one = found["hosts"]["n1"]
+    assert (one["reached"], one["differs"], one["problem"]) == (True, True, None)
+    assert one["servers"][0]["differences"] == [{"kind": "not deployed", "text": "not deployed"}]
+    assert os.listdir(tmp_path / "made") == ["status.json"]
+
+    relaxed = status(tmp_path, *arguments, "-e", "fleet_status_strict=false", "--check", n1={}, n2={})
+    assert relaxed.status == 0
+    assert "not deployed" in relaxed.output
+    assert json.loads(file.read_text())["at"] >= found["at"]
+
+
+def test_a_host_that_cannot_be_reached_takes_nothing_from_the_others(tmp_path):
+    file = tmp_path / "status.json"
+    run = status(tmp_path, "-e", "fleet_status_file=%s" % file, n1=NOWHERE, n2={}, n3=BROKEN)
+    output = " ".join(run.output.split())
+    assert "n1 - - - - - - - unreachable" in output
+    assert "n2 server-0 39000 missing no - - - not deployed" in output
+    hosts = json.loads(file.read_text())["hosts"]
+    assert [hosts[name]["reached"] for name in ("n1", "n2", "n3")] == [False, True, None]
+    assert "Connection refused" in hosts["n1"]["problem"]
+    assert "nothing" in hosts["n3"]["problem"]
+    assert run.status == 4  # whatever else there is
+
+    alone = status(tmp_path, "-e", "fleet_status_file=%s" % file, n1=NOWHERE)
+    assert alone.status == 4
+    found = json.loads(file.read_text())
+    assert (found["differs"], found["hosts"]["n1"]["differs"]) == (True, None)
+
+
+def test_a_host_without_a_plan_is_a_warning(tmp_path):
+    run = status(tmp_path, n1=EMPTY)
+    assert run.status == 0
+    assert "fleet_recipe is not set" in " ".join(run.output.split())
+
+
+def test_a_file_that_cannot_be_written_is_said_before_a_node_is_asked(tmp_path):
+    run = status(tmp_path, "-e", "fleet_status_file=nowhere/status.json", n1={})
+    assert run.status == 2
+    assert (
+        "fleet_status_file %s/nowhere/status.json cannot be written: No such file or directory" % tmp_path
+        in " ".join(run.output.split())
+    )
+    assert "Look at the servers" not in run.output
+
+
+def test_another_callback_and_the_statistics(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANSIBLE_STDOUT_CALLBACK", "default")
+    monkeypatch.setenv("ANSIBLE_SHOW_CUSTOM_STATS", "true")
+    run = status(tmp_path, n1={})
+    assert run.status == 2
+    assert "fleet_status" in run.output
+    assert run.output.count("STATUS ***") == 1
+
+
+def test_secrets_that_cannot_be_read_here_are_no_reason_to_fail(tmp_path):
+    """As with a vault whose password nobody gave."""
+    override = {"servers": {"server": {"count": 1, "port": PORT}}, "secrets": {"HF_TOKEN": "test_token"}}
+    run = status(tmp_path, n1={"fleet_override": override, "test_token": "{{ nowhere.to.be_found }}"})
+    assert run.status == 2
+    assert "not deployed" in run.output
+    assert "test_token" not in run.output
