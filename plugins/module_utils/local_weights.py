@@ -11,9 +11,8 @@ destination and take its place when all of them are there.
 from __future__ import annotations
 
 import os
-import shutil
 
-from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, eagle3
+from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, eagle3, weight_staging
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import known
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
@@ -25,7 +24,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest im
     compare_status,
     hash_files,
     inspect_staged,
-    install,
     listing_text,
     other_model,
     own_manifest,
@@ -230,6 +228,9 @@ def _ensure_copy(request, verify, check_mode, progress, patience_s):
     """The weights are ours: made, replaced and mended, by one run at a time."""
     destination = os.path.realpath(request.destination)
     while True:
+        if not check_mode and weight_staging.begun_update(destination):
+            with WeightLock(destination, progress, patience_s):
+                weight_staging.finish(destination)
         look = _Look(request, destination, verify, progress)
         if look.settled():
             return _as_wanted(look, verify, check_mode)
@@ -281,9 +282,10 @@ def _replace(look, verify, progress, warnings):
     _check_space(look)
     staging = staging_of(destination)
     before = look.before()
+    weight_staging.check_targets(destination, due, gone)
     try:
         if due or look.unknown:
-            _clear_staging(destination)
+            warnings = [*warnings, *_clear_staging(destination)]
             make_directory(os.path.dirname(staging))
             made = SOURCES[request.source].fetch(request, due, staging, _copying(progress, look.future, due))
         else:
@@ -293,9 +295,12 @@ def _replace(look, verify, progress, warnings):
         kept.update({name: made[name] for name in due} if manifest else made)
         found = inspect_staged(staging, destination, due if manifest else sorted(made), kept)
         checkpoints.check_format(request.destination, found["format"], request.format)
-        future = install(staging, destination, due if manifest else sorted(made), gone, kept, **_identity(request))
+        future = weight_staging.install(
+            staging, destination, due if manifest else sorted(made), gone, kept, **_identity(request)
+        )
     finally:
-        _clear_staging(destination)
+        if weight_staging.begun_update(destination) is None:  # else the next run finishes by it
+            _clear_staging(destination)
     warnings = [*warnings, *_check_published(request, destination, look.published, future)]
     promised = request.source != "path" or look.published or all(record["sha256"] for record in (wanted or {}).values())
     verified = verify if manifest else "full" if promised else "structure"
@@ -446,14 +451,12 @@ def _identity(request):
 
 def _staging(destination):
     """The folders in which files grow for the destination."""
-    return (staging_of(destination), staging_of(destination) + ".partial")
+    return [staging_of(destination) + end for end in ("", ".partial", ".old")]
 
 
 def _clear_staging(destination):
-    """Remove what an earlier run, or this one, left half-made beside the destination."""
-    for folder in _staging(destination):
-        if os.path.isdir(folder):
-            shutil.rmtree(folder)
+    """Remove what an earlier run, or this one, left half-made beside the destination. Returns what to warn of."""
+    return [text for folder in _staging(destination) for text in weight_staging.clear(folder)]
 
 
 def _message(request, manifest, wrong, check_mode):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -14,7 +15,12 @@ from ansible_collections.inference.fleet.plugins.module_utils import checkpoints
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import download, jobs, known
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.redact import TOKEN_LIKE
+from ansible_collections.inference.fleet.plugins.module_utils.redact import (
+    PROXY_LIKE,
+    TOKEN_LIKE,
+    clean_token,
+    proxy_address,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WAITING, Busy
 from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import (
     compare_status,
@@ -24,6 +30,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest im
 )
 
 REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+UNSHOWN = ("token", "sums")
 LOOK_S = 10
 PATIENCE_S = 600  # for another run that makes the stand-in, which takes seconds
 # What takes longer than a breath: it is worth a job of its own, which outlives a broken connection.
@@ -33,6 +41,7 @@ ENDPOINT = re.compile(r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
 
 def bring(parameters, check_mode=False):
     """What the module model_weights does with its parameters. Returns its result; raises FleetError."""
+    _check_texts(parameters)
     try:
         paths = NodePaths(parameters["root"])
     except ValueError as error:
@@ -48,10 +57,23 @@ def bring(parameters, check_mode=False):
         ) from error
 
 
+def _check_texts(parameters):
+    """Raise FleetError where a parameter that is shown holds what no name, path or address does."""
+    for name, value in parameters.items():
+        for text in value if isinstance(value, list) else [value]:
+            bad = re.search(r"[\x00-\x1f\x7f]", text) if isinstance(text, str) and name not in UNSHOWN else None
+            if bad:
+                raise FleetError(
+                    "%s is %s; it holds a control character, which is no part of any name, path or address. Remove it."
+                    % (name, json.dumps(_without_secrets(text) if name == "endpoint" else text))
+                )
+
+
 def _bring_from_hub(parameters, paths, check_mode):
     """Weights of a hub, and before them their draft where a hub has that too."""
+    token = clean_token("token (in a play: %s)" % hub.TOKEN_VARIABLES[parameters["source"]], parameters["token"])
     wanted = wanted_from(parameters, check_mode)
-    token, extra, ca_bundle = parameters["token"], parameters["environment"], parameters["ca_bundle"]
+    extra, ca_bundle = variables_from(parameters["environment"]), parameters["ca_bundle"]
     if ca_bundle:
         jobs.check_certificates(ca_bundle)
     caller = parameters.get("caller") or ""
@@ -171,22 +193,16 @@ def wanted_from(parameters, check_mode=False):
     """The hub.Wanted of the model from a module's parameters. Raises FleetError where one of them cannot be."""
     source, repo = parameters["source"], parameters["repo"]
     for name in ("repo", "draft_repo"):
-        if parameters[name] and not REPO.match(parameters[name]):
+        if parameters[name] and not REPO.fullmatch(parameters[name]):
             raise FleetError(
                 "%s is %r; allowed: a repository of %s, ORG/NAME." % (name, parameters[name], hub.SOURCES[source])
             )
     endpoint = (parameters["endpoint"] or hub.DEFAULT_ENDPOINTS[source]).rstrip("/")
-    if not ENDPOINT.match(endpoint):
+    if not ENDPOINT.fullmatch(endpoint):
         raise FleetError(
             "endpoint is %r; allowed: the http or https address of a hub, without a user, such as %s."
             % (_without_secrets(endpoint), hub.DEFAULT_ENDPOINTS[source])
         )
-    for name in parameters["environment"]:
-        if TOKEN_LIKE.search(name):
-            raise FleetError(
-                "environment sets %s; a token is given by `token`, which keeps it out of logs. environment is for "
-                "proxies and the like." % name
-            )
     for name, least in (("workers", 1), ("retries", 0), ("timeout_s", 1), ("wait_s", 0)):
         if parameters[name] < least:
             raise FleetError("%s is %d; allowed: %d or more." % (name, parameters[name], least))
@@ -208,6 +224,26 @@ def wanted_from(parameters, check_mode=False):
         refresh=parameters["refresh"],
         check_mode=check_mode,
     )
+
+
+def variables_from(environment):
+    """The variables of a job from the parameter `environment`. Raises FleetError where one of them cannot be."""
+    found = {}
+    for name, value in environment.items():
+        if not VARIABLE.fullmatch(name):
+            raise FleetError("environment has the name %s; allowed: letters, digits and _." % json.dumps(name))
+        if TOKEN_LIKE.search(name):
+            raise FleetError(
+                "environment sets %s; a token is given by `token`, which keeps it out of logs. environment is for "
+                "proxies and the like." % name
+            )
+        if PROXY_LIKE.search(name) and name.lower() != "no_proxy":
+            found[name] = proxy_address("environment: " + name, value)
+        elif "\0" in str(value):
+            raise FleetError("environment: %s holds NUL, which no variable can. Remove it." % name)
+        else:
+            found[name] = str(value)
+    return found
 
 
 def draft_from(parameters, wanted):

@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils import weight_manifest, weight_staging
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import (
     PACKAGES,
@@ -302,7 +302,7 @@ class TestManifest:
 
         monkeypatch.setattr(os, "rename", rename)
         records = {name: {"size": 3, "sha256": "x"} for name in ("config.json", "a", "b")}
-        weight_manifest.install(str(staging), str(destination), sorted(records), ["c"], records, source="s")
+        weight_staging.install(str(staging), str(destination), sorted(records), ["c"], records, source="s")
         moved = [item for item in seen if item[0] != weight_manifest.MANIFEST]
         assert moved == [("a", False), ("b", False), ("config.json", False)]
         assert {path.name: path.read_text() for path in destination.iterdir() if path.name in records} == {

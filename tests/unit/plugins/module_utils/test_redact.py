@@ -106,11 +106,14 @@ def test_the_password_of_a_proxy(password, scheme):
     assert "word" in parts.password and not set(parts.password) & set("#/?@")
 
 
+NAMES = "HF_TOKEN MY_AUTH MYAUTH my_key API_KEY APIKEY DB_PASSWORD DB_PASS SECRET_1 AUTHORIZATION AUTH_HEADER KEY "
+NAMES += "GIT_CREDENTIALS OIDC_PWD SESSION_COOKIE"
+HARMLESS = "AUTHOR GIT_AUTHOR_NAME PWD OLDPWD KEYBOARD PATH COMPASS BYPASS_X"
+
+
 @pytest.mark.parametrize(
-    ("name", "secret"),
-    [(name, True) for name in ["HF_TOKEN", "MY_AUTH", "MYAUTH", "my_key", "API_KEY", "APIKEY", "DB_PASSWORD", "DB_PASS", "SECRET_1", "AUTHORIZATION", "GIT_CREDENTIALS", "OIDC_PWD", "SESSION_COOKIE", "KEY", "AUTH_HEADER"]]
-    + [(name, False) for name in ["AUTHOR", "GIT_AUTHOR_NAME", "PWD", "OLDPWD", "KEYBOARD", "PATH", "COMPASS", "BYPASS_X"]],
-)  # fmt: skip
+    ("name", "secret"), [(name, True) for name in NAMES.split()] + [(name, False) for name in HARMLESS.split()]
+)
 def test_variables_that_are_called_secret(name, secret):
     assert ("s3cretvalue" in parameter_secrets({"environment": {name: "s3cretvalue"}})) is secret
 

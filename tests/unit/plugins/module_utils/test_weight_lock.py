@@ -19,7 +19,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import node_layout, weight_lock, weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils import (
+    node_layout,
+    weight_lock,
+    weight_manifest,
+    weight_staging,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import HubProblem, Listing, Wanted, download
 from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import Busy, WeightLock
@@ -239,7 +244,7 @@ class TestDownload:
             client.fetch(None, path, staging)
         records = client.listing().files
         identity = {**download.identity(second.wanted), "commit": "c" * 40, "at": "c" * 40}
-        weight_manifest.install(staging, destination, sorted(records), [], records, **identity)
+        weight_staging.install(staging, destination, sorted(records), [], records, **identity)
         client.fetch = None  # nothing is asked for again
         lock.release()
         thread.join(60)

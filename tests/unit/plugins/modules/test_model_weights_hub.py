@@ -36,6 +36,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.hub import (
     plain,
     worker,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.redact import Redactor
 from ansible_collections.inference.fleet.plugins.modules import model_weights as module
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import (
@@ -808,7 +809,7 @@ class TestTwoPlays:
 
 def test_the_last_state_stays(tmp_path):
     """One that was being made when the job ended does not take its place."""
-    reporter = worker.Reporter(str(tmp_path / "state.json"), download.Progress(), None)
+    reporter = worker.Reporter(str(tmp_path / "state.json"), download.Progress(), Redactor())
     late = reporter.state("running")
     reporter.end(reporter.state("done"))
     reporter.write(late)
