@@ -11,9 +11,9 @@ import re
 import time
 from dataclasses import replace
 
-from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, hub, local_weights
+from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, hub, local_weights, sha256sums
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.hub import download, jobs, known
+from ansible_collections.inference.fleet.plugins.module_utils.hub import download, jobs, known, selection
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.redact import (
     PROXY_LIKE,
@@ -100,7 +100,9 @@ def _bring_from_hub(parameters, paths, check_mode):
         draft = local_weights.look_at_draft(parameters["draft"], wanted.verify, check_mode)
         return local_weights.joined(draft, result)
     draft = draft_from(parameters, wanted)
-    own_manifest(wanted.destination, wanted.repo, wanted.source)  # another model there is told before the draft comes
+    own_manifest(
+        wanted.destination, wanted.repo, wanted.source, adopt=True
+    )  # another model there is told before the draft comes
     first = advance(draft, tell=False)
     if not first["finished"]:
         return first
@@ -120,7 +122,7 @@ def _bring_from_hub(parameters, paths, check_mode):
 
 def _bring_local(parameters, paths, check_mode):
     """Weights that need no hub; where gigabytes are to be copied or read, by a job."""
-    request = local_weights.from_parameters(parameters)
+    request = local_weights.from_parameters({**parameters, "sums": sums_from(parameters) or None})
     given = {key: parameters[key] for key in ("verify", "draft", "draft_eagle3")}
     if check_mode or request.source != "path":
         return local_weights.ensure(request, check_mode=check_mode, patience_s=PATIENCE_S, **given)
@@ -181,7 +183,7 @@ def _differs(destination, manifest, strict):
 
 def _differs_from_hub(wanted, strict):
     try:
-        manifest = own_manifest(wanted.destination, wanted.repo, wanted.source)
+        manifest = own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
     except FleetError as error:
         return error.message.rstrip(".")
     if manifest is not None and not download.same_request(manifest, wanted):
@@ -203,7 +205,14 @@ def wanted_from(parameters, check_mode=False):
             "endpoint is %r; allowed: the http or https address of a hub, without a user, such as %s."
             % (_without_secrets(endpoint), hub.DEFAULT_ENDPOINTS[source])
         )
-    for name, least in (("workers", 1), ("retries", 0), ("timeout_s", 1), ("wait_s", 0)):
+    for name, least in (
+        ("workers", 1),
+        ("retries", 0),
+        ("timeout_s", 1),
+        ("wait_s", 0),
+        ("min_rate", 0),
+        ("min_rate_window_s", 1),
+    ):
         if parameters[name] < least:
             raise FleetError("%s is %d; allowed: %d or more." % (name, parameters[name], least))
     if parameters["draft_repo"] and not parameters["draft"]:
@@ -223,7 +232,17 @@ def wanted_from(parameters, check_mode=False):
         verify=parameters["verify"],
         refresh=parameters["refresh"],
         check_mode=check_mode,
+        sums=sums_from(parameters),
+        min_rate=parameters["min_rate"],
+        min_rate_window_s=parameters["min_rate_window_s"],
     )
+
+
+def sums_from(parameters):
+    """{path: sha256} of the user's list; {} for none. Raises FleetError."""
+    if parameters["sums"] is not None:
+        return sha256sums.parse(parameters["sums"], parameters["sha256sums"])
+    return sha256sums.read(parameters["sha256sums"]) if parameters["sha256sums"] else {}
 
 
 def variables_from(environment):
@@ -258,6 +277,7 @@ def draft_from(parameters, wanted):
         destination=destination,
         include=(),
         exclude=hub.DEFAULT_EXCLUDE,
+        sums={},
         format=None,
         draft=True,
         eagle3=parameters["draft_eagle3"],
@@ -315,7 +335,7 @@ def ensure_from_hub(wanted, job, how, environment, wait_s, caller, tell=True):
 
 NO_PROGRESS = {
     "phase": "listing", "percent": 0.0, "bytes_done": 0, "bytes_total": 0, "rate_bytes_s": None, "eta_s": None,
-    "file": None,
+    "file": None, "waiting": None,
 }  # fmt: skip
 
 
@@ -340,13 +360,14 @@ def _told(names, what, state):
 
 def _as_recorded(wanted):
     """The result where sizes and times are as the manifest of the wanted weights says; None otherwise."""
-    manifest = own_manifest(wanted.destination, wanted.repo, wanted.source)
+    manifest = own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
     if manifest is None or not download.same_request(manifest, wanted):
         return None
     recorded = manifest["files"]
     wrong, touched = compare_status(wanted.destination, recorded)
     if wrong or touched:
         return None
+    selection.check_sums(wanted, recorded)
     found = download.describe(wanted, wanted.destination)
     text = listing_text(recorded)
     total = sum(record["size"] for record in recorded.values())
@@ -377,7 +398,7 @@ def _foreseen(wanted, job, environment):
         state = job.state() or {}
         message = "a job brings %s to %s already" % (wanted.name, wanted.destination)
         return {**result, "message": message, "progress": state.get("progress") or result["progress"]}
-    manifest = own_manifest(wanted.destination, wanted.repo, wanted.source)
+    manifest = own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
     ready = os.path.isdir(job.toolkit)
     pinned = known.find(wanted.source, wanted.repo, wanted.revision)
     if manifest is not None or wanted.include or wanted.exclude != hub.DEFAULT_EXCLUDE:

@@ -433,7 +433,7 @@ class Download:
         """Bring the files that are due into the staging folder; returns what the whole checkpoint is."""
         self.progress.begin("downloading", to_come, lambda: self._on_disk(target, due))
         with self._first(listing, target, due) as (folder, come):
-            self._prepare(listing)
+            self._prepare(listing, target)
             for path in come:
                 with open(os.path.join(folder, path), "rb") as stream:
                     files.write_atomic(os.path.join(self._staging, path), stream.read())
@@ -487,7 +487,7 @@ class Download:
                     "give this user the right to write there." % (place, self.wanted.repo, self.wanted.destination)
                 )
 
-    def _prepare(self, listing):
+    def _prepare(self, listing, target):
         """The staging folder, with what an earlier run of the same listing left in it."""
         now = {
             "wanted": identity(self.wanted), "commit": listing.commit, "at": listing.at, "files": listing.files
@@ -497,7 +497,7 @@ class Download:
         for path in self._leftovers(listing):
             os.unlink(path)
         make_directory(self._partial)
-        self._check_case(listing)
+        self._check_case(target)
         files.write_atomic(os.path.join(self._staging, LISTING), json.dumps(now))
 
     def _check_staging(self):
@@ -512,10 +512,10 @@ class Download:
                 "run again." % self._staging
             )
 
-    def _check_case(self, listing):
+    def _check_case(self, target):
         """Raise FleetError where names differ by case alone, and the file system does not tell them apart."""
         seen = {}
-        for path in sorted(selection.select(self.wanted, listing.files)):
+        for path in sorted(target):
             seen.setdefault(path.casefold(), []).append(path)
         same = next((paths for paths in seen.values() if len(paths) > 1), None)
         if same:

@@ -333,9 +333,9 @@ class TestRevisions:
         rotten = node.found()
         hub.forget()
         failed = node.run(verify="full")
-        assert failed["msg"] == (
-            "%s of %s is another file on %s by now: the branch moved on from commit %s, which is wanted here and not "
-            "given any more. Nothing was replaced. For the newer weights run again with refresh=true (in a play: "
+        assert failed["msg"].endswith(
+            ". It cannot be mended: %s of %s is another file on %s by now: the branch moved on from commit %s, which is "
+            "wanted here and not given any more. Nothing was replaced. For the newer weights run again with refresh=true (in a play: "
             "model_weights_refresh)." % (SHARD, node.name, node.called, first)
         )
         assert node.found() == rotten
@@ -679,12 +679,12 @@ class TestLeftBehind:
     def test_a_failure_is_told_to_who_waited_for_it_alone(self, capsys, tmp_path):
         with Hub([gpt_oss(REPO, 30_000, access="gated", tokens=[TOKEN])]) as hub:
             node = Node(capsys, tmp_path, hub)
-            node.left_behind(token="not yet", caller="first")
+            node.left_behind(token="not-yet", caller="first")
             pid = node.pid()
-            assert node.run(token="not yet", caller="first")["problem"] == "access" and node.pid() == pid
-            node.left_behind(token="not yet", caller="first")
-            hub.repositories[REPO].tokens.add("not yet")  # the conditions were accepted meanwhile
-            assert node.run(token="not yet", caller="second")["changed"]
+            assert node.run(token="not-yet", caller="first")["problem"] == "access" and node.pid() == pid
+            node.left_behind(token="not-yet", caller="first")
+            hub.repositories[REPO].tokens.add("not-yet")  # the conditions were accepted meanwhile
+            assert node.run(token="not-yet", caller="second")["changed"]
 
 
 class TestTwoPlays:
