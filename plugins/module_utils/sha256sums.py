@@ -22,8 +22,8 @@ def parse(text, where):
         match = LINE.fullmatch(line)
         if not match or not is_inside(match[2]):
             raise FleetError(
-                "%s, line %d is no line of a list of checksums; allowed: 64 hexadecimal digits, two blanks and the path "
-                "of a file below the checkpoint's directory, as `sha256sum *` writes it there." % (where, number)
+                "%s, line %d is no line of a list of checksums; allowed: 64 hexadecimal digits, two blanks and the "
+                "path of a file below the checkpoint's directory, as `sha256sum *` writes it there." % (where, number)
             )
         if found.setdefault(match[2], match[1].lower()) != match[1].lower():
             raise FleetError("%s, line %d has another checksum of %s than a line before." % (where, number, match[2]))

@@ -135,7 +135,7 @@ class WeightLock:
         try:
             return _open(self._path)
         except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.EINVAL, errno.ENXIO) or os.path.isdir(self._path):
+            if error.errno not in (errno.ELOOP, errno.EINVAL, errno.ENXIO):
                 raise
             os.unlink(self._path)
             self.warnings.append(

@@ -76,7 +76,7 @@ def claim(folder):
     for base, folders, names in os.walk(folder):
         for name in [*folders, *names]:
             path = os.path.join(base, name)
-            what = _foreign(path, kind=None)
+            what = _foreign(path, (stat.S_IFDIR, stat.S_IFREG))
             if what:
                 remove(path)
                 removed.append((path, what))
@@ -94,17 +94,22 @@ def clear(folder):
     )
 
 
-def _foreign(path, kind=stat.S_IFDIR):
-    """What makes this no folder (kind None: nor plain file) of ours, in words; "" where it is one, or nothing is."""
+def plain_file(path):
+    """Whether this is a plain file of ours, or nothing."""
+    return _foreign(path, (stat.S_IFREG,)) == ""
+
+
+def _foreign(path, kinds=(stat.S_IFDIR,)):
+    """What makes this none of ours of these kinds, in words; "" where it is one, or nothing is."""
     try:
         status = os.lstat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     found = stat.S_IFMT(status.st_mode)
     if found == stat.S_IFLNK:
         return "a link to %s" % os.readlink(path)
-    if found != stat.S_IFDIR and (kind is not None or found != stat.S_IFREG):
-        return "no folder" if kind else "no plain file"
+    if found not in kinds:
+        return "no folder" if kinds == (stat.S_IFDIR,) else "no plain file"
     if found == stat.S_IFREG and status.st_nlink > 1:
         return "a file that has another name elsewhere"
     if status.st_uid != os.geteuid() and status.st_uid != _uid_there(os.path.dirname(path)):
@@ -129,15 +134,15 @@ def _uid_there(folder):
 def check_targets(destination, names, gone):
     """Raise FleetError where one of the files `names` cannot come to its place in the destination, by what lies there,
     once the files `gone` are away. Nothing is touched."""
-    gone = set(gone)
-    for name in sorted({*names, *gone}):
+    names, gone = set(names), set(gone)
+    for name in sorted(names | gone):
         parts = name.split("/")
         for depth in range(1, len(parts)):
             above = "/".join(parts[:depth])
             kind = _kind(os.path.join(destination, above))
             if kind == stat.S_IFDIR:
                 continue
-            if kind is not None and above not in gone:
+            if kind == stat.S_IFLNK or (kind is not None and above not in gone and name in names):
                 raise _in_the_way(destination, name, above, "a link" if kind == stat.S_IFLNK else "no folder")
             break
     for name in sorted(names):
@@ -216,7 +221,7 @@ def begun_update(destination):
     """The journal of an update of the destination that was killed; None for none."""
     staging = staging_of(destination)
     path = os.path.join(staging, JOURNAL)
-    if not trusted(staging) or _foreign(path, kind=None) or not os.path.isdir(destination):
+    if not trusted(staging) or not plain_file(path) or not os.path.isdir(destination):
         return None
     journal = files.read_json(path)
     if not isinstance(journal, dict) or not all(map(is_inside, [*journal["names"], *journal["gone"]])):
@@ -268,7 +273,8 @@ def _apply(staging, destination, journal):
             if unknown:
                 renames.made(os.path.join(destination, MANIFEST))
         _move_all(staging, destination, journal, renames)
-        recorded = write_manifest(destination, journal["records"], journal["times"], **journal["identity"])
+        recorded = write_manifest(staging, journal["records"], journal["times"], **journal["identity"])
+        os.rename(os.path.join(staging, MANIFEST), os.path.join(destination, MANIFEST))
     except OSError:
         if renames.take_back():
             remove(os.path.join(staging, JOURNAL))

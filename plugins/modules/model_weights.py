@@ -172,8 +172,8 @@ options:
     type: str
   min_rate:
     description:
-      - For a hub, bytes a second. A connection that is slower for O(min_rate_window_s) is dropped, and the download goes
-        on by another one. V(0) for no limit.
+      - For a hub, bytes a second. A connection that is slower for O(min_rate_window_s) is dropped, and the download
+        goes on by another one. V(0) for no limit.
     type: int
     default: 0
   min_rate_window_s:

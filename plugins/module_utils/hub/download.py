@@ -536,8 +536,9 @@ class Download:
 
     def _is_ours(self):
         """Whether what lies in the staging folder can be gone on with."""
-        path = os.path.join(self._staging, LISTING)
-        return weight_staging.trusted(self._staging) and not os.path.islink(path)
+        listing = os.path.join(self._staging, LISTING)
+        folders = weight_staging.trusted(self._staging) and weight_staging.trusted(self._partial)
+        return folders and weight_staging.plain_file(listing)
 
     def _usable(self, listing):
         """The listed files of which this run can go on with what an earlier one left. Without a record of that it is
@@ -560,6 +561,8 @@ class Download:
         for path in set(_below(self._staging)) - set(due):
             os.unlink(os.path.join(self._staging, path))
         for folder, *_rest in os.walk(self._staging, topdown=False):
+            if folder == self._staging:
+                continue
             with contextlib.suppress(OSError):  # where files are left
                 os.rmdir(folder)
 
@@ -733,6 +736,8 @@ class Download:
         is looked at: a look has no lock, and another run may move its file on meanwhile."""
         copy = os.path.join(folder, path)
         for place in self._places(self._staging, path)[:2] if self._is_ours() else ():
+            if not weight_staging.plain_file(place):
+                continue
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(place, copy)
                 if difference(copy, record, files.sha256_file(copy)) is None:
