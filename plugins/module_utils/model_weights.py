@@ -18,6 +18,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node_paths import 
 from ansible_collections.inference.fleet.plugins.module_utils.redact import (
     PROXY_LIKE,
     TOKEN_LIKE,
+    checked_variables,
     clean_token,
     proxy_address,
 )
@@ -30,7 +31,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest im
 )
 
 REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 UNSHOWN = ("token", "sums")
 LOOK_S = 10
 PATIENCE_S = 600  # for another run that makes the stand-in, which takes seconds
@@ -247,10 +247,8 @@ def sums_from(parameters):
 
 def variables_from(environment):
     """The variables of a job from the parameter `environment`. Raises FleetError where one of them cannot be."""
-    found = {}
-    for name, value in environment.items():
-        if not VARIABLE.fullmatch(name):
-            raise FleetError("environment has the name %s; allowed: letters, digits and _." % json.dumps(name))
+    found = checked_variables(environment)
+    for name, value in found.items():
         if TOKEN_LIKE.search(name):
             raise FleetError(
                 "environment sets %s; a token is given by `token`, which keeps it out of logs. environment is for "
@@ -258,10 +256,6 @@ def variables_from(environment):
             )
         if PROXY_LIKE.search(name) and name.lower() != "no_proxy":
             found[name] = proxy_address("environment: " + name, value)
-        elif "\0" in str(value):
-            raise FleetError("environment: %s holds NUL, which no variable can. Remove it." % name)
-        else:
-            found[name] = str(value)
     return found
 
 

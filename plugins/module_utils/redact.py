@@ -37,6 +37,7 @@ PROXY_LIKE = re.compile(r"PROXY$", re.IGNORECASE)
 TOKEN_LENGTH = 6  # what is shorter is a switch: masked, its "1" or "true" would go missing everywhere
 PIECE_LENGTH = 4  # of a password that its address is cut at: what a parser calls the port of a#b is a
 PRINTABLE = re.compile(r"[!-~]+")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ESCAPE = re.compile(r"%[0-9A-F]{2}")
 
 
@@ -145,6 +146,18 @@ def proxy_address(name, value):
         return text
     escaped = ":".join(quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", one), safe="%") for one in who.split(":", 1))
     return scheme + mark + escaped + at + host
+
+
+def checked_variables(environment):
+    """{name: text} of the environment variables that a module was given. Raises FleetError, which shows no value, where
+    a process cannot have one of them."""
+    found = {str(name): str(value) for name, value in (environment or {}).items()}
+    for name, value in found.items():
+        if not VARIABLE.fullmatch(name):
+            raise FleetError("environment has the name %s; allowed: letters, digits and _." % json.dumps(name))
+        if "\0" in value:
+            raise FleetError("environment: %s holds NUL, which no variable can. Remove it." % name)
+    return found
 
 
 def variable_secrets(variables):
