@@ -24,6 +24,15 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         packed = arguments.pop("packed", None)
+        sums = os.path.expanduser(str(arguments.get("sha256sums") or ""))
+        if sums and os.path.isfile(sums):
+            try:
+                with open(sums, encoding="utf-8") as stream:
+                    arguments["sums"] = stream.read()
+            except (OSError, UnicodeDecodeError) as error:
+                raise AnsibleActionFail(
+                    "sha256sums %s cannot be read on the controller: %s." % (sums, error)
+                ) from error
         if arguments.get("source") != "standin":
             arguments["caller"] = self._task._uuid  # the same each time that `until` asks again
             result.update(self._execute_module(module_args=arguments, task_vars=task_vars))

@@ -108,6 +108,15 @@ def describe_draft(path):
     return {key: sizes.get(key) for key in ("hidden_size", "vocab_size")}
 
 
+def needed(path, draft=False):
+    """Names of the files without which the checkpoint in `path` is none, by its own index; None where that is none."""
+    try:
+        shards = set(_tensors_by_shard(path))
+    except FleetError:
+        return None
+    return {CONFIG, *shards} | ({INDEX} if shards != {SINGLE} else set()) | (set() if draft else {TOKENIZER})
+
+
 def check_draft(draft):
     """Raise FleetError unless the draft model's folder holds a whole one. None and "": there is no draft."""
     if draft and not os.path.isfile(os.path.join(draft, CONFIG)):

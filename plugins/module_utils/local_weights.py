@@ -11,21 +11,20 @@ destination and take its place when all of them are there.
 from __future__ import annotations
 
 import os
-import shutil
 
-from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, eagle3
+from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, eagle3, weight_staging
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import known
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WeightLock
 from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import (
     MANIFEST,
+    SHARD,
     check_space,
     compare,
     compare_status,
     hash_files,
     inspect_staged,
-    install,
     listing_text,
     other_model,
     own_manifest,
@@ -195,7 +194,8 @@ class _Look:
         self.warnings = _check_published(
             request, request.path if wanted else destination, self.published, wanted or self.recorded
         )
-        self.wanted = _with_known(request, self.published, wanted)
+        self.wanted = _with_sums(request, _with_known(request, self.published, wanted))
+        _check_sums(request, destination, self.recorded)
         self.due = sorted(set(self.wrong) | _outdated(self.recorded, self.wanted))
         self.gone = sorted(set(self.recorded) - set(self.wanted)) if self.wanted is not None else []
         # Without a promise of names, as long as there is nothing at all.
@@ -230,6 +230,9 @@ def _ensure_copy(request, verify, check_mode, progress, patience_s):
     """The weights are ours: made, replaced and mended, by one run at a time."""
     destination = os.path.realpath(request.destination)
     while True:
+        if not check_mode and weight_staging.begun_update(destination):
+            with WeightLock(destination, progress, patience_s):
+                weight_staging.finish(destination)
         look = _Look(request, destination, verify, progress)
         if look.settled():
             return _as_wanted(look, verify, check_mode)
@@ -281,9 +284,10 @@ def _replace(look, verify, progress, warnings):
     _check_space(look)
     staging = staging_of(destination)
     before = look.before()
+    weight_staging.check_targets(destination, due, gone)
     try:
         if due or look.unknown:
-            _clear_staging(destination)
+            warnings = [*warnings, *_clear_staging(destination)]
             make_directory(os.path.dirname(staging))
             made = SOURCES[request.source].fetch(request, due, staging, _copying(progress, look.future, due))
         else:
@@ -293,11 +297,19 @@ def _replace(look, verify, progress, warnings):
         kept.update({name: made[name] for name in due} if manifest else made)
         found = inspect_staged(staging, destination, due if manifest else sorted(made), kept)
         checkpoints.check_format(request.destination, found["format"], request.format)
-        future = install(staging, destination, due if manifest else sorted(made), gone, kept, **_identity(request))
+        future = weight_staging.install(
+            staging, destination, due if manifest else sorted(made), gone, kept, **_identity(request)
+        )
     finally:
-        _clear_staging(destination)
+        if weight_staging.begun_update(destination) is None:  # else the next run finishes by it
+            _clear_staging(destination)
     warnings = [*warnings, *_check_published(request, destination, look.published, future)]
-    promised = request.source != "path" or look.published or all(record["sha256"] for record in (wanted or {}).values())
+    promised = (
+        request.source != "path"
+        or look.published
+        or request.sums
+        or all(record["sha256"] for record in (wanted or {}).values())
+    )
     verified = verify if manifest else "full" if promised else "structure"
     message = _message(request, manifest, look.wrong, False)
     return look.result(True, message, verified, found, before, future, warnings)
@@ -338,12 +350,14 @@ def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.
     }
     published = _published(request, manifest, future)
     warnings = _check_published(request, destination, published, future)
+    _check_sums(request, destination, recorded)
     verified = verify if recorded else None
-    if not recorded and not check_mode and (writable or (published and verify == "full")):
+    if not recorded and not check_mode and (writable or ((published or request.sums) and verify == "full")):
         hashes = hash_files(destination, future, _reading(progress, future, "full"))
         future = {name: dict(record, sha256=hashes[name]) for name, record in future.items()}
         warnings = _check_published(request, destination, published, future)
-        verified = "full" if published else "structure"
+        _check_sums(request, destination, future)
+        verified = "full" if published or request.sums else "structure"
     if (changed or stale) and writable and not check_mode:
         kept = {key: value for key, value in (manifest or {}).items() if key not in ("schema", "files")}
         future = write_manifest(destination, future, **(kept if same else _identity(request)))
@@ -360,7 +374,7 @@ def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.
         message = "%s the files of %s in %s" % (
             "would record" if check_mode else "recorded", request.repo or "the draft model", destination
         )  # fmt: skip
-        if not (recorded or published):
+        if not (recorded or published or request.sums):
             message += " as they are; nothing is known to compare them with"
     return _result(request, changed, message, verified, found, recorded, future, {}, warnings)
 
@@ -393,6 +407,31 @@ def _check_published(request, folder, published, records):
             "files again." % (folder, published.repo, published.commit, texts)
         ]
     return []
+
+
+def _check_sums(request, folder, records):
+    """Raise FleetError where files {name: {sha256, or None}} are not what the user's list says."""
+    if not (request.sums and records):
+        return
+    wrong = {
+        name: "has sha256 %s" % records[name]["sha256"] if name in records else "is missing"
+        for name, sha256 in request.sums.items()
+        if records.get(name, {"sha256": ""})["sha256"] not in (None, sha256)
+    }
+    wrong.update({name: "is not in the list" for name in records if name.endswith(SHARD) and name not in request.sums})
+    if wrong:
+        texts = "; ".join("%s %s" % item for item in sorted(wrong.items()))
+        raise FleetError(
+            "%s does not hold what the list of sha256sums says: %s. Bring these files again, or check the list (in a "
+            "play: model_weights_sha256sums)." % (folder, texts),
+            rotted=sorted(wrong),
+        )
+
+
+def _with_sums(request, wanted):
+    if not (request.sums and wanted):
+        return wanted
+    return {name: {**one, "sha256": request.sums.get(name, one["sha256"])} for name, one in wanted.items()}
 
 
 def _must_be(request, published, name):
@@ -446,14 +485,12 @@ def _identity(request):
 
 def _staging(destination):
     """The folders in which files grow for the destination."""
-    return (staging_of(destination), staging_of(destination) + ".partial")
+    return [staging_of(destination) + end for end in ("", ".partial", ".old")]
 
 
 def _clear_staging(destination):
-    """Remove what an earlier run, or this one, left half-made beside the destination."""
-    for folder in _staging(destination):
-        if os.path.isdir(folder):
-            shutil.rmtree(folder)
+    """Remove what an earlier run, or this one, left half-made beside the destination. Returns what to warn of."""
+    return [text for folder in _staging(destination) for text in weight_staging.clear(folder)]
 
 
 def _message(request, manifest, wrong, check_mode):

@@ -5,16 +5,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from dataclasses import replace
 
-from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, hub, local_weights
+from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, hub, local_weights, sha256sums
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.hub import download, jobs, known
+from ansible_collections.inference.fleet.plugins.module_utils.hub import download, jobs, known, selection
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import TOKEN_LIKE
+from ansible_collections.inference.fleet.plugins.module_utils.redact import (
+    PROXY_LIKE,
+    TOKEN_LIKE,
+    checked_variables,
+    clean_token,
+    proxy_address,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WAITING, Busy
 from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import (
     compare_status,
@@ -24,6 +31,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest im
 )
 
 REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
+UNSHOWN = ("token", "sums")
 LOOK_S = 10
 PATIENCE_S = 600  # for another run that makes the stand-in, which takes seconds
 # What takes longer than a breath: it is worth a job of its own, which outlives a broken connection.
@@ -33,6 +41,7 @@ ENDPOINT = re.compile(r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
 
 def bring(parameters, check_mode=False):
     """What the module model_weights does with its parameters. Returns its result; raises FleetError."""
+    _check_texts(parameters)
     try:
         paths = NodePaths(parameters["root"])
     except ValueError as error:
@@ -48,10 +57,23 @@ def bring(parameters, check_mode=False):
         ) from error
 
 
+def _check_texts(parameters):
+    """Raise FleetError where a parameter that is shown holds what no name, path or address does."""
+    for name, value in parameters.items():
+        for text in value if isinstance(value, list) else [value]:
+            bad = re.search(r"[\x00-\x1f\x7f]", text) if isinstance(text, str) and name not in UNSHOWN else None
+            if bad:
+                raise FleetError(
+                    "%s is %s; it holds a control character, which is no part of any name, path or address. Remove it."
+                    % (name, json.dumps(_without_secrets(text) if name == "endpoint" else text))
+                )
+
+
 def _bring_from_hub(parameters, paths, check_mode):
     """Weights of a hub, and before them their draft where a hub has that too."""
+    token = clean_token("token (in a play: %s)" % hub.TOKEN_VARIABLES[parameters["source"]], parameters["token"])
     wanted = wanted_from(parameters, check_mode)
-    token, extra, ca_bundle = parameters["token"], parameters["environment"], parameters["ca_bundle"]
+    extra, ca_bundle = variables_from(parameters["environment"]), parameters["ca_bundle"]
     if ca_bundle:
         jobs.check_certificates(ca_bundle)
     caller = parameters.get("caller") or ""
@@ -78,7 +100,9 @@ def _bring_from_hub(parameters, paths, check_mode):
         draft = local_weights.look_at_draft(parameters["draft"], wanted.verify, check_mode)
         return local_weights.joined(draft, result)
     draft = draft_from(parameters, wanted)
-    own_manifest(wanted.destination, wanted.repo, wanted.source)  # another model there is told before the draft comes
+    own_manifest(
+        wanted.destination, wanted.repo, wanted.source, adopt=True
+    )  # another model there is told before the draft comes
     first = advance(draft, tell=False)
     if not first["finished"]:
         return first
@@ -98,7 +122,7 @@ def _bring_from_hub(parameters, paths, check_mode):
 
 def _bring_local(parameters, paths, check_mode):
     """Weights that need no hub; where gigabytes are to be copied or read, by a job."""
-    request = local_weights.from_parameters(parameters)
+    request = local_weights.from_parameters({**parameters, "sums": sums_from(parameters) or None})
     given = {key: parameters[key] for key in ("verify", "draft", "draft_eagle3")}
     if check_mode or request.source != "path":
         return local_weights.ensure(request, check_mode=check_mode, patience_s=PATIENCE_S, **given)
@@ -159,7 +183,7 @@ def _differs(destination, manifest, strict):
 
 def _differs_from_hub(wanted, strict):
     try:
-        manifest = own_manifest(wanted.destination, wanted.repo, wanted.source)
+        manifest = own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
     except FleetError as error:
         return error.message.rstrip(".")
     if manifest is not None and not download.same_request(manifest, wanted):
@@ -171,23 +195,24 @@ def wanted_from(parameters, check_mode=False):
     """The hub.Wanted of the model from a module's parameters. Raises FleetError where one of them cannot be."""
     source, repo = parameters["source"], parameters["repo"]
     for name in ("repo", "draft_repo"):
-        if parameters[name] and not REPO.match(parameters[name]):
+        if parameters[name] and not REPO.fullmatch(parameters[name]):
             raise FleetError(
                 "%s is %r; allowed: a repository of %s, ORG/NAME." % (name, parameters[name], hub.SOURCES[source])
             )
     endpoint = (parameters["endpoint"] or hub.DEFAULT_ENDPOINTS[source]).rstrip("/")
-    if not ENDPOINT.match(endpoint):
+    if not ENDPOINT.fullmatch(endpoint):
         raise FleetError(
             "endpoint is %r; allowed: the http or https address of a hub, without a user, such as %s."
             % (_without_secrets(endpoint), hub.DEFAULT_ENDPOINTS[source])
         )
-    for name in parameters["environment"]:
-        if TOKEN_LIKE.search(name):
-            raise FleetError(
-                "environment sets %s; a token is given by `token`, which keeps it out of logs. environment is for "
-                "proxies and the like." % name
-            )
-    for name, least in (("workers", 1), ("retries", 0), ("timeout_s", 1), ("wait_s", 0)):
+    for name, least in (
+        ("workers", 1),
+        ("retries", 0),
+        ("timeout_s", 1),
+        ("wait_s", 0),
+        ("min_rate", 0),
+        ("min_rate_window_s", 1),
+    ):
         if parameters[name] < least:
             raise FleetError("%s is %d; allowed: %d or more." % (name, parameters[name], least))
     if parameters["draft_repo"] and not parameters["draft"]:
@@ -207,7 +232,31 @@ def wanted_from(parameters, check_mode=False):
         verify=parameters["verify"],
         refresh=parameters["refresh"],
         check_mode=check_mode,
+        sums=sums_from(parameters),
+        min_rate=parameters["min_rate"],
+        min_rate_window_s=parameters["min_rate_window_s"],
     )
+
+
+def sums_from(parameters):
+    """{path: sha256} of the user's list; {} for none. Raises FleetError."""
+    if parameters["sums"] is not None:
+        return sha256sums.parse(parameters["sums"], parameters["sha256sums"])
+    return sha256sums.read(parameters["sha256sums"]) if parameters["sha256sums"] else {}
+
+
+def variables_from(environment):
+    """The variables of a job from the parameter `environment`. Raises FleetError where one of them cannot be."""
+    found = checked_variables(environment)
+    for name, value in found.items():
+        if TOKEN_LIKE.search(name):
+            raise FleetError(
+                "environment sets %s; a token is given by `token`, which keeps it out of logs. environment is for "
+                "proxies and the like." % name
+            )
+        if PROXY_LIKE.search(name) and name.lower() != "no_proxy":
+            found[name] = proxy_address("environment: " + name, value)
+    return found
 
 
 def draft_from(parameters, wanted):
@@ -222,6 +271,7 @@ def draft_from(parameters, wanted):
         destination=destination,
         include=(),
         exclude=hub.DEFAULT_EXCLUDE,
+        sums={},
         format=None,
         draft=True,
         eagle3=parameters["draft_eagle3"],
@@ -279,7 +329,7 @@ def ensure_from_hub(wanted, job, how, environment, wait_s, caller, tell=True):
 
 NO_PROGRESS = {
     "phase": "listing", "percent": 0.0, "bytes_done": 0, "bytes_total": 0, "rate_bytes_s": None, "eta_s": None,
-    "file": None,
+    "file": None, "waiting": None,
 }  # fmt: skip
 
 
@@ -304,13 +354,14 @@ def _told(names, what, state):
 
 def _as_recorded(wanted):
     """The result where sizes and times are as the manifest of the wanted weights says; None otherwise."""
-    manifest = own_manifest(wanted.destination, wanted.repo, wanted.source)
+    manifest = own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
     if manifest is None or not download.same_request(manifest, wanted):
         return None
     recorded = manifest["files"]
     wrong, touched = compare_status(wanted.destination, recorded)
     if wrong or touched:
         return None
+    selection.check_sums(wanted, recorded)
     found = download.describe(wanted, wanted.destination)
     text = listing_text(recorded)
     total = sum(record["size"] for record in recorded.values())
@@ -341,7 +392,7 @@ def _foreseen(wanted, job, environment):
         state = job.state() or {}
         message = "a job brings %s to %s already" % (wanted.name, wanted.destination)
         return {**result, "message": message, "progress": state.get("progress") or result["progress"]}
-    manifest = own_manifest(wanted.destination, wanted.repo, wanted.source)
+    manifest = own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
     ready = os.path.isdir(job.toolkit)
     pinned = known.find(wanted.source, wanted.repo, wanted.revision)
     if manifest is not None or wanted.include or wanted.exclude != hub.DEFAULT_EXCLUDE:

@@ -25,6 +25,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.entry import canon
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import existing_parent, make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node_python import base_executable
+from ansible_collections.inference.fleet.plugins.module_utils.redact import checked_variables
 
 MARKER = ".inference-fleet.json"
 PARTIAL = ".inference-fleet.partial"
@@ -118,7 +119,7 @@ class CommandFailed(Exception):
 def from_parameters(parameters):
     """A Wanted from a module's parameters, with null taken for nothing."""
     given = {name: value for name, value in parameters.items() if value is not None}
-    given["environment"] = {name: str(value) for name, value in given.get("environment", {}).items()}
+    given["environment"] = checked_variables(given.get("environment"))
     return Wanted(**given)
 
 

@@ -21,6 +21,7 @@ import urllib.request
 from ansible_collections.inference.fleet.plugins.module_utils import encodings_worker, files
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.redact import checked_variables
 
 # As published at https://openaipublic.blob.core.windows.net/encodings/.
 ENCODINGS = {
@@ -60,7 +61,7 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
     if not os.path.isabs(directory):
         raise FleetError("directory is %r; it must be an absolute path." % directory)
     check_sources(sources)
-    variables = {**os.environ, **{name: str(value) for name, value in (environment or {}).items()}}
+    variables = {**os.environ, **checked_variables(environment)}
     names = list(dict.fromkeys(encodings))
     before = {name: found(directory, name) for name in names}
     wrong = [name for name in names if before[name] != ENCODINGS[name]["sha256"]]

@@ -21,10 +21,12 @@ import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.node_layout import existing_parent, make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import lock_of
 
 POLL_S = 0.5
+VANISHED = 5  # times in a row that a folder may be gone before its file is made
+GONE_S = 0.02
 WAITING = "waiting"  # how the phase of a progress begins, while others hold the lock
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 UNKNOWN = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # of a file system that takes no locks
@@ -60,8 +62,23 @@ class WeightLock:
 
     def take(self):
         """Wait for it. Raises Busy, OSError."""
-        began = time.monotonic()
-        while not self._taken():
+        began, vanished = time.monotonic(), 0
+        while True:
+            try:
+                if self._taken():
+                    return
+            except FileNotFoundError as error:
+                # Another run may have just removed the folder, which it had made; not again and again.
+                vanished += 1
+                if vanished >= VANISHED:
+                    raise FleetError(
+                        "Nothing can be made in %s, though it is listed: %s. It may be a mount that is gone (`ls` and "
+                        "`findmnt -T` of it say more). Mount it again, and run again."
+                        % (existing_parent(os.path.dirname(self._path)), error.strerror)
+                    ) from error
+                time.sleep(GONE_S)
+                continue
+            vanished = 0
             self.waited = True
             if self._patience_s is not None and time.monotonic() - began >= self._patience_s:
                 raise Busy(
@@ -87,9 +104,7 @@ class WeightLock:
         """Take it unless somebody else has it; whether the run may go on. Raises OSError."""
         try:
             self._made += make_directory(os.path.dirname(self._path))
-            stream = _open(self._path)  # release() closes it
-        except FileNotFoundError:
-            return False  # another run has just removed the folder, which it had made
+            stream = self._opened()  # release() closes it
         except OSError as error:
             # Where nothing can be written nothing can be spoilt; a run that has to write there says so itself.
             if error.errno in UNWRITABLE and not os.access(os.path.dirname(self._path), os.W_OK):
@@ -115,10 +130,24 @@ class WeightLock:
             os.fsync(stream.fileno())  # for those who read it on other nodes
         return True
 
+    def _opened(self):
+        """The lock's file; what is none is removed itself, never what it leads to."""
+        try:
+            return _open(self._path)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EINVAL, errno.ENXIO):
+                raise
+            os.unlink(self._path)
+            self.warnings.append(
+                "%s was a link, or no plain file. It was removed itself, and nothing else; find out who put it there."
+                % self._path
+            )
+            return _open(self._path)
+
     def _warn(self, error):
         with contextlib.suppress(OSError):
             os.unlink(self._path)
-        self.warnings = [
+        self.warnings += [
             "The file system of %s takes no locks (%s), so nothing keeps a run of another node, or of another "
             "fleet_root, from bringing weights to %s at the same time. Let one of them do that before the others run."
             % (os.path.dirname(self._path), error.strerror, self._destination)

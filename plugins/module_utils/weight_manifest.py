@@ -11,18 +11,23 @@ import os
 import posixpath
 import re
 import shutil
+import stat
 import tempfile
 
 from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, files
-from ansible_collections.inference.fleet.plugins.module_utils.checkpoints import CONFIG
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import (
     existing_parent,
-    make_directory,
     mount_points,
 )
 
 MANIFEST = ".inference-fleet-manifest.json"
+INNER_STAGING = ".inference-fleet-new"
+INNER_LOCK = ".inference-fleet-lock"
+JOURNAL = ".inference-fleet-journal.json"  # of an update, in the staging folder
+REPLACED = ".inference-fleet-replaced"  # the old files of an update, in the staging folder
+OURS = (MANIFEST, INNER_STAGING, INNER_LOCK, JOURNAL, REPLACED)
+SHARD = ".safetensors"
 SCHEMA = 1
 INSTALLING = "installing"
 TEXTS = ("source", "repo", "revision", "commit", "at")
@@ -34,13 +39,16 @@ def read_manifest(folder):
 
     Raises FleetError where its files are none that could lie there.
     """
-    manifest = _manifest(folder)
+    manifest = begun_manifest(folder)
     return None if manifest is None or INSTALLING in manifest else manifest
 
 
-def _manifest(folder):
+def begun_manifest(folder):
     """The manifest in `folder`, one that was begun too: that holds INSTALLING, the names of the files to come."""
-    manifest = files.read_json(os.path.join(folder, MANIFEST))
+    path = os.path.join(folder, MANIFEST)
+    if os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
+        raise _bad(folder, "it is no plain file")
+    manifest = files.read_json(path)
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         return None
     if not isinstance(manifest.get("files"), dict):
@@ -55,9 +63,8 @@ def _check(folder, manifest):
     coming = manifest.get(INSTALLING, [])
     if not isinstance(coming, list):
         raise _bad(folder, "%s is no list" % INSTALLING)
-    ours = (MANIFEST, INNER_STAGING, INNER_LOCK)
     for name in [*manifest["files"], *coming]:
-        if not is_inside(name) or name.split("/")[0] in ours or _leads_out(folder, name):
+        if not is_inside(name) or name.split("/")[0] in OURS or _leads_out(folder, name):
             raise _bad(folder, "%s is no path of a file there" % json.dumps(name))
     if not all(isinstance(manifest.get(key), (str, type(None))) for key in TEXTS):
         raise _bad(folder, "of %s not all are texts" % ", ".join(TEXTS))
@@ -95,22 +102,27 @@ def is_inside(path):
     return (
         isinstance(path, str)
         and path == posixpath.normpath(path)
-        and path != "."
-        and not path.startswith(("/", ".."))
+        and path not in (".", "..")
+        and not path.startswith(("/", "../"))
         and "\0" not in path
     )
 
 
-def write_manifest(folder, records, **identity):
+def times_of(folder, names):
+    """{name: time in ns} of files in `folder`."""
+    return {name: os.stat(os.path.join(folder, name)).st_mtime_ns for name in names}
+
+
+def write_manifest(folder, records, times=None, **identity):
     """Write the manifest of the files in `folder`; returns its files, {name: {size, sha256, mtime_ns, …}}.
+
+    times: {name: ns} of when the files were what is recorded; by default they are now.
 
     A record that has written_ns keeps it, see still_written(). identity: source, repo, revision and what else says
     which weights they are.
     """
-    recorded = {
-        name: dict(record, mtime_ns=os.stat(os.path.join(folder, name)).st_mtime_ns)
-        for name, record in sorted(records.items())
-    }
+    times = times or times_of(folder, records)
+    recorded = {name: dict(record, mtime_ns=times[name]) for name, record in sorted(records.items())}
     manifest = {"schema": SCHEMA, **identity, "files": recorded}
     files.write_atomic(os.path.join(folder, MANIFEST), json.dumps(manifest, indent=2, sort_keys=True) + "\n")
     return recorded
@@ -132,6 +144,9 @@ def compare_status(folder, recorded):
             status = os.stat(os.path.join(folder, name))
         except OSError:
             wrong[name] = "is missing"
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            wrong[name] = "is no plain file"
             continue
         if status.st_size != record["size"]:
             wrong[name] = "is %d bytes long, was %d" % (status.st_size, record["size"])
@@ -211,8 +226,9 @@ def other_model(destination, manifest, repo, source):
     )
 
 
-def own_manifest(destination, repo, source):
-    """The manifest of an earlier run at the destination. Raises FleetError where others put something there.
+def own_manifest(destination, repo, source, adopt=False):
+    """The manifest of an earlier run at the destination. Raises FleetError where others put something there; with
+    `adopt` not where there are shards, which may be the wanted ones.
 
     None where nothing is there, or where an earlier run was cut while it put these weights there for the first time.
     """
@@ -220,22 +236,30 @@ def own_manifest(destination, repo, source):
         return None
     if not os.path.isdir(destination):
         raise FleetError("%s is not a directory; remove it or choose another destination." % destination)
-    names = sorted(name for name in os.listdir(destination) if name not in (INNER_STAGING, INNER_LOCK, "lost+found"))
-    if not names:
-        return None
-    manifest = _manifest(destination)
+    manifest = begun_manifest(destination)
     if manifest is None:
-        raise FleetError(
-            "%s holds files that this collection did not put there (%s); they are left as they are. Choose another "
-            "destination, or remove them." % (destination, ", ".join(names[:5]))
-        )
+        names = unknown(destination)
+        if not names or (adopt and any(name.endswith(SHARD) for name in names)):
+            return None
+        raise unknown_files(destination)
     if (manifest.get("source"), manifest.get("repo")) != (source, repo):
         raise other_model(destination, manifest, repo, source)
     return None if INSTALLING in manifest else manifest
 
 
-INNER_STAGING = ".inference-fleet-new"
-INNER_LOCK = ".inference-fleet-lock"
+def unknown(destination):
+    """Names of what lies at the destination, where no run of ours has put anything there; [] for nothing."""
+    if not os.path.isdir(destination) or begun_manifest(destination) is not None:
+        return []
+    return sorted(name for name in os.listdir(destination) if name not in (INNER_STAGING, INNER_LOCK, "lost+found"))
+
+
+def unknown_files(destination):
+    """The FleetError for what others put to the destination."""
+    return FleetError(
+        "%s holds files that this collection did not put there (%s); they are left as they are. Choose another "
+        "destination, or remove them." % (destination, ", ".join(unknown(destination)[:5]))
+    )
 
 
 def is_mount(path):
@@ -276,51 +300,6 @@ def view(staging, destination, staged, names):
             os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
             os.symlink(os.path.join(staging if name in staged else destination, name), os.path.join(folder, name))
         yield folder
-
-
-def install(staging, destination, names, gone, records, **identity):
-    """Put the files `names`, whole and checked in `staging`, in their places, and write the manifest of `records`.
-
-    gone: files of the old weights to remove. Where nothing is at the destination the folder itself takes its place.
-    Otherwise config.json, without which no server loads anything, is away while the others change; and a manifest that
-    names what is to come is there from the first of them on, so that a run after a kill knows whose files they are.
-    Returns the manifest's files.
-    """
-    if not is_mount(destination) and (not os.path.isdir(destination) or not os.listdir(destination)):
-        recorded = write_manifest(staging, records, **identity)
-        os.chmod(staging, 0o755)
-        os.rename(staging, destination)
-        return recorded
-    begun = _manifest(destination)
-    if begun is None or INSTALLING in begun:
-        gone = sorted({*gone, *(begun or {}).get(INSTALLING, ())} - set(records))
-        make_directory(staging)
-        _begin(staging, destination, [*records, *gone], identity)
-    if not names and not gone:
-        return write_manifest(destination, records, **identity)
-    make_directory(staging)
-    config = os.path.join(destination, CONFIG)
-    held = os.path.join(staging, CONFIG)
-    if os.path.exists(config) and CONFIG not in gone and CONFIG not in names:
-        os.rename(config, held)
-        names = [*names, CONFIG]
-    elif os.path.exists(config):
-        os.unlink(config)
-    for name in gone:
-        if os.path.lexists(os.path.join(destination, name)):
-            os.unlink(os.path.join(destination, name))
-    for name in sorted(names, key=lambda name: name == CONFIG):
-        target = os.path.join(destination, name)
-        make_directory(os.path.dirname(target))
-        os.rename(os.path.join(staging, name), target)
-    return write_manifest(destination, records, **identity)
-
-
-def _begin(staging, destination, names, identity):
-    """Put down whose files are about to come; by way of staging, so that no half of it is ever in the destination."""
-    manifest = {"schema": SCHEMA, **identity, "files": {}, INSTALLING: sorted(names)}
-    files.write_atomic(os.path.join(staging, MANIFEST), json.dumps(manifest, indent=2, sort_keys=True) + "\n")
-    os.rename(os.path.join(staging, MANIFEST), os.path.join(destination, MANIFEST))
 
 
 def listing_text(recorded):

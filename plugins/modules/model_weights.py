@@ -27,6 +27,8 @@ description:
     says so, and runs of other nodes are not waited for.
   - Every file of a hub is compared with the size and checksum that the hub lists, and fetched again where it differs;
     what a client says of its own success does not count.
+  - A checkpoint that others brought to O(destination) is adopted where a shard of it is as listed. What differs or is
+    missing is fetched, that alone; files that are not listed stay.
 options:
   source:
     description:
@@ -158,6 +160,27 @@ options:
     description:
       - For a hub, file on the node with the certificates to trust, in PEM; by default the system's own.
     type: path
+  sha256sums:
+    description:
+      - List of checksums as C(sha256sum) writes it, in a file of the controller, or else of the node. The files that it
+        names must have them, wherever they come from.
+      - A checkpoint that is there already, and all of whose files it names, is adopted by it without asking a hub.
+    type: str
+  sums:
+    description:
+      - Filled in by the action plugin. The text of O(sha256sums), where that is on the controller.
+    type: str
+  min_rate:
+    description:
+      - For a hub, bytes a second. A connection that is slower for O(min_rate_window_s) is dropped, and the download
+        goes on by another one. V(0) for no limit.
+    type: int
+    default: 0
+  min_rate_window_s:
+    description:
+      - For a hub, seconds over which O(min_rate) is taken.
+    type: int
+    default: 60
   root:
     description:
       - Directory that all folders of the collection lie below. Empty for the system's own. Jobs keep their state in
@@ -308,6 +331,9 @@ progress:
     file:
       description: A file that is being worked on, or null.
       type: str
+    waiting:
+      description: Seconds until the next attempt, and why the last one failed; null where nothing waits.
+      type: str
 commit:
   description: The commit that the revision was resolved to.
   type: str
@@ -409,7 +435,7 @@ free_bytes:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import model_weights
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.redact import SecretsHidden
 
 
 class Module(SecretsHidden, AnsibleModule):
@@ -445,6 +471,10 @@ def main():
             "wait_s": {"type": "int", "default": 5},
             "environment": {"type": "dict", "default": {}},
             "ca_bundle": {"type": "path"},
+            "sha256sums": {"type": "str"},
+            "sums": {"type": "str"},
+            "min_rate": {"type": "int", "default": 0},
+            "min_rate_window_s": {"type": "int", "default": 60},
             "root": {"type": "path", "default": ""},
             "toolkit": {"type": "path"},
             "caller": {"type": "str"},

@@ -65,7 +65,8 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 def transfer_line(progress):
     """One line on a transfer: "downloading 45 %, 27.4 of 60.8 GiB, 312.0 MiB/s, 1 min 49 s left, FILE".
 
-    progress: {percent, bytes_done, bytes_total, rate_bytes_s, eta_s, file, phase}; what is None or absent is left out.
+    progress: {percent, bytes_done, bytes_total, rate_bytes_s, eta_s, file, phase, waiting}; what is None or
+    absent is left out.
     """
     first = str(progress.get("phase") or "working")
     if progress.get("percent") is not None and progress.get("bytes_total") != 0:
@@ -85,6 +86,8 @@ def transfer_line(progress):
         parts.append("%s left" % duration(progress["eta_s"]))
     if progress.get("file"):
         parts.append(cell(progress["file"]))
+    if progress.get("waiting"):
+        parts.append("waiting " + cell(progress["waiting"]))
     return ", ".join(parts)
 
 

@@ -201,6 +201,9 @@ HOPELESS = {"timeout_s": 5, "retries": 1}
 CASES = [
     Case("429 with Retry-After", [fault("status", status=429, retry_after=1, count=2)], always=HF),
     Case("503 with Retry-After", [fault("status", status=503, retry_after=1, count=1)], always=MS),
+    Case("forbidden by the CDN once", [fault("status", status=403, count=1)], always=HF),
+    Case("a connection that is too slow", [fault("slow", rate=100_000, count=1)], always=HF, resumes=True,
+         more={"min_rate": 1_000_000, "min_rate_window_s": 1}),
     Case("500 once", [fault("status", status=500, count=1)], always=HF),
     Case("429 for the listing", [fault("status", "*", status=429, retry_after=1, count=1, on="list")], always=MS),
     Case("503 for the listing", [fault("status", "*", status=503, count=1, on=["info", "list"])], always=MS),
@@ -510,6 +513,42 @@ def test_a_hub_that_is_away_for_a_while(node):
 
 
 @each_client(always="huggingface")
+def test_a_branch_that_was_rewritten_after_a_break(node):
+    """What was begun is not given any more: the error says what to type, and that brings the newer weights."""
+    repository = node.hub.repositories[REPO]
+    first = repository.head
+    held = node.hub.fault("hold", path=SHARD, at=AT)
+    node.run(wait_s=0)
+    wait_until(lambda: come_to(node, {SHARD: AT}, 2 * PIECE))
+    os.kill(worker_of(node), signal.SIGKILL)
+    wait_until(lambda: not DetachedJob(str(node.job())).alive() and node.hub.quiet())
+    held.release()
+    repository.commit({**repository.files, SHARD: safetensors("model.layers.3.weight", BYTES, seed=78)})
+    del repository.commits[first]
+    result = node.run()
+    assert result["failed"] and result["msg"] == (
+        "%s of %s at revision %s is %s on %s (%s) by now: the branch moved on from commit %s, which is wanted here and "
+        "not given any more. Nothing was replaced. For the newer weights run again with refresh=true (in a play: "
+        "model_weights_refresh)."
+        % (SHARD, REPO, node.branch, "gone" if node.source == "huggingface" else "another file",
+           SOURCES[node.source], node.hub.endpoint, first)
+    )  # fmt: skip
+    assert not node.destination.exists()
+    node.brought(refresh=True)
+
+
+@each_client(always="modelscope")
+def test_names_that_look_like_a_file_that_grows_and_long_ones(node):
+    repository = node.hub.repositories[REPO]
+    odd = {"X": b"x" * 3_000_000, "X.incomplete": b"y" * 2_000_000, "n" * 250: b"z" * 2_500_000, "..foo": b"f"}
+    small = {path: one for path, one in gpt_oss(REPO, 900, shards=2).files.items() if "/" not in path}
+    repository.commit({**small, **odd})
+    node.hub.fault("cut", path="X*", at=1_500_000, count=2)
+    node.hub.fault("cut", path="n*", at=1_500_000, count=1)
+    node.brought(exclude=[])
+
+
+@each_client(always="huggingface")
 def test_a_new_commit_that_comes_badly_leaves_the_old_weights(node):
     node.brought()
     old = node.state()
@@ -550,7 +589,7 @@ def test_a_token_is_not_on_the_screen(node, tmp_path):
         [str(Path(sys.executable).parent / "ansible-playbook"), str(tmp_path / "play.yml"), "-i", "inventories/local",
          "-vvv", "--diff"],
         cwd=CLONE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "A_TOKEN": TOKEN, "ANSIBLE_LOG_PATH": str(tmp_path / "log")},
+        env={**os.environ, "A_TOKEN": TOKEN + "\n", "ANSIBLE_LOG_PATH": str(tmp_path / "log")},
     )  # fmt: skip
     lines, log = set(), tmp_path / "log"
     looking = threading.Thread(target=lambda: collect_command_lines(process, lines))

@@ -8,7 +8,7 @@ A module of this package named after a source is its client: `Client(wanted, tok
 listing()
     The Listing of the wanted revision.
 fetch(listing, path, folder)
-    Bring one file to `folder`/`path`, over `folder`/`path`.incomplete, going on where that ends; returns whether the
+    Bring one file to `folder`/`path`, over part_of() of that, going on where that ends; returns whether the
     file only ever grew. What is there afterwards need not be right: the caller looks at size and checksum.
 
 Both raise HubProblem. A client imports the library of its hub when it is made; only the toolkit has it.
@@ -18,6 +18,8 @@ Both raise HubProblem. A client imports the library of its hub when it is made; 
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from dataclasses import asdict, dataclass, field
 
@@ -26,11 +28,15 @@ from ansible_collections.inference.fleet.plugins.module_utils.hub import known
 DEFAULT_EXCLUDE = ("original/*", "metal/*")
 INCOMPLETE = ".incomplete"
 PARTIAL = ".partial"
+ODD = ".inference-fleet-odd"  # in PARTIAL: files that get a folder of their own
+NAME_MAX = 255  # bytes of a name
 LISTING = ".listing.json"
 SOURCES = {"huggingface": "Hugging Face", "modelscope": "ModelScope"}
 DEFAULT_ENDPOINTS = {"huggingface": "https://huggingface.co", "modelscope": "https://modelscope.cn"}
 DEFAULT_BRANCHES = {"huggingface": "main", "modelscope": "master"}
+TOKEN_VARIABLES = {"huggingface": "fleet_hf_token", "modelscope": "fleet_modelscope_token"}  # of an inventory
 TOKENS = {"huggingface": "HF_TOKEN", "modelscope": "MODELSCOPE_API_TOKEN"}  # variables of a worker's environment
+RATE_LIMIT = re.compile(r"\br\s*=\s*(\d+)\s*;\s*t\s*=\s*(\d+)")  # what is left, and for how many seconds
 COMMIT = re.compile(r"^[0-9a-f]{40}$")
 # Pinned: what the worker uses of them was read in these versions.
 PACKAGES = {
@@ -39,16 +45,44 @@ PACKAGES = {
 }
 
 
+def part_of(path):
+    """Where a client lets the file `path` grow: beside it, under a name that no file system is too short for."""
+    folder, name = os.path.split(path)
+    if len(os.fsencode(name + INCOMPLETE)) > NAME_MAX:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return os.path.join(folder, name + INCOMPLETE)
+
+
+def partial_folder(staging, path):
+    """The folder that a client brings the file `path` to, below a staging folder. What is named as if it were another
+    file that still grows has one of its own."""
+    partial = os.path.join(staging, PARTIAL)
+    if not path.endswith(INCOMPLETE):
+        return partial
+    return os.path.join(partial, ODD, hashlib.sha256(os.fsencode(path)).hexdigest()[:16])
+
+
+def wait_of(headers):
+    """Seconds that a hub asks to wait, by Retry-After or Hugging Face's RateLimit; None where it says nothing."""
+    after = (headers.get("Retry-After") or "").strip()
+    if after.isdigit():
+        return int(after)
+    limits = RATE_LIMIT.findall(headers.get("RateLimit") or "")
+    return max((int(seconds) for left, seconds in limits if int(left) == 0), default=None)
+
+
 class HubProblem(Exception):
     """Why a hub did not give what was asked for.
 
     kind: repository, revision, entry, access (401, 403), busy (429, 5xx), network, data (a file that is not what is
     listed), foreign (no hub's answer), disk, client (the library is not there) or other. retry: whether trying again
-    may help. wait: seconds that the hub asked to wait, or None.
+    may help. wait: seconds that the hub asked to wait, or None. forbidden: whether it was a 403, which a CDN says of a
+    signature that has run out too.
     """
 
-    def __init__(self, kind, text, retry=False, wait=None):
+    def __init__(self, kind, text, retry=False, wait=None, forbidden=False):
         super().__init__(text)
+        self.forbidden = forbidden
         self.kind = kind
         self.text = text
         self.retry = retry
@@ -62,8 +96,10 @@ class Wanted:
     revision: commit, tag or branch. destination: real path of the directory that servers load. endpoint: URL of the
     hub. format: mxfp4, bf16 or None for any. draft: whether it is a draft model; `target` then says of which model:
     {repo, revision, destination, include, exclude, format}, or nothing, and `eagle3` whether it must be a head that NxD
-    Inference runs. draft_sizes: for a model, what its draft is: {name, hidden_size, vocab_size}, or nothing. workers:
-    files at a time. retries: attempts without a byte of progress before giving up. timeout_s: of one answer or silence.
+    Inference runs. draft_sizes: for a model, what its draft is: {name, hidden_size, vocab_size}, or nothing. sums:
+    {path: sha256} that the files must have, by a list of the user's. workers: files at a time. min_rate: bytes a second
+    below which a connection is dropped, looked at every min_rate_window_s; 0 for none. retries: attempts without a byte
+    of progress before giving up. timeout_s: of one answer or silence.
     """
 
     source: str
@@ -78,6 +114,9 @@ class Wanted:
     eagle3: bool = False
     target: dict = field(default_factory=dict)
     draft_sizes: dict = field(default_factory=dict)
+    sums: dict = field(default_factory=dict)
+    min_rate: int = 0
+    min_rate_window_s: int = 60
     workers: int = 8
     retries: int = 5
     timeout_s: int = 30

@@ -21,15 +21,23 @@ import threading
 import time
 from dataclasses import replace
 
-from ansible_collections.inference.fleet.plugins.module_utils import checkpoints, eagle3, files, weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils import (
+    checkpoints,
+    eagle3,
+    files,
+    weight_manifest,
+    weight_staging,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import (
     COMMIT,
-    INCOMPLETE,
     LISTING,
     PARTIAL,
     HubProblem,
     Listing,
+    known,
+    part_of,
+    partial_folder,
     selection,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
@@ -56,6 +64,23 @@ class Progress:
         self.file = None
         self._done = None
         self._samples = []
+        self._waits = {}  # {thread: (until, reason)}
+
+    @contextlib.contextmanager
+    def waiting(self, seconds, reason):
+        """While a file waits for its next attempt."""
+        with self._lock:
+            self._waits[threading.get_ident()] = (time.monotonic() + seconds, reason)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._waits[threading.get_ident()]
+
+    def _waiting(self):
+        """Why somebody waits, and how long still; None where nobody does."""
+        until, reason = max(self._waits.values(), default=(None, None))
+        return None if until is None else "%d s: %s" % (max(0, round(until - time.monotonic())), reason)
 
     def begin(self, phase, total, done):
         """A new phase of `total` bytes; done(): how many of them are there."""
@@ -63,7 +88,8 @@ class Progress:
             self.phase, self.total, self._done, self._samples, self.file = phase, total, done, [], None
 
     def snapshot(self):
-        """{phase, percent, bytes_done, bytes_total, rate_bytes_s, eta_s, file}; rate and eta null where unknown."""
+        """{phase, percent, bytes_done, bytes_total, rate_bytes_s, eta_s, file, waiting}; null where unknown, or where
+        nothing waits."""
         with self._lock:
             done = min(self._done(), self.total) if self._done else 0
             now = time.monotonic()
@@ -79,6 +105,7 @@ class Progress:
                 "rate_bytes_s": None if rate is None else int(rate),
                 "eta_s": None if not rate else int(left / rate) + (left > 0),
                 "file": self.file,
+                "waiting": self._waiting(),
             }
 
 
@@ -186,6 +213,8 @@ class Download:
         self._made = {}  # path: sha256 of what is whole in staging
         self._running = []
         self._lock = None
+        self._warnings = []
+        self._claimed = None  # what the staging folder was when it was looked through
 
     @property
     def _client(self):
@@ -214,23 +243,57 @@ class Download:
         """The result of run(), or None where another run has changed meanwhile what was looked at."""
         wanted = self.wanted
         self._made = {}
-        manifest = weight_manifest.own_manifest(wanted.destination, wanted.repo, wanted.source)
+        if not wanted.check_mode and weight_staging.begun_update(wanted.destination):
+            with WeightLock(wanted.destination, self.progress):
+                weight_staging.finish(wanted.destination)
+        manifest = weight_manifest.own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
         recorded = manifest["files"] if manifest else {}
         wrong, hashed = self._verify(recorded)
-        if manifest and same_request(manifest, wanted) and not wanted.refresh:
-            listing = Listing(manifest["commit"], manifest["at"], _target(recorded))
-            target = listing.files
-        else:
-            listing, target = chosen(wanted, self._listing())
-        due = self._due(target, recorded, wrong, hashed)
-        gone = sorted(set(recorded) - set(target))
+        unknown = [] if manifest else weight_manifest.unknown(wanted.destination)
         try:
+            if manifest and same_request(manifest, wanted) and not wanted.refresh:
+                listing = Listing(manifest["commit"], manifest["at"], _target(recorded))
+                target = selection.check_sums(wanted, listing.files)
+            else:
+                listing, target = chosen(wanted, (unknown and self._foreknown()) or self._listing())
+            due = self._due(target, recorded, wrong, hashed)
+            if unknown and not any(path.endswith(weight_manifest.SHARD) for path in self._made):
+                raise weight_manifest.unknown_files(wanted.destination)
+            gone = sorted(set(recorded) - set(target))
             if wanted.check_mode or (manifest is not None and not due and not gone):
                 return self._bring(manifest, listing, target, due, gone, wrong, hashed)
             with self._alone(manifest) as as_seen:
                 return self._bring(manifest, listing, target, due, gone, wrong, hashed) if as_seen else None
         except HubProblem as problem:
             raise self._unmended(explained(problem, wanted), wrong) from problem
+        except FleetError as error:
+            raise self._unmended(error, wrong) from error
+        except OSError as error:
+            if not wrong:
+                raise
+            raise self._unmended(FleetError("%s." % error), wrong) from error
+
+    def _foreknown(self):
+        """The listing of a checkpoint that others brought, where it is known without the hub: by the collection, or by
+        the user's list where that names all that a checkpoint needs. None otherwise."""
+        wanted, folder = self.wanted, self.wanted.destination
+        pinned = known.find(wanted.source, wanted.repo, wanted.revision)
+        if wanted.refresh:
+            return None
+        if pinned:
+            found = {path: {"size": size, "sha256": sha, "oid": None} for path, (size, sha) in pinned.files.items()}
+            return Listing(pinned.commit, pinned.commit, found)
+        needed = checkpoints.needed(folder, wanted.draft) if wanted.sums else None
+        if needed is None or not needed <= set(wanted.sums):
+            return None
+        try:
+            found = {
+                path: {"size": os.path.getsize(os.path.join(folder, path)), "sha256": sha256, "oid": None}
+                for path, sha256 in wanted.sums.items()
+            }
+        except OSError:
+            return None  # some have to come, and their sizes are the hub's
+        return Listing(wanted.revision, wanted.revision, found)
 
     @contextlib.contextmanager
     def _alone(self, manifest):
@@ -239,7 +302,7 @@ class Download:
         self._lock = WeightLock(wanted.destination, self.progress)
         self._lock.take()
         try:
-            now = weight_manifest.own_manifest(wanted.destination, wanted.repo, wanted.source)
+            now = weight_manifest.own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
             yield not self._lock.waited and now == manifest
         finally:
             if not self._stop.is_set():  # else threads may still write; the lock ends with their process
@@ -336,6 +399,7 @@ class Download:
         }
         if due or gone:
             self._check_writable()
+            weight_staging.check_targets(wanted.destination, due, gone)
             weight_manifest.check_space(wanted.destination, still, leftovers=self._leftovers(listing))
         if wanted.check_mode:
             if at_once:
@@ -357,17 +421,19 @@ class Download:
         found = self._fetch_checked(listing, target, due, to_come)
         records = self._records(target, recorded)
         self._tidy(due)
-        future = weight_manifest.install(
+        self._check_staging()
+        future = weight_staging.install(
             self._staging, wanted.destination, due, gone, records, **self._identity(listing)
         )
-        shutil.rmtree(self._staging, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            weight_staging.remove(self._staging)
         return self._result(result, True, message, wanted.verify if manifest else "full", found, before, future)
 
     def _fetch_checked(self, listing, target, due, to_come):
         """Bring the files that are due into the staging folder; returns what the whole checkpoint is."""
         self.progress.begin("downloading", to_come, lambda: self._on_disk(target, due))
         with self._first(listing, target, due) as (folder, come):
-            self._prepare(listing)
+            self._prepare(listing, target)
             for path in come:
                 with open(os.path.join(folder, path), "rb") as stream:
                     files.write_atomic(os.path.join(self._staging, path), stream.read())
@@ -421,19 +487,58 @@ class Download:
                     "give this user the right to write there." % (place, self.wanted.repo, self.wanted.destination)
                 )
 
-    def _prepare(self, listing):
+    def _prepare(self, listing, target):
         """The staging folder, with what an earlier run of the same listing left in it."""
         now = {
             "wanted": identity(self.wanted), "commit": listing.commit, "at": listing.at, "files": listing.files
         }  # fmt: skip
+        self._warnings += weight_staging.claim(self._staging)
+        self._claimed = os.lstat(self._staging)
         for path in self._leftovers(listing):
             os.unlink(path)
         make_directory(self._partial)
+        self._check_case(target)
         files.write_atomic(os.path.join(self._staging, LISTING), json.dumps(now))
+
+    def _check_staging(self):
+        """Raise FleetError where something else took the place of the staging folder."""
+        try:
+            same = os.path.samestat(os.lstat(self._staging), self._claimed)
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise FleetError(
+                "%s was replaced while weights came into it. Nothing was put in place; find out who writes there, and "
+                "run again." % self._staging
+            )
+
+    def _check_case(self, target):
+        """Raise FleetError where names differ by case alone, and the file system does not tell them apart."""
+        seen = {}
+        for path in sorted(target):
+            seen.setdefault(path.casefold(), []).append(path)
+        same = next((paths for paths in seen.values() if len(paths) > 1), None)
+        if same:
+            probe = os.path.join(self._partial, ".Case")
+            files.write_atomic(probe, "")
+            alike = os.path.lexists(os.path.join(self._partial, ".cASE"))
+            os.unlink(probe)
+            if alike:
+                raise FleetError(
+                    "%s has the files %s, and the file system of %s does not tell capital letters from small ones. "
+                    "Choose another destination, or leave one out by exclude."
+                    % (self.wanted.name, " and ".join(same), self.wanted.destination)
+                )
 
     def _begun(self):
         """What an earlier run that was broken off wrote down of itself in the staging folder; {} for nothing."""
-        return files.read_json(os.path.join(self._staging, LISTING)) or {}
+        return (files.read_json(os.path.join(self._staging, LISTING)) if self._is_ours() else None) or {}
+
+    def _is_ours(self):
+        """Whether what lies in the staging folder can be gone on with."""
+        listing = os.path.join(self._staging, LISTING)
+        folders = weight_staging.trusted(self._staging) and weight_staging.trusted(self._partial)
+        return folders and weight_staging.plain_file(listing)
 
     def _usable(self, listing):
         """The listed files of which this run can go on with what an earlier one left. Without a record of that it is
@@ -443,15 +548,11 @@ class Download:
 
     def _leftovers(self, listing):
         """[paths] of what an earlier run left in the staging folder, and this one cannot go on with."""
-        usable, found = self._usable(listing), []
-        for path in _below(self._staging):
-            if path == LISTING:
-                continue
-            name = path[len(PARTIAL) + 1 :] if path.startswith(PARTIAL + "/") else path
-            name = name[: -len(INCOMPLETE)] if name.endswith(INCOMPLETE) and name not in listing.files else name
-            if name not in usable:
-                found.append(os.path.join(self._staging, path))
-        return found
+        if not self._is_ours():
+            return []
+        places = {place for path in self._usable(listing) for place in self._places(self._staging, path)}
+        found = (os.path.join(self._staging, path) for path in _below(self._staging) if path != LISTING)
+        return [path for path in found if path not in places]
 
     def _tidy(self, due):
         """What is not part of the weights leaves the staging folder before it takes their place: also what an earlier
@@ -460,17 +561,19 @@ class Download:
         for path in set(_below(self._staging)) - set(due):
             os.unlink(os.path.join(self._staging, path))
         for folder, *_rest in os.walk(self._staging, topdown=False):
+            if folder == self._staging:
+                continue
             with contextlib.suppress(OSError):  # where files are left
                 os.rmdir(folder)
 
     @staticmethod
     def _places(staging, path):
         """Where a file that is due may be in a staging folder, the furthest first."""
-        partial = os.path.join(staging, PARTIAL, path)
-        return (os.path.join(staging, path), partial, partial + INCOMPLETE)
+        partial = os.path.join(partial_folder(staging, path), path)
+        return (os.path.join(staging, path), partial, part_of(partial))
 
     def _already(self, listing, target, due):
-        return self._on_disk(target, self._usable(listing) & set(due))
+        return self._on_disk(target, self._usable(listing) & set(due)) if self._is_ours() else 0
 
     def _on_disk(self, target, due):
         return sum(min(_size(self._places(self._staging, path)), target[path]["size"]) for path in due)
@@ -492,7 +595,9 @@ class Download:
 
     def _fetch(self, listing, path, record, staging=None):
         """Bring one file into the staging folder, or another one like it, right by size and checksum."""
-        staging = staging or self._staging
+        if staging is None:
+            staging = self._staging
+            self._check_staging()
         whole, partial, incomplete = self._places(staging, path)
         for folder in (os.path.dirname(whole), os.path.dirname(partial)):
             make_directory(folder)
@@ -504,10 +609,10 @@ class Download:
                     os.replace(whole, partial)  # of an earlier run: believed when it was read once more
                 wrong = None
                 try:
-                    sha256 = self._come(listing, path, os.path.join(staging, PARTIAL))
+                    sha256 = self._come(listing, path, partial_folder(staging, path))
                 except HubProblem as problem:
-                    if problem.kind == "entry":
-                        self._check_moved(listing, path)
+                    if problem.kind in ("entry", "revision"):
+                        self._check_moved(listing, path, gone=True)
                     if problem.kind != "data":
                         raise
                     wrong = problem.text
@@ -533,26 +638,28 @@ class Download:
             self._running.remove(path)
             self.progress.file = self._running[0] if self._running else None
 
-    def _check_moved(self, listing, path):
-        """Raise FleetError where a file is not as listed because it was asked for by a branch that is elsewhere now."""
-        if listing.at == listing.commit:
+    def _check_moved(self, listing, path, gone=False):
+        """Raise FleetError where a file is not as listed, or `gone`, because its branch is elsewhere now."""
+        by_commit = listing.at == listing.commit
+        if by_commit and (not gone or COMMIT.match(self.wanted.revision)):
             return
         try:
             now = self._patiently(self._client.listing, lambda: 0)
         except HubProblem:
             return
-        if path in now.files and _agree(now.files[path], listing.files[path]):
+        if now.commit == listing.commit if by_commit else _same(now.files.get(path), listing.files[path]):
             return
         raise FleetError(
-            "%s of %s is another file on %s by now: the branch moved on from commit %s, which is wanted here and not "
+            "%s of %s is %s on %s by now: the branch moved on from commit %s, which is wanted here and not "
             "given any more. Nothing was replaced. For the newer weights run again with refresh=true (in a play: "
-            "model_weights_refresh)." % (path, self.wanted.name, self.wanted.hub, listing.commit)
+            "model_weights_refresh)."
+            % (path, self.wanted.name, "gone" if by_commit else "another file", self.wanted.hub, listing.commit)
         )
 
     def _come(self, listing, path, folder):
         """Let the client bring a file to `folder`; returns its sha256."""
         partial = os.path.join(folder, path)
-        incomplete = partial + INCOMPLETE
+        incomplete = part_of(partial)
         calls, only_grew = int(_size((incomplete,)) > 0), True
 
         def call():
@@ -572,7 +679,7 @@ class Download:
 
     def _patiently(self, call, size, path=None):
         """call(), again while trying again may help: as long as bytes come, and `retries` times without any."""
-        idle = 0
+        idle = refused = 0
         while True:
             if self._stop.is_set():
                 raise Stopped()
@@ -581,16 +688,20 @@ class Download:
                 return call()
             except HubProblem as problem:
                 problem.path = path
+                if problem.forbidden and path and not refused:
+                    refused = 1  # a CDN's signature may have run out: the hub gives another one
+                    continue
                 idle = 1 if size() > before else idle + 1
                 if not problem.retry or idle > self.wanted.retries:
                     raise
                 pause = min(2 ** (idle - 1), 16) if problem.wait is None else min(problem.wait, LONGEST_WAIT_S)
-                self._pause(pause)
+                self._pause(pause, problem.text)
 
-    def _pause(self, seconds):
+    def _pause(self, seconds, reason):
         end = time.monotonic() + seconds
-        while not self._stop.is_set() and time.monotonic() < end:
-            self._sleep(min(0.2, max(0.0, end - time.monotonic())))
+        with self.progress.waiting(seconds, reason):
+            while not self._stop.is_set() and time.monotonic() < end:
+                self._sleep(min(0.2, max(0.0, end - time.monotonic())))
 
     # ---- what it is
 
@@ -624,7 +735,9 @@ class Download:
         """Whether a file that is due lies right in the staging folder; then it is copied to this one. The copy is what
         is looked at: a look has no lock, and another run may move its file on meanwhile."""
         copy = os.path.join(folder, path)
-        for place in self._places(self._staging, path)[:2]:
+        for place in self._places(self._staging, path)[:2] if self._is_ours() else ():
+            if not weight_staging.plain_file(place):
+                continue
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(place, copy)
                 if difference(copy, record, files.sha256_file(copy)) is None:
@@ -712,6 +825,9 @@ class Download:
             return "%s in %s: %s" % (verb, where, "; ".join("%s %s" % item for item in sorted(wrong.items())))
         if not changed:
             return "as wanted"
+        if manifest is None and self._made:
+            text = told("would adopt" if wanted.check_mode else "adopted", wanted, len(due), still)
+            return "%s; as listed already: %d" % (text, len(self._made))
         verb = ("would bring", "brought") if manifest is None else ("would update", "updated")
         if manifest is not None and not due:
             verb = ("would record", "recorded")
@@ -727,9 +843,8 @@ class Download:
             "verified": verified,
             "diff": {"before": text(before), "after": text(after)},
         }
-        if self._lock is not None and self._lock.warnings:
-            whole["warnings"] = self._lock.warnings
-        return whole
+        warnings = [*(self._lock.warnings if self._lock is not None else []), *self._warnings]
+        return {**whole, "warnings": warnings} if warnings else whole
 
 
 def describe(wanted, folder, whole=True, target=None):
@@ -754,7 +869,8 @@ def chosen(wanted, listing):
     selection.check_commit(wanted, listing)
     selection.check_paths(wanted, listing.files)
     every = selection.check_known(wanted, listing)
-    kept = selection.select(wanted, every)
+    kept = selection.check_sums(wanted, selection.select(wanted, every))
+    selection.check_names(wanted, kept)
     selection.check_complete(wanted, kept, every)
     selection.check_checksums(wanted, kept)
     return Listing(listing.commit, listing.at, every), kept
@@ -832,6 +948,10 @@ def _agree(old, record):
         if record[key] is not None and old.get(key) is not None:
             return record[key] == old[key]
     return False
+
+
+def _same(now, record):
+    return now is not None and _agree(now, record)
 
 
 def _size(places):

@@ -8,13 +8,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 
-from ansible_collections.inference.fleet.plugins.module_utils.hub import INCOMPLETE, HubProblem, Listing
+from ansible_collections.inference.fleet.plugins.module_utils.hub import (
+    HubProblem,
+    Listing,
+    part_of,
+    wait_of,
+)
 
 # The answer to a range may be a compressed body; so small a file is fetched whole.
 WHOLE = 1 << 20
 # The library writes to the disk in pieces of 10 MiB; whatever ends a transfer costs such a piece of every open file.
 PIECE = 1 << 20
+SMALL_PIECE = 16 << 10
 # What the library says of a file that came with another size than its listing has.
 OTHER_SIZE = re.compile(r"^Consistency check failed: file should be of size \d+ but has size (\d+)")
 
@@ -34,7 +41,12 @@ class Client:
         def client():
             made = _http.default_client_factory()
             made.event_hooks["request"].append(limit)
+            if wanted.min_rate:
+                made.event_hooks["response"].append(hurry)
             return made
+
+        def hurry(response):
+            response.stream = _fast_enough(response.stream, wanted.min_rate, wanted.min_rate_window_s)
 
         def limit(request):
             # Neither the library's client nor its listings have a timeout; a silent hub would be waited for for ever.
@@ -47,7 +59,8 @@ class Client:
         # The caller tries again, and knows when that is of use; the library would wait for minutes without a word.
         backoff = _http._http_backoff_base
         _http._http_backoff_base = lambda *args, **named: backoff(*args, **{**named, "max_retries": 0})
-        constants.DOWNLOAD_CHUNK_SIZE = PIECE
+        # What is dropped for being slow must have kept what came in time.
+        constants.DOWNLOAD_CHUNK_SIZE = min(PIECE, SMALL_PIECE) if wanted.min_rate else PIECE
         self._wanted = wanted
         self._library = file_download
         self._api = huggingface_hub.HfApi(endpoint=wanted.endpoint, token=token or False)
@@ -80,7 +93,7 @@ class Client:
         """Bring one file to `folder`/`path`; whether it only ever grew on the way."""
         size = listing.files[path]["size"]
         file = os.path.join(folder, path)
-        part = file + INCOMPLETE
+        part = part_of(file)
         try:
             with open(part, "ab") as file_stream:
                 stream = Growing(file_stream)
@@ -124,7 +137,8 @@ class Client:
             # The hub hides private repositories behind the 401 of an unknown one, and says so in this header only.
             if isinstance(error, errors.RepositoryNotFoundError) and not isinstance(error, errors.GatedRepoError):
                 return HubProblem("repository", "HTTP %s" % status)
-            return HubProblem("access", "HTTP %s" % status)
+            elsewhere = status == 403 and not str(response.url).startswith(self._wanted.endpoint + "/")
+            return HubProblem("access", "HTTP %s" % status, forbidden=elsewhere)
         if isinstance(error, errors.RevisionNotFoundError):
             return HubProblem("revision", "HTTP %s" % status)
         if isinstance(error, errors.EntryNotFoundError):
@@ -136,13 +150,37 @@ class Client:
         if status is not None:
             busy = status in (408, 425, 429) or status >= 500
             kind = "busy" if busy else "repository" if status == 404 else "other"
-            return HubProblem(kind, "HTTP %s" % status, retry=busy, wait=_seconds(response.headers.get("Retry-After")))
+            return HubProblem(kind, "HTTP %s" % status, retry=busy, wait=wait_of(response.headers))
         other = OTHER_SIZE.search(str(error)) if isinstance(error, OSError) else None
         if other:
             return HubProblem("data", "%s bytes long, listed are %s" % (other[1], size))
         if isinstance(error, (httpx2.HTTPError, httpx2.StreamError, OSError)):
             return HubProblem("network", _text(error), retry=True)
         return HubProblem("other", _text(error))
+
+
+def _fast_enough(stream, rate, window_s):
+    """The stream of an answer, which breaks off where fewer than `rate` bytes a second come in a window."""
+    import httpx2
+
+    class Stream(httpx2.SyncByteStream):
+        """Looked at with every piece; a silence is what the timeout is for."""
+
+        def __iter__(self):
+            began, received = time.monotonic(), 0
+            for piece in stream:
+                received += len(piece)
+                passed = time.monotonic() - began
+                if passed >= window_s:
+                    if received / passed < rate:
+                        raise httpx2.ReadTimeout("%d bytes/s, wanted are %d" % (received / passed, rate))
+                    began, received = time.monotonic(), 0
+                yield piece
+
+        def close(self):
+            stream.close()
+
+    return Stream()
 
 
 class Growing:
@@ -186,10 +224,6 @@ class Silent:
 
     def close(self):
         """Nothing."""
-
-
-def _seconds(text):
-    return int(text) if text and text.strip().isdigit() else None
 
 
 def _text(error):

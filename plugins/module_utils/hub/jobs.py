@@ -358,10 +358,12 @@ def carried():
         local_weights,
         node_layout,
         node_paths,
+        redact,
         standin,
         weight_lock,
         weight_manifest,
         weight_sources,
+        weight_staging,
     )
     from ansible_collections.inference.fleet.plugins.module_utils.hub import (
         download,
@@ -377,8 +379,8 @@ def carried():
 
     return (
         checkpoints, download, eagle3, errors, files, hub, huggingface, known, local_weights, modelscope, node_layout,
-        node_paths, path_source, plain, selection, standin, standin_source, weight_lock, weight_manifest,
-        weight_sources, worker,
+        node_paths, path_source, plain, redact, selection, standin, standin_source, weight_lock, weight_manifest,
+        weight_sources, weight_staging, worker,
     )  # fmt: skip
 
 
@@ -437,6 +439,8 @@ def child_environment(home, wanted, token, extra, ca_bundle):
         MODELSCOPE_API_TIMEOUT=str(wanted.timeout_s),
         MODELSCOPE_REPO_TREE_PAGE_TIMEOUT_SECONDS=str(wanted.timeout_s),
         MODELSCOPE_DOWNLOAD_TOTAL_TIMEOUT=str(7 * 24 * 3600),  # of one file; its own is one hour
+        MODELSCOPE_DOWNLOAD_MIN_BYTES_PER_SECOND=str(wanted.min_rate),
+        MODELSCOPE_DOWNLOAD_LOW_SPEED_WINDOW_SECONDS=str(wanted.min_rate_window_s),
         MODELSCOPE_DOWNLOAD_MAX_RETRIES="0",  # the worker tries again, and knows when that is of use
         MODELSCOPE_REPO_TREE_PAGE_MAX_ATTEMPTS="1",
         MODELSCOPE_DOWNLOAD_FILE_LOCK="false",  # the job has its own
@@ -470,7 +474,8 @@ def how(wanted, token, extra, ca_bundle):
     """What differs where a job would go another way to the same weights (JSON). It holds secrets; only a fingerprint of
     it is kept."""
     proxies = sorted((name.lower(), str(value)) for name, value in (extra or {}).items())
-    return [wanted.endpoint, token, proxies, _file(ca_bundle), wanted.workers, wanted.retries, wanted.timeout_s]
+    numbers = [wanted.workers, wanted.retries, wanted.timeout_s, wanted.min_rate, wanted.min_rate_window_s]
+    return [wanted.endpoint, token, proxies, _file(ca_bundle), *numbers]
 
 
 def _file(path):

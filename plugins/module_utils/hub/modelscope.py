@@ -9,10 +9,14 @@ import json
 import re
 from dataclasses import replace
 
-from ansible_collections.inference.fleet.plugins.module_utils.hub import COMMIT, HubProblem, Listing
+from ansible_collections.inference.fleet.plugins.module_utils.hub import COMMIT, HubProblem, Listing, part_of
 
 # What the library says of a file that came with another size than its listing has.
 OTHER_SIZE = re.compile(r"Server (?:announced|reports|returned) (\d+) ")
+
+
+# What it says of a connection that is slower than its limit.
+TOO_SLOW = re.compile(r"(\d+) B/s \S+ (\d+) B/s")
 
 
 class Client:
@@ -21,8 +25,11 @@ class Client:
     def __init__(self, wanted, token):
         try:
             import modelscope_hub
+            from modelscope_hub import _download
         except ImportError as error:
             raise HubProblem("client", str(error)) from error
+        # The library's own name for a file that grows may be longer than a file system takes.
+        _download._incomplete_path = lambda target: type(target)(part_of(str(target)))
         self._wanted = wanted
         self._api = modelscope_hub.HubApi(endpoint=wanted.endpoint, token=token)
 
@@ -68,7 +75,7 @@ class Client:
             return HubProblem("data", "of another sha256 than the hub said with it")
         status = getattr(error, "status_code", None)
         if isinstance(error, (errors.AuthenticationError, errors.PermissionDeniedError)) or status in (401, 403):
-            return HubProblem("access", "HTTP %s" % status)
+            return HubProblem("access", "HTTP %s" % status, forbidden=fetching and status == 403)
         if isinstance(error, errors.NotExistError) or status == 404:
             return HubProblem("entry", "HTTP 404")
         wait = getattr(error, "retry_after", None)
@@ -78,6 +85,9 @@ class Client:
             # For a listing the library has two clocks of the same length, the socket's and one that shuts the socket
             # down; which of them is first is chance, and decides what lies below this error.
             return HubProblem("network", "TimeoutError: timed out", retry=True)
+        slow = TOO_SLOW.search(str(error)) if type(error).__name__ == "_DownloadTooSlowError" else None
+        if slow:
+            return HubProblem("network", "%s bytes/s, wanted are %s" % slow.groups(), retry=True)
         network = isinstance(error, (errors.NetworkError, requests.RequestException))
         connection = network or isinstance(error, (ConnectionError, TimeoutError, ssl.SSLError))
         if fetching and isinstance(error, OSError) and error.errno is not None and not connection:

@@ -15,7 +15,12 @@ import os
 import re
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-from ansible_collections.inference.fleet.plugins.module_utils.hub import HubProblem, Listing, modelscope
+from ansible_collections.inference.fleet.plugins.module_utils.hub import (
+    HubProblem,
+    Listing,
+    modelscope,
+    wait_of,
+)
 
 LONGEST = 64 << 20  # bytes of a listing
 PAGES = 1000
@@ -139,8 +144,7 @@ class Client:
         text, status = "HTTP %d" % error.code, error.code
         kind = CODES.get(error.headers.get("X-Error-Code") or "")
         if status in (408, 425, 429) or status >= 500:
-            wait = error.headers.get("Retry-After") or ""
-            return HubProblem("busy", text, retry=True, wait=int(wait) if wait.isdigit() else None)
+            return HubProblem("busy", text, retry=True, wait=wait_of(error.headers))
         if kind is None:
             kind = {401: "access", 403: "access", 404: "repository"}.get(status, "other")
         return HubProblem(kind, text)

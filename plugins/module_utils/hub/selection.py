@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 
 from ansible_collections.inference.fleet.plugins.module_utils import checkpoints
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
@@ -14,13 +15,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.hub import (
     COMMIT,
     DEFAULT_EXCLUDE,
     LISTING,
+    NAME_MAX,
     PARTIAL,
     known,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import (
-    INNER_LOCK,
-    INNER_STAGING,
-    MANIFEST,
+    OURS,
     is_inside,
 )
 
@@ -35,7 +35,7 @@ def matches(path, pattern):
 
 def ours(path):
     """Whether a file has a name that this collection uses itself; a repository's file of that name is left out."""
-    return path in (MANIFEST, LISTING) or path.split("/")[0] in (PARTIAL, INNER_STAGING, INNER_LOCK)
+    return path.split("/")[0] in (*OURS, LISTING, PARTIAL)
 
 
 def select(wanted, files):
@@ -82,6 +82,41 @@ def check_paths(wanted, files):
             )
         if not isinstance(record["size"], int) or record["size"] < 0:
             raise FleetError("%s lists no size for %s of %s." % (wanted.hub, path, wanted.name))
+
+
+def check_names(wanted, kept):
+    """Raise FleetError where a selected file has a name that no file system, or not every one, could keep apart from
+    the others."""
+    folders = {"/".join(path.split("/")[:depth]) for path in kept for depth in range(1, path.count("/") + 1)}
+    for path in sorted(kept):
+        what = None
+        if any(ord(one) < 32 or ord(one) == 127 or one == "\\" for one in path):
+            what = "a backslash or a control character in its name"
+        elif any(len(os.fsencode(part)) > NAME_MAX for part in path.split("/")):
+            what = "a name of more than %d bytes" % NAME_MAX
+        elif path in folders:
+            what = "the name of a folder"
+        if what:
+            raise FleetError(
+                "%s lists a file %s for %s, which has %s. Leave it out by exclude, if servers do not need it."
+                % (wanted.hub, json.dumps(path), wanted.name, what)
+            )
+
+
+def check_sums(wanted, target):
+    """Raise FleetError where wanted files {path: record} have other checksums than the user's list says; returns them
+    with what it says."""
+    wrong = [
+        "%s has sha256 %s, the list says %s" % (path, target[path]["sha256"], wanted.sums[path])
+        for path in sorted(set(target) & set(wanted.sums))
+        if target[path]["sha256"] not in (None, wanted.sums[path])
+    ]
+    if wrong:
+        raise FleetError(
+            "%s is not what the list of sha256sums says: %s. Check the list (in a play: model_weights_sha256sums), the "
+            "revision and the endpoint." % (wanted.name, "; ".join(wrong[:SHOWN]) + _more(wrong))
+        )
+    return {path: {**record, "sha256": wanted.sums.get(path, record["sha256"])} for path, record in target.items()}
 
 
 def check_known(wanted, listing):

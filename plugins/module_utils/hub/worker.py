@@ -23,6 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils import files, loca
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import TOKENS, HubProblem, Wanted, plain
 from ansible_collections.inference.fleet.plugins.module_utils.hub.download import Download, Progress
+from ansible_collections.inference.fleet.plugins.module_utils.redact import Masked, Redactor
 from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import Request
 
 EVERY_S = 0.5
@@ -31,10 +32,10 @@ EVERY_S = 0.5
 class Reporter:
     """Keeps the state file of a job."""
 
-    def __init__(self, path, progress, token):
+    def __init__(self, path, progress, redactor):
         self._path = path
         self._progress = progress
-        self._token = token
+        self._redactor = redactor
         self._started = self._moved = time.time()
         self._at = None
         self._ended = threading.Event()
@@ -55,8 +56,7 @@ class Reporter:
             "progress": progress,
             **more,
         }
-        text = json.dumps(found)
-        return text.replace(self._token, "***") if self._token else text
+        return json.dumps(self._redactor.value(found))
 
     def write(self, text, last=False):
         """Put a state in its place, none after the last; a disk that is full keeps the older one."""
@@ -117,8 +117,7 @@ def work(request, token, reporter, progress):
     except FleetError as error:
         return reporter.state("failed", error={"message": error.message, "details": error.details})
     except BaseException as error:
-        text = traceback.format_exc()
-        sys.stderr.write(text.replace(token, "***") if token else text)
+        sys.stderr.write(traceback.format_exc())
         message = "The job broke down: %s: %s." % (type(error).__name__, error)
         return reporter.state("failed", error={"message": message, "details": {}})
 
@@ -128,7 +127,9 @@ def main():
     request = json.load(sys.stdin)
     token = os.environ.get(TOKENS.get(request.get("wanted", {}).get("source"), "")) or None
     progress = Progress()
-    reporter = Reporter(request["state"], progress, token)
+    redactor = Redactor([token], os.environ)
+    sys.stdout, sys.stderr = Masked(sys.stdout, redactor), Masked(sys.stderr, redactor)
+    reporter = Reporter(request["state"], progress, redactor)
     reporter.write(reporter.state("running"))
     threading.Thread(target=reporter.tick, daemon=True).start()
     reporter.end(work(request, token, reporter, progress))

@@ -28,7 +28,7 @@ class Request(NamedTuple):
     for a draft model of unknown origin.
 
     path, copy: of source path. packed, expected, encodings_file: of source standin, where expected is
-    {name: {size, sha256}} or None to read it from `packed`.
+    {name: {size, sha256}} or None to read it from `packed`. sums: {name: sha256} that the files must have, or None.
     """
 
     source: str
@@ -41,6 +41,7 @@ class Request(NamedTuple):
     packed: str | None = None
     expected: dict | None = None
     encodings_file: str | None = None
+    sums: dict | None = None
 
 
 class NotOnNode(FleetError):

@@ -71,7 +71,7 @@ def fetch(request, names, folder, read=None):
             "There is no directory %s on this node to copy %s from; check path, or mount it."
             % (request.path, request.repo)
         )
-    os.mkdir(folder)
+    os.mkdir(folder, 0o700)
     wanted = wanted_files(request)
     absent = sorted(set(names) - set(wanted))
     if absent:

@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils import weight_manifest, weight_staging
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import (
     PACKAGES,
@@ -302,7 +302,7 @@ class TestManifest:
 
         monkeypatch.setattr(os, "rename", rename)
         records = {name: {"size": 3, "sha256": "x"} for name in ("config.json", "a", "b")}
-        weight_manifest.install(str(staging), str(destination), sorted(records), ["c"], records, source="s")
+        weight_staging.install(str(staging), str(destination), sorted(records), ["c"], records, source="s")
         moved = [item for item in seen if item[0] != weight_manifest.MANIFEST]
         assert moved == [("a", False), ("b", False), ("config.json", False)]
         assert {path.name: path.read_text() for path in destination.iterdir() if path.name in records} == {
@@ -356,14 +356,14 @@ class TestProgress:
         progress = download.Progress()
         assert progress.snapshot() == {
             "phase": "listing", "percent": 0.0, "bytes_done": 0, "bytes_total": 0, "rate_bytes_s": None, "eta_s": None,
-            "file": None,
+            "file": None, "waiting": None,
         }  # fmt: skip
         progress.begin("downloading", 1000, lambda: done[0])
         progress.snapshot()
         clock[0], done[0] = 101.0, 123
         assert progress.snapshot() == {
             "phase": "downloading", "percent": 12.3, "bytes_done": 123, "bytes_total": 1000, "rate_bytes_s": 123,
-            "eta_s": 8, "file": None,
+            "eta_s": 8, "file": None, "waiting": None,
         }  # fmt: skip
         clock[0] = 130.0  # a silence that is longer than the span of the rate
         assert progress.snapshot()["rate_bytes_s"] is None

@@ -27,6 +27,7 @@ from ansible_collections.inference.fleet.plugins.module_utils import (
     standin,
     weight_lock,
     weight_manifest,
+    weight_staging,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.hub import jobs, known
 from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WeightLock
@@ -1002,7 +1003,7 @@ class TestDiskOfItsOwn:
         identity = {"source": "path", "repo": REPO, "revision": None}
         staging = copied.destination / weight_manifest.INNER_STAGING
         staging.mkdir()
-        weight_manifest._begin(str(staging), str(copied.destination), ["model-00007-of-00008.safetensors"], identity)
+        weight_staging._begin(str(staging), str(copied.destination), ["model-00007-of-00008.safetensors"], identity)
         (copied.destination / "model-00007-of-00008.safetensors").write_text("of the other")
         assert weight_manifest.read_manifest(str(copied.destination)) is None
         copied.four_steps()

@@ -36,6 +36,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.hub import (
     plain,
     worker,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.redact import Redactor
 from ansible_collections.inference.fleet.plugins.modules import model_weights as module
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import (
@@ -332,10 +333,10 @@ class TestRevisions:
         rotten = node.found()
         hub.forget()
         failed = node.run(verify="full")
-        assert failed["msg"] == (
-            "%s of %s is another file on %s by now: the branch moved on from commit %s, which is wanted here and not "
-            "given any more. Nothing was replaced. For the newer weights run again with refresh=true (in a play: "
-            "model_weights_refresh)." % (SHARD, node.name, node.called, first)
+        assert failed["msg"].endswith(
+            ". It cannot be mended: %s of %s is another file on %s by now: the branch moved on from commit %s, which "
+            "is wanted here and not given any more. Nothing was replaced. For the newer weights run again with "
+            "refresh=true (in a play: model_weights_refresh)." % (SHARD, node.name, node.called, first)
         )
         assert node.found() == rotten
         assert hub.counts().get(REPO, {}).get(SHARD, {}).get("sent", 0) <= len(rotten[SHARD])
@@ -678,12 +679,12 @@ class TestLeftBehind:
     def test_a_failure_is_told_to_who_waited_for_it_alone(self, capsys, tmp_path):
         with Hub([gpt_oss(REPO, 30_000, access="gated", tokens=[TOKEN])]) as hub:
             node = Node(capsys, tmp_path, hub)
-            node.left_behind(token="not yet", caller="first")
+            node.left_behind(token="not-yet", caller="first")
             pid = node.pid()
-            assert node.run(token="not yet", caller="first")["problem"] == "access" and node.pid() == pid
-            node.left_behind(token="not yet", caller="first")
-            hub.repositories[REPO].tokens.add("not yet")  # the conditions were accepted meanwhile
-            assert node.run(token="not yet", caller="second")["changed"]
+            assert node.run(token="not-yet", caller="first")["problem"] == "access" and node.pid() == pid
+            node.left_behind(token="not-yet", caller="first")
+            hub.repositories[REPO].tokens.add("not-yet")  # the conditions were accepted meanwhile
+            assert node.run(token="not-yet", caller="second")["changed"]
 
 
 class TestTwoPlays:
@@ -808,7 +809,7 @@ class TestTwoPlays:
 
 def test_the_last_state_stays(tmp_path):
     """One that was being made when the job ended does not take its place."""
-    reporter = worker.Reporter(str(tmp_path / "state.json"), download.Progress(), None)
+    reporter = worker.Reporter(str(tmp_path / "state.json"), download.Progress(), Redactor())
     late = reporter.state("running")
     reporter.end(reporter.state("done"))
     reporter.write(late)
@@ -1515,7 +1516,13 @@ class TestSecrets:
         "changes",
         [{"endpoint": "https://me:%s@mirror" % TOKEN}, {"endpoint": "me:%s@mirror" % TOKEN},
          {"endpoint": "https://%s@mirror" % TOKEN}, {"environment": {"HF_TOKEN": TOKEN}},
-         {"environment": {"https_proxy": "http://me:%s@proxy" % TOKEN}, "workers": 0}],
+         {"environment": {"https_proxy": "http://me:%s@proxy" % TOKEN}, "workers": 0},
+         {"environment": {"https_proxy": "http://me:a#b/%s?@proxy" % TOKEN}, "workers": 0},
+         {"environment": {"https_proxy": "http://me:%s\0@proxy" % TOKEN}},
+         {"environment": {"MY_AUTH": TOKEN}}, {"environment": {"A\0B": "x"}}, {"environment": {"AB": "x\0"}},
+         {"endpoint": "https://mirror/?token=%s" % TOKEN}, {"endpoint": "https://mirror/a?access_token=%s&b=1" % TOKEN},
+         {"token": TOKEN[:9] + "\n" + TOKEN[9:]}, {"token": "\0" + TOKEN}, {"token": TOKEN + "é"},
+         {"revision": "main\0"}, {"destination": "/models/a\nb"}, {"repo": "a/b\n"}, {"include": ["*\0"]}],
     )  # fmt: skip
     def test_secrets_in_the_wrong_place(self, capsys, node, changes):
         """Not in what -vvv shows either, which is the module's own arguments."""
@@ -1523,7 +1530,7 @@ class TestSecrets:
             module.main()
         said = json.loads(capsys.readouterr().out)
         assert said["failed"] and set(changes) <= set(said["invocation"]["module_args"])
-        assert TOKEN not in json.dumps(said)
+        assert TOKEN not in json.dumps(said) and TOKEN[9:] not in said["msg"] and "Traceback" not in json.dumps(said)
 
     def test_the_password_of_a_proxy(self, node):
         proxy = "http://me:s3cr3tProxy@127.0.0.1:9"
