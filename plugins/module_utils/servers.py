@@ -21,7 +21,13 @@ import shutil
 import tempfile
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils import container_engine, guard, processes
+from ansible_collections.inference.fleet.plugins.module_utils import (
+    container_engine,
+    guard,
+    processes,
+    vllm_other_keys,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.api_keys import secret_value
 from ansible_collections.inference.fleet.plugins.module_utils.config_text import config_text
 from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import format_cpu_list, parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, check_entries
@@ -30,13 +36,13 @@ from ansible_collections.inference.fleet.plugins.module_utils.files import read_
 from ansible_collections.inference.fleet.plugins.module_utils.launchers import get_launcher
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import our_containers, port_holder
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.redact import Redactor
 
 STATES = ("started", "stopped", "restarted", "absent")
 FAILED_LOG_LINES = 15
 SETTLE_S = 2.0  # how long a start may take to show its first sign; nothing waits for an engine
 PORT_FREE_S = 3.0
 LOCK_S = 30
-MASK = "********"
 
 
 # ---- what is wanted and what is there
@@ -192,7 +198,7 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
         definition = None if manager.masked(name) else manager.definition_path(name)
         own = [paths.entry(name), paths.secret(name), *([definition] if definition else []), paths.server_state(name)]
         files = [path for path in [*own, *sorted(configs)] if os.path.lexists(path)] + manager.log_files(name)
-        secrets = _read_secrets(paths, name)
+        secrets = read_secrets(paths, name)
         folders, kept = _purged(paths, (entry, entries.get(name)), purge_artifacts) if purge else ((), ())
         for folder in (entries.get(name) or entry or {}).get("weights", ()) if state.get("weights") else ():
             if folder not in notes:
@@ -235,7 +241,7 @@ def _purged(paths, entries, purge_artifacts):
     return sorted(folders), sorted(kept)
 
 
-def _read_secrets(paths, name):
+def read_secrets(paths, name):
     """{ENV: value} of the server's file; {} where there is none, or where it is another user's (whose servers they are
     is told by the service manager)."""
     try:
@@ -469,10 +475,14 @@ def utc(epoch):
 
 def log_tail(paths, manager, name, lines):
     """The last lines of the server's log without the values of its secrets, [str]."""
-    tail = manager.log_tail(name, lines)
-    for value in sorted(filter(None, _read_secrets(paths, name).values()), key=len, reverse=True):
-        tail = [line.replace(value, MASK) for line in tail]
-    return tail
+    redactor = redactor_of(read_secrets(paths, name))
+    return [redactor.text(line) for line in manager.log_tail(name, lines)]
+
+
+def redactor_of(secrets):
+    """A Redactor of a server's secrets {ENV: value}, and of each API key in them."""
+    values = [str(value) for value in secrets.values()]
+    return Redactor({*values, *secrets.get(vllm_other_keys.OTHER_API_KEYS, "").split()})
 
 
 # ---- reconcile
@@ -515,6 +525,8 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
     seen = observe(node.paths, node.manager, entries, purge, purge_artifacts)
     check_only(only, entries, seen, state)
     deploys = state in ("started", "restarted")
+    if deploys:
+        check_secrets([entries[name] for name in entries if only is None or name in only], secrets)
     wanted = {
         name: want(node, entry, secrets)
         if deploys and (only is None or name in only)
@@ -527,6 +539,7 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
     followers = sorted({action.name for action in actions} - set(only)) if only is not None and deploys else []
     if followers:  # they start as the plan has them now
         only = [*only, *followers]
+        check_secrets([entries[name] for name in followers], secrets)
         wanted.update((name, want(node, entries[name], secrets)) for name in followers)
         actions = decide(wanted, seen, state, only, purge)
     kept = sorted({path for name in seen if only is None or name in only for path in seen[name].kept})
@@ -583,17 +596,26 @@ def check_only(only, entries, seen, state="started"):
         )
 
 
+def check_secrets(entries, secrets):
+    """FleetError that names every secret of the entries ([entry]) whose variable is missing, empty, or no string."""
+    problems = []
+    for entry in entries:
+        for key, variable in sorted(entry["secrets"].items()):
+            try:
+                lacking = "" if secret_value(key, variable, secrets.get(variable)) else "is not set, or empty"
+            except FleetError as error:
+                lacking = "cannot be used: " + error.message.rstrip(".")
+            if lacking:
+                problems.append("Server '%s': its secret %s comes from the variable '%s', which %s."
+                                % (entry["name"], key, variable, lacking))  # fmt: skip
+    if problems:
+        raise FleetError("%s Set the variable for this host, best in a vault. Nothing was changed." % " ".join(problems))
+
+
 def want(node, entry, secrets):
-    """The Wanted of an entry. FleetError where a secret's variable or the right to change users is missing."""
+    """The Wanted of an entry whose secrets are checked. FleetError where the right to change users is missing."""
     name = entry["name"]
-    values = {}
-    for key, variable in sorted(entry["secrets"].items()):
-        if secrets.get(variable) is None:
-            raise FleetError(
-                "Server '%s': its secret %s comes from the variable '%s', which was not given. Set it for this host, "
-                "best in a vault." % (name, key, variable)
-            )
-        values[key] = str(secrets[variable])
+    values = {key: secret_value(key, variable, secrets[variable]) for key, variable in sorted(entry["secrets"].items())}
     user = entry["user"] or node.user
     own = processes.user_name(os.getuid())
     if user is not None and user != own and os.getuid() != 0:
@@ -691,6 +713,7 @@ def shared_changes(node):
     the service manager's own."""
     texts = {"%s/lib/%s.py" % (node.paths.lib, name): inspect.getsource(module)
              for name, module in (("container_engine", container_engine), ("guard", guard))}  # fmt: skip
+    texts["%s/%s.py" % (node.paths.engine_lib, vllm_other_keys.MODULE)] = inspect.getsource(vllm_other_keys)
     texts.update(node.manager.shared_files())
     return {path: text for path, text in texts.items() if _digest(read_text(path)) != _digest(text)}
 

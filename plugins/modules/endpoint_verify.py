@@ -100,7 +100,7 @@ options:
     default: 120
   api_key:
     description:
-      - Key that the servers want, sent as a bearer token.
+      - API key of the servers, sent as a bearer token; printable ASCII without spaces, a line break at the end is cut off.
     type: str
     default: ""
   reports_dir:

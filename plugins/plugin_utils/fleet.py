@@ -11,12 +11,14 @@ import os
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.container_images import check_mirror
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.guard import API_KEY
 from ansible_collections.inference.fleet.plugins.plugin_utils import (
     capacity,
     container_launch,
     overrides,
     plan,
     recipes,
+    server_keys,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
@@ -26,6 +28,8 @@ ENGINE_GROUPS = ("vllm", "trtllm", "dynamo")
 CAPACITY = ("refuse", "warn")  # fleet_capacity: what is done about servers that cannot fit
 # Shared variables of the collection; those of roles carry the role's name instead.
 KNOWN = (
+    "fleet_api_key",
+    "fleet_api_key_version",
     "fleet_artifact_dir",
     "fleet_artifact_force",
     "fleet_artifact_remote",
@@ -64,10 +68,15 @@ KNOWN = (
 class HostVariables:
     """One host's variables, read one by one: only those that the plan needs are ever templated or decrypted."""
 
-    def __init__(self, host, variables):
+    def __init__(self, host, variables, raw=None):
         self.host = host
         self.names = set(variables)
         self._variables = variables
+        self._raw = raw
+
+    def raw(self, name):
+        """The variable as it is written, neither templated nor decrypted; None where that is not known."""
+        return (self._raw or {}).get(name)
 
     def get(self, name, default=None):
         """The variable's value, or ``default``. FleetError names a variable that cannot be worked out here."""
@@ -188,15 +197,17 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
     rule = variables.get("fleet_capacity", CAPACITY[0])
     if rule not in CAPACITY:
         raise FleetError("fleet_capacity is %s; allowed: %s." % (show(rule), ", ".join(CAPACITY)))
+    keys = server_keys.key_count(variables, deploys)
     site = plan.Site(
         root=str(root or "").rstrip("/"),
         bind=str(variables.get("fleet_bind_address", "127.0.0.1")),
         secret_versions=tuple(
             (key, str(variables.get(secret + "_version", "1")))
-            for key, secret in sorted(recipe.get("secrets", {}).items())
+            for key, secret in sorted({**recipe.get("secrets", {}), **(server_keys.SECRETS if keys else {})}.items())
             if secret
         ),
         container_engine=engine,
+        api_keys=keys,
     )
     try:
         entries, deployment = plan.plan_host(host, recipe, hardware, site), plan.deployment(recipe, site, host)
@@ -212,19 +223,20 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
         raise FleetError("%s%s: %s" % (label, " with " + ", ".join(used) if used else "", error.message)) from error
 
 
-def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=False, required=True):
+def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=False, required=True, raw_of=None):
     """{host: {"servers": entries, "deployment": resolved recipe or None, "capacity": […]}} for all ``hosts``, in order.
 
     capacity: whether each server fits into the memory of its devices, see capacity.check.
-    variables_of(host) -> mapping, groups_of(host) -> names. deploys, required: see plan_one. One FleetError tells
-    every mistake of the fleet, equal ones of several hosts once.
+    variables_of(host) -> mapping, groups_of(host) -> names, raw_of(host) -> mapping of variables as they are written.
+    deploys, required: see plan_one. One FleetError tells every mistake of the fleet, equal ones of several hosts once.
     """
     planned, mistakes = {}, {}
     for host in hosts:
         try:
             entries, deployment, fits = plan_one(
-                host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources, deploys, required
-            )
+                host, HostVariables(host, variables_of(host), raw_of and raw_of(host)), groups_of(host),
+                inventory_sources, deploys, required,
+            )  # fmt: skip
         except FleetError as error:
             mistakes.setdefault(error.message, []).append(host)
         else:
@@ -248,7 +260,23 @@ def plan_inventory(hosts, variables, deploys=False, required=True):
         [str(source) for source in variables.get("ansible_inventory_sources") or []],
         deploys,
         required,
+        hostvars.raw_get,
     )
+
+
+def check_secrets(planned, hosts, variables):
+    """FleetError that names every secret of the hosts' planned servers that has no value.
+
+    planned: of plan_inventory(), variables: what ansible gives a task. Vaults must be open for it.
+    """
+    problems = {}
+    for host in hosts:
+        given = HostVariables(host, variables["hostvars"][host])
+        for words in server_keys.missing_secrets(planned[host]["servers"], given):
+            problems.setdefault(words, []).append(host)
+    if problems:
+        lines = ["%s: %s." % (_hosts_text(where), words) for words, where in problems.items()]
+        raise FleetError("Secrets of servers have no value, nothing was changed:\n" + "\n".join(lines))
 
 
 def plan_each(hosts, variables):
@@ -314,3 +342,19 @@ def capacity_warnings(planned):
         for warning, names in warned.items():
             found.setdefault("%s: %s" % (capacity.servers_text(names), warning), []).append(host)
     return ["%s: %s" % (_hosts_text(hosts), text) for text, hosts in found.items()]
+
+
+def exposed_warnings(planned):
+    """[A sentence on all servers that listen beyond loopback and ask for no API key]; [] where there are none."""
+    addresses, hosts = {}, {}
+    for host, item in planned.items():
+        for entry in item["servers"]:
+            if entry["port"] and not server_keys.is_loopback(entry["bind"]) and API_KEY not in entry["secrets"]:
+                addresses[entry["bind"]] = hosts[host] = True
+    if not hosts:
+        return []
+    return [
+        "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so whoever reaches them can use them. "
+        "Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in front."
+        % (_hosts_text(list(hosts)), ", ".join(addresses))
+    ]

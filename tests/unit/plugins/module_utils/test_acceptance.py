@@ -236,9 +236,7 @@ def test_an_api_key_is_sent_and_never_told():
         bad = verdict_of(engine)
     assert good["ok"] is True
     assert "sk-secret" not in json.dumps(good)
-    assert failing(bad) == {
-        "warm-up": "the server wants an API key: set verify_api_key to the one that it was started with"
-    }
+    assert failing(bad) == {"warm-up": "the server asks for an API key and none was sent: set fleet_api_key to it"}
 
 
 # -- every way to misbehave: the failing probes, each with its cause ---------------------------------------------------
