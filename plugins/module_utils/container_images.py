@@ -34,7 +34,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_text, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import engine_problem
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import url_secrets
+from ansible_collections.inference.fleet.plugins.module_utils.redact import url_secrets
 
 DOCKER_HUB = "docker.io"
 DOCKER_HUB_LOGIN = "https://index.docker.io/v1/"  # what docker files its login under

@@ -28,11 +28,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.laid_settings impo
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import engine_problem
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.redact import url_secrets
 from ansible_collections.inference.fleet.plugins.module_utils.shared_libraries import (
     distribution_family,
     install_packages,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import url_secrets
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 DROP_IN = "/etc/systemd/system/docker.service.d/inference-fleet.conf"

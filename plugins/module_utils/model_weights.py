@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils import checkpoints
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.hub import download, jobs, known
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import TOKEN_LIKE
+from ansible_collections.inference.fleet.plugins.module_utils.redact import TOKEN_LIKE
 from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WAITING, Busy
 from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import (
     compare_status,

@@ -147,7 +147,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.container_setup import RESTARTS, STATES, ensure
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.redact import SecretsHidden
 
 
 class Module(SecretsHidden, AnsibleModule):

@@ -145,7 +145,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.container_images i
     remove_image,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.redact import SecretsHidden
 
 
 class Module(SecretsHidden, AnsibleModule):

@@ -409,7 +409,7 @@ free_bytes:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import model_weights
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.redact import SecretsHidden
 
 
 class Module(SecretsHidden, AnsibleModule):

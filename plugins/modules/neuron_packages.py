@@ -138,7 +138,7 @@ must_reboot:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import neuron_packages
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.redact import SecretsHidden
 
 
 class Module(SecretsHidden, AnsibleModule):

@@ -10,7 +10,7 @@ import json
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import parameter_secrets, url_secrets
+from ansible_collections.inference.fleet.plugins.module_utils.redact import parameter_secrets, url_secrets
 from ansible_collections.inference.fleet.tests.unit.test_modules_docs import WITH_MAIN, documentation_of, load
 
 SECRETS = ("pa55word", "pr0xyword", "t0ken-of-a-hub", "l0gin")
@@ -96,6 +96,6 @@ def test_secrets_of_addresses(value, secrets):
 
 def test_an_address_may_lack_its_scheme_where_it_is_one():
     assert parameter_secrets({"endpoint": "t0ken@mirror", "environment": {"HTTP_PROXY": "t1ken@proxy:1"}}) == {
-        "t0ken", "t1ken",
+        "t0ken", "t1ken", "dDFrZW46",
     }  # fmt: skip
     assert parameter_secrets({"environment": {"EMAIL": "me@example.org"}, "auth": None}) == set()
