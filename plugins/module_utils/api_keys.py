@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The API key of a fleet, from the variable fleet_api_key to the secrets of a server and the requests of its clients.
 
-A server's secrets hold the first key as API_KEY, which its engine asks for and clients send. Where there are more, they
-hold the others as OTHER_API_KEYS, which vllm_other_keys.py reads.
+A server's secrets hold the first key as API_KEY, which its engine asks for and clients send, and the others, if there
+are any, as OTHER_API_KEYS, which vllm_api_keys.py accepts as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.guard import API_KEY
-from ansible_collections.inference.fleet.plugins.module_utils.vllm_other_keys import OTHER_API_KEYS
+from ansible_collections.inference.fleet.plugins.module_utils.vllm_api_keys import OTHER_API_KEYS
 
 VARIABLE = "fleet_api_key"
 LONGEST = 1024
@@ -60,13 +60,14 @@ def _wrong(key):
 
 
 def secret_value(name, variable, value):
-    """What the secret `name` of a server holds, as a string: `value` of `variable`; "" where that holds nothing.
+    """What the secret `name` of a server holds, as a string: `value` of `variable`; "" where that holds nothing, None
+    where it need not hold anything.
 
     Raises FleetError, which never shows the value.
     """
     if variable == VARIABLE or name == API_KEY:
         keys = api_keys(value, variable)
-        return " ".join(keys[1:]) if name == OTHER_API_KEYS else keys[0] if keys else ""
+        return (" ".join(keys[1:]) or None) if name == OTHER_API_KEYS else keys[0] if keys else ""
     if value is None:
         return ""
     if isinstance(value, (dict, list, tuple)):

@@ -25,7 +25,7 @@ from ansible_collections.inference.fleet.plugins.module_utils import (
     container_engine,
     guard,
     processes,
-    vllm_other_keys,
+    vllm_api_keys,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.api_keys import secret_value
 from ansible_collections.inference.fleet.plugins.module_utils.config_text import config_text
@@ -482,7 +482,7 @@ def log_tail(paths, manager, name, lines):
 def redactor_of(secrets):
     """A Redactor of a server's secrets {ENV: value}, and of each API key in them."""
     values = [str(value) for value in secrets.values()]
-    return Redactor({*values, *secrets.get(vllm_other_keys.OTHER_API_KEYS, "").split()})
+    return Redactor({*values, *secrets.get(vllm_api_keys.OTHER_API_KEYS, "").split()})
 
 
 # ---- reconcile
@@ -602,7 +602,7 @@ def check_secrets(entries, secrets):
     for entry in entries:
         for key, variable in sorted(entry["secrets"].items()):
             try:
-                lacking = "" if secret_value(key, variable, secrets.get(variable)) else "is not set, or empty"
+                lacking = "is not set, or empty" if secret_value(key, variable, secrets.get(variable)) == "" else ""
             except FleetError as error:
                 lacking = "cannot be used: " + error.message.rstrip(".")
             if lacking:
@@ -616,6 +616,7 @@ def want(node, entry, secrets):
     """The Wanted of an entry whose secrets are checked. FleetError where the right to change users is missing."""
     name = entry["name"]
     values = {key: secret_value(key, variable, secrets[variable]) for key, variable in sorted(entry["secrets"].items())}
+    values = {key: value for key, value in values.items() if value is not None}
     user = entry["user"] or node.user
     own = processes.user_name(os.getuid())
     if user is not None and user != own and os.getuid() != 0:
@@ -713,7 +714,7 @@ def shared_changes(node):
     the service manager's own."""
     texts = {"%s/lib/%s.py" % (node.paths.lib, name): inspect.getsource(module)
              for name, module in (("container_engine", container_engine), ("guard", guard))}  # fmt: skip
-    texts["%s/%s.py" % (node.paths.engine_lib, vllm_other_keys.MODULE)] = inspect.getsource(vllm_other_keys)
+    texts["%s/%s.py" % (node.paths.engine_lib, vllm_api_keys.MODULE)] = inspect.getsource(vllm_api_keys)
     texts.update(node.manager.shared_files())
     return {path: text for path, text in texts.items() if _digest(read_text(path)) != _digest(text)}
 

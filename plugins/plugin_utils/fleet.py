@@ -68,15 +68,10 @@ KNOWN = (
 class HostVariables:
     """One host's variables, read one by one: only those that the plan needs are ever templated or decrypted."""
 
-    def __init__(self, host, variables, raw=None):
+    def __init__(self, host, variables):
         self.host = host
         self.names = set(variables)
         self._variables = variables
-        self._raw = raw
-
-    def raw(self, name):
-        """The variable as it is written, neither templated nor decrypted; None where that is not known."""
-        return (self._raw or {}).get(name)
 
     def get(self, name, default=None):
         """The variable's value, or ``default``. FleetError names a variable that cannot be worked out here."""
@@ -197,17 +192,17 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
     rule = variables.get("fleet_capacity", CAPACITY[0])
     if rule not in CAPACITY:
         raise FleetError("fleet_capacity is %s; allowed: %s." % (show(rule), ", ".join(CAPACITY)))
-    keys = server_keys.key_count(variables, deploys)
+    has_key = server_keys.has_key(variables, deploys)
     site = plan.Site(
         root=str(root or "").rstrip("/"),
         bind=str(variables.get("fleet_bind_address", "127.0.0.1")),
         secret_versions=tuple(
             (key, str(variables.get(secret + "_version", "1")))
-            for key, secret in sorted({**recipe.get("secrets", {}), **(server_keys.SECRETS if keys else {})}.items())
+            for key, secret in sorted({**recipe.get("secrets", {}), **(server_keys.SECRETS if has_key else {})}.items())
             if secret
         ),
         container_engine=engine,
-        api_keys=keys,
+        api_key=has_key,
     )
     try:
         entries, deployment = plan.plan_host(host, recipe, hardware, site), plan.deployment(recipe, site, host)
@@ -223,20 +218,19 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
         raise FleetError("%s%s: %s" % (label, " with " + ", ".join(used) if used else "", error.message)) from error
 
 
-def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=False, required=True, raw_of=None):
+def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=False, required=True):
     """{host: {"servers": entries, "deployment": resolved recipe or None, "capacity": […]}} for all ``hosts``, in order.
 
     capacity: whether each server fits into the memory of its devices, see capacity.check.
-    variables_of(host) -> mapping, groups_of(host) -> names, raw_of(host) -> mapping of variables as they are written.
-    deploys, required: see plan_one. One FleetError tells every mistake of the fleet, equal ones of several hosts once.
+    variables_of(host) -> mapping, groups_of(host) -> names. deploys, required: see plan_one. One FleetError tells
+    every mistake of the fleet, equal ones of several hosts once.
     """
     planned, mistakes = {}, {}
     for host in hosts:
         try:
             entries, deployment, fits = plan_one(
-                host, HostVariables(host, variables_of(host), raw_of and raw_of(host)), groups_of(host),
-                inventory_sources, deploys, required,
-            )  # fmt: skip
+                host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources, deploys, required
+            )
         except FleetError as error:
             mistakes.setdefault(error.message, []).append(host)
         else:
@@ -260,7 +254,6 @@ def plan_inventory(hosts, variables, deploys=False, required=True):
         [str(source) for source in variables.get("ansible_inventory_sources") or []],
         deploys,
         required,
-        hostvars.raw_get,
     )
 
 

@@ -34,14 +34,14 @@ class Site:
     """What the inventory says beside recipe and hardware.
 
     root: fleet_root. bind: address that servers listen on. secret_versions: {ENV: version} as pairs. container_engine:
-    what a recipe's container.engine auto means. api_keys: how many keys fleet_api_key holds.
+    what a recipe's container.engine auto means. api_key: whether fleet_api_key holds one.
     """
 
     root: str = ""
     bind: str = "127.0.0.1"
     secret_versions: tuple = ()
     container_engine: str = container_launch.DEFAULT_ENGINE
-    api_keys: int = 0
+    api_key: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,10 +326,11 @@ def _entry(host, group, index, devices):
     start = prepared["start"]
     after, artifact_leaders = _after(host, group, index, compiles, where)
     secrets = {key: value for key, value in recipe.get("secrets", {}).items() if value is not None}
-    server_keys.check_engine(where, recipe["engine"], secrets, site.api_keys)
-    secrets, argv, environment = server_keys.give_keys(
-        recipe["engine"], site.api_keys, secrets, started.argv, started.environment, host.paths.engine_lib
-    )
+    argv, environment = started.argv, started.environment
+    if site.api_key:
+        secrets, argv, environment = server_keys.give_keys(
+            where, recipe["engine"], secrets, argv, environment, host.paths.engine_lib
+        )
     versions = dict(site.secret_versions)
     entry = {
         "schema": SCHEMA,

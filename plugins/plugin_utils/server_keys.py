@@ -8,14 +8,13 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils import vllm_other_keys
+from ansible_collections.inference.fleet.plugins.module_utils import vllm_api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.api_keys import VARIABLE, api_keys, secret_value
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.guard import API_KEY
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 
-SECRETS = {API_KEY: VARIABLE, vllm_other_keys.OTHER_API_KEYS: VARIABLE}
-REFERENCE = re.compile(r"^\{\{\s*(\w+)\s*\}\}$")
+SECRETS = {API_KEY: VARIABLE, vllm_api_keys.OTHER_API_KEYS: VARIABLE}
 KEY_FLAG = "api-key"
 LOCKED = (
     "is in a vault that is locked, or opened with another password; give its password (--ask-vault-pass, "
@@ -23,43 +22,34 @@ LOCKED = (
 )
 
 
-def key_count(variables, deploys):
-    """How many API keys the servers of a host get, without needing them: a plan is made without the vault as well.
+def has_key(variables, deploys):
+    """Whether the servers of a host get API keys. One that cannot be read counts: a plan needs no vault's password.
 
-    variables: HostVariables. One that cannot be read counts as a key, and a list in the open whose items are locked by
-    its length. deploys: whether a value that is no key is a FleetError.
+    variables: HostVariables. deploys: whether a value that is no key is a FleetError.
     """
     if VARIABLE not in variables.names:
-        return 0
+        return False
     try:
         value = variables.get(VARIABLE)
     except FleetError:
-        return _locked_count(variables)
+        return True
     try:
-        return len(api_keys(value))
+        return bool(api_keys(value))
     except FleetError:
         if deploys:
             raise
-        return len(value) if isinstance(value, list) else 1
+        return True
 
 
-def _locked_count(variables):
-    value, seen = variables.raw(VARIABLE), set()
-    while isinstance(value, str) and REFERENCE.match(value) and value not in seen:
-        seen.add(value)
-        value = variables.raw(REFERENCE.match(value).group(1))
-    return max(1, len(value)) if isinstance(value, (list, tuple)) else 1
-
-
-def check_engine(where, engine, secrets, count):
+def check_engine(where, engine, secrets):
     """FleetError where the engine cannot ask for the keys that the fleet has, or the recipe gives it another one."""
     name = ENGINES[engine].api_key
-    if count and not name:
+    if not name:
         raise FleetError(
             "%s is set, but the engine %s has no API keys: it would answer whoever reaches it. Set %s to null for this "
             "host, and put a gateway that asks for the key in front." % (VARIABLE, ENGINES[engine].label, VARIABLE)
         )
-    if count and secrets.get(name, VARIABLE) != VARIABLE:
+    if secrets.get(name, VARIABLE) != VARIABLE:
         raise FleetError(
             "%s: secrets.%s names the variable '%s', but %s is set as well; remove one of the two."
             % (where, name, secrets[name], VARIABLE)
@@ -84,17 +74,12 @@ def check_not_in_the_open(where, engine, command, arguments, variables, config):
         )
 
 
-def give_keys(engine, count, entry_secrets, argv, environment, folder):
+def give_keys(where, engine, secrets, argv, environment, folder):
     """(secrets, argv, environment) of a server with the fleet's keys. folder: where modules for engines lie."""
-    if not count:
-        return entry_secrets, argv, environment
-    secrets = {**entry_secrets, ENGINES[engine].api_key: VARIABLE}
-    if count > 1:
-        secrets[vllm_other_keys.OTHER_API_KEYS] = VARIABLE
-        argv = [*argv, "--middleware", "%s.%s" % (vllm_other_keys.MODULE, vllm_other_keys.OtherKeys.__name__)]
-        path = ":".join(filter(None, (folder, environment.get("PYTHONPATH"))))
-        environment = {**environment, "PYTHONPATH": path}
-    return secrets, argv, environment
+    check_engine(where, engine, secrets)
+    path = ":".join(filter(None, (folder, environment.get("PYTHONPATH"))))
+    middleware = "%s.%s" % (vllm_api_keys.MODULE, vllm_api_keys.ApiKeys.__name__)
+    return {**secrets, **SECRETS}, [*argv, "--middleware", middleware], {**environment, "PYTHONPATH": path}
 
 
 def is_loopback(bind):
@@ -138,4 +123,4 @@ def _lacking(variables, name, variable):
         if error.__cause__ is not None:
             return "cannot be templated; look at what it refers to"
         return "cannot be used: " + words.rstrip(".")
-    return "" if value else "is empty; set it, best in a vault"
+    return "is empty; set it, best in a vault" if value == "" else ""
