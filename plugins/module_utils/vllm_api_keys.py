@@ -55,8 +55,8 @@ class ApiKeys:
 
 
 def _is_open(scope):
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    return scope.get("method") == "OPTIONS" or any(path == one or path.startswith(one + "/") for one in OPEN)
+    path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
+    return scope.get("method") == "OPTIONS" or path in OPEN
 
 
 async def _refuse(scope, send):

@@ -115,11 +115,11 @@ def _lacking(variables, name, variable):
         value = secret_value(name, variable, variables.get(variable))
     except FleetError as error:
         words, cause = error.message, str(error.__cause__ or "")
-        if "vault" in cause.lower() or "decrypt" in cause.lower():
-            return LOCKED
         undefined = re.search(r"'(\w+)' is undefined", cause)
         if undefined:
             return "names '%s', which is not set for this host; set it, best in a vault" % undefined.group(1)
+        if "decrypt" in cause.lower():
+            return LOCKED
         if error.__cause__ is not None:
             return "cannot be templated; look at what it refers to"
         return "cannot be used: " + words.rstrip(".")
