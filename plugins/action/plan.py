@@ -41,7 +41,9 @@ class ActionModule(ActionBase):
         try:
             planned = plan_inventory(hosts, task_vars, deploys=True)
             if boolean(self._task.args.get("secrets", False)):
-                check_secrets(planned, [one for one in task_vars["ansible_play_hosts_all"] if one in planned], task_vars)
+                check_secrets(
+                    planned, [one for one in task_vars["ansible_play_hosts_all"] if one in planned], task_vars
+                )
         except FleetError as error:
             raise AnsibleActionFail(error.message) from error
         result.update(changed=False, plan=planned)

@@ -17,6 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.vllm_api_keys impo
 
 VARIABLE = "fleet_api_key"
 LONGEST = 1024
+KINDS = {type(None): "null", dict: "a mapping", bool: "a boolean", int: "a number", float: "a number"}
 PRINTABLE = re.compile(r"[!-~]+")
 ALLOWED = "allowed: printable ASCII characters without spaces, 1 to %d of them; or a list of such keys" % LONGEST
 
@@ -24,8 +25,8 @@ ALLOWED = "allowed: printable ASCII characters without spaces, 1 to %d of them; 
 def api_keys(value, variable=VARIABLE):
     """[str] of the keys that a variable holds, the one that clients send first; [] for null, an empty string or list.
 
-    Line breaks at the end, which `echo KEY | ansible-vault encrypt_string` leaves, are cut off. Raises FleetError, which
-    never shows a key.
+    Line breaks at the end, which `echo KEY | ansible-vault encrypt_string` leaves, are cut off. Raises FleetError,
+    which never shows a key.
     """
     if value is None or value == "" or value == []:
         return []
@@ -34,8 +35,7 @@ def api_keys(value, variable=VARIABLE):
     for number, one in enumerate(value if several else [value]):
         where = "%s[%d]" % (variable, number) if several else variable
         if not isinstance(one, str):
-            words = "null" if one is None else "a " + {"dict": "mapping", "bool": "boolean", "int": "number",
-                                                       "float": "number"}.get(type(one).__name__, type(one).__name__)  # fmt: skip
+            words = KINDS.get(type(one), "a " + type(one).__name__)
             raise FleetError("%s is %s; %s. Quote a key that YAML takes for a number." % (where, words, ALLOWED))
         key = str(one).rstrip("\r\n")
         if not key and not several:
@@ -71,7 +71,9 @@ def secret_value(name, variable, value):
     if value is None:
         return ""
     if isinstance(value, (dict, list, tuple)):
-        raise FleetError("%s is a %s; allowed: a string." % (variable, "mapping" if isinstance(value, dict) else "list"))
+        raise FleetError(
+            "%s is a %s; allowed: a string." % (variable, "mapping" if isinstance(value, dict) else "list")
+        )
     text = str(value)
     if "\0" in text:
         raise FleetError("%s contains a NUL character, which no environment can hold." % variable)

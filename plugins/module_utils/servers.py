@@ -609,7 +609,9 @@ def check_secrets(entries, secrets):
                 problems.append("Server '%s': its secret %s comes from the variable '%s', which %s."
                                 % (entry["name"], key, variable, lacking))  # fmt: skip
     if problems:
-        raise FleetError("%s Set the variable for this host, best in a vault. Nothing was changed." % " ".join(problems))
+        raise FleetError(
+            "%s Set the variable for this host, best in a vault. Nothing was changed." % " ".join(problems)
+        )
 
 
 def want(node, entry, secrets):

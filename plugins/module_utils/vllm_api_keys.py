@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Asks for the API key on all paths of a vLLM server, and accepts more than one: --middleware inference_fleet_api_keys.ApiKeys
+"""Asks for the API key on all paths of a vLLM server, and accepts several keys, as its --middleware.
 
 vLLM itself asks for the key of VLLM_API_KEY below /v1 and a few other prefixes; /invocations generates text without it.
 It takes several keys from its command line or configuration file alone: the first is public on a node, and vLLM 0.11

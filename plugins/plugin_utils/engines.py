@@ -32,7 +32,11 @@ class Engine:
 
 ENGINES = {
     "vllm": Engine(
-        "vLLM", ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"), "port", "host", api_key=API_KEY
+        "vLLM",
+        ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"),
+        "port",
+        "host",
+        api_key=API_KEY,
     ),
     "trtllm": Engine("TensorRT-LLM", ("tp_size", "pp_size"), "port", "host", repeat_lists=True),
     "dynamo": Engine("Dynamo", ("tensor-parallel-size",), "http-port", "http-host"),

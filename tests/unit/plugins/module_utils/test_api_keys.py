@@ -170,7 +170,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize("sent", WRONG)
-@pytest.mark.parametrize("path", ["/v1/models", "/invocations", "/tokenize", "/", "/docs", "/healthy", "/x/health", "/metrics/../v1"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/invocations", "/tokenize", "/", "/docs", "/healthy", "/x/health", "/metrics/../v1"]
+)
 def test_without_a_key_nothing_is_reached(monkeypatch, sent, path):
     headers = [] if sent is None else [(b"authorization", sent)]
     reached, refused = answer({"type": "http", "headers": headers, "path": path, "method": "POST"}, monkeypatch)

@@ -281,7 +281,9 @@ def test_a_server_with_an_api_key_becomes_ready(node, options):
         assert json.load(stream) == {"VLLM_API_KEY": KEY, "INFERENCE_FLEET_OTHER_API_KEYS": "sk-second"}
     assert node.servers([entry], secrets={"fleet_api_key": [KEY, "sk-second"]})["answering"] is True
     rolled = node.servers([entry], secrets={"fleet_api_key": "sk-second"})
-    assert rolled["diff"]["after"].endswith("    INFERENCE_FLEET_OTHER_API_KEYS: version 1\n    VLLM_API_KEY: version 1, another value\n")
+    assert rolled["diff"]["after"].endswith(
+        "    INFERENCE_FLEET_OTHER_API_KEYS: version 1\n    VLLM_API_KEY: version 1, another value\n"
+    )
     node.ready([entry])
     with open(node.paths.secret("server-0"), encoding="utf-8") as stream:
         assert json.load(stream) == {"VLLM_API_KEY": "sk-second"}
@@ -332,8 +334,8 @@ def test_every_missing_secret_is_named_at_once(node):
     ]
     result = node.module("engine_servers", entries, secrets={"fleet_api_key": "", "vault_token": ["x"]})
     assert result["msg"] == (
-        "Server 'server-0': its secret VLLM_API_KEY comes from the variable 'fleet_api_key', which is not set, or empty. "
-        "Server 'server-1': its secret HF_TOKEN comes from the variable 'vault_token', which cannot be used: vault_token "
-        "is a list; allowed: a string. Set the variable for this host, best in a vault. Nothing was changed."
+        "Server 'server-0': its secret VLLM_API_KEY comes from the variable 'fleet_api_key', which is not set, or "
+        "empty. Server 'server-1': its secret HF_TOKEN comes from the variable 'vault_token', which cannot be used: "
+        "vault_token is a list; allowed: a string. Set the variable for this host, best in a vault. Nothing was changed."
     )
     assert not os.path.exists(node.paths.servers)

@@ -12,7 +12,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.plugin_utils import fleet
 
 KEY = "sk-never-in-a-plan"
-LOCAL = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}, "fleet_root": "/r"}
+LOCAL = {
+    "fleet_recipe": "cpu-tiny",
+    "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+    "fleet_root": "/r",
+}
 TRN3 = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": {"accelerator": "trainium3", "count": 16}}
 SECRETS = {"VLLM_API_KEY": "fleet_api_key", "INFERENCE_FLEET_OTHER_API_KEYS": "fleet_api_key"}
 MIDDLEWARE = ["--middleware", "inference_fleet_api_keys.ApiKeys"]
@@ -20,7 +24,9 @@ MIDDLEWARE = ["--middleware", "inference_fleet_api_keys.ApiKeys"]
 
 def locked():
     error = FleetError("variable x cannot be worked out for the plan: locked")
-    error.__cause__ = RuntimeError("Attempt to use undecryptable variable: Attempting to decrypt but no vault secrets found.")
+    error.__cause__ = RuntimeError(
+        "Attempt to use undecryptable variable: Attempting to decrypt but no vault secrets found."
+    )
     return error
 
 
@@ -142,9 +148,9 @@ def test_an_engine_without_keys_is_not_left_open_silently(engine, label):
     variables = {**LOCAL, "fleet_override": layer}
     assert entries_of(variables, groups=("cpu", engine))[0]["secrets"] == {}
     assert refused(plan_of, {**variables, "fleet_api_key": KEY}, groups=("cpu", engine)) == (
-        "node1: recipes/cpu-tiny.yml with fleet_override: fleet_api_key is set, but the engine %s has no API keys: it would "
-        "answer whoever reaches it. Set fleet_api_key to null for this host, and put a gateway that asks for the key in "
-        "front." % label
+        "node1: recipes/cpu-tiny.yml with fleet_override: fleet_api_key is set, but the engine %s has no API keys: it "
+        "would answer whoever reaches it. Set fleet_api_key to null for this host, and put a gateway that asks for the "
+        "key in front." % label
     )
     assert entries_of({**variables, "fleet_api_key": None}, groups=("cpu", engine))[0]["secrets"] == {}
 
@@ -157,8 +163,8 @@ def test_a_slip_in_the_name_is_an_error(name):
 # -- addresses ---------------------------------------------------------------------------------------------------------
 
 WARNING = (
-    "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so whoever reaches them can use them. Set "
-    "fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in front."
+    "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so whoever reaches them can use them. "
+    "Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in front."
 )
 
 
@@ -225,7 +231,10 @@ def broken():
         ({"vault_token": undefined()}, "names 'vault_other', which is not set for this host; set it, best in a vault"),
         ({"vault_token": broken()}, "cannot be templated; look at what it refers to"),
         ({"vault_token": [KEY]}, "cannot be used: vault_token is a list; allowed: a string"),
-        ({"vault_token": KEY + "\0"}, "cannot be used: vault_token contains a NUL character, which no environment can hold"),
+        (
+            {"vault_token": KEY + "\0"},
+            "cannot be used: vault_token contains a NUL character, which no environment can hold",
+        ),
     ],
 )
 def test_a_secret_without_a_value(variables, words):
