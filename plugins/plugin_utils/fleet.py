@@ -348,6 +348,6 @@ def exposed_warnings(planned):
         return []
     return [
         "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so whoever reaches them can use "
-        "them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in front."
-        % (_hosts_text(list(hosts)), ", ".join(addresses))
+        "them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in "
+        "front." % (_hosts_text(list(hosts)), ", ".join(addresses))
     ]

@@ -98,7 +98,8 @@ def missing_secrets(entries, variables):
     problems = {}
     for entry in entries:
         for name, variable in sorted(entry["secrets"].items()):
-            lacking = _lacking(variables, name, variable)
+            # the other keys come from the variable of the first one, which is told already
+            lacking = name != vllm_api_keys.OTHER_API_KEYS and _lacking(variables, name, variable)
             if lacking:
                 problems.setdefault((name, variable, lacking), []).append(entry["name"])
     return [

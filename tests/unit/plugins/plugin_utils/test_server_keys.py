@@ -248,7 +248,6 @@ def test_all_of_them_in_one_message_and_equal_hosts_once():
         for line in [
             ("A", "vault_a", "is not set for this host; set it, best in a vault"),
             ("B", "vault_b", "is empty; set it, best in a vault"),
-            ("INFERENCE_FLEET_OTHER_API_KEYS", "fleet_api_key", LOCKED),
             ("VLLM_API_KEY", "fleet_api_key", LOCKED),
         ]
     )
