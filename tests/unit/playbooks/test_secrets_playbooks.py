@@ -45,8 +45,8 @@ LINES = [
     ("A", "vault_token", "is not set for this host; set it, best in a vault."),
     ("B", "vault_empty", "is empty; set it, best in a vault."),
     ("C", "vault_other", "names 'vault_key', which is not set for this host; set it, best in a vault."),
-    ("VLLM_API_KEY", "fleet_api_key", "is in a vault that is locked, or opened with another password; give its password "
-     "(--ask-vault-pass, --vault-password-file)."),
+    ("VLLM_API_KEY", "fleet_api_key", "is in a vault that is locked, or opened with another password; give its "
+     "password (--ask-vault-pass, --vault-password-file)."),
 ]  # fmt: skip
 
 
