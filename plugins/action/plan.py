@@ -16,6 +16,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.files import write
 from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import (
     capacity_table,
     capacity_warnings,
+    check_secrets,
+    exposed_warnings,
     plan_inventory,
     plan_table,
 )
@@ -27,7 +29,7 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("hosts", "file", "report"))
+    _VALID_ARGS = frozenset(("hosts", "file", "report", "secrets"))
 
     def run(self, tmp=None, task_vars=None):
         """Returns {changed, plan, fleet_report, warnings}; see modules/plan.py."""
@@ -38,6 +40,10 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("plan: hosts names '%s', which the inventory does not have." % unknown[0])
         try:
             planned = plan_inventory(hosts, task_vars, deploys=True)
+            if boolean(self._task.args.get("secrets", False)):
+                check_secrets(
+                    planned, [one for one in task_vars["ansible_play_hosts_all"] if one in planned], task_vars
+                )
         except FleetError as error:
             raise AnsibleActionFail(error.message) from error
         result.update(changed=False, plan=planned)
@@ -46,7 +52,7 @@ class ActionModule(ActionBase):
         if boolean(self._task.args.get("report", True)):
             result["fleet_report"] = [plan_table(planned), capacity_table(planned)]
             show(result["fleet_report"])
-        warnings = capacity_warnings(planned)
+        warnings = [*capacity_warnings(planned), *exposed_warnings(planned)]
         if warnings:
             result["warnings"] = [*result.get("warnings", []), *warnings]
         return result

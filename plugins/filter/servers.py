@@ -9,9 +9,11 @@ import math
 import os
 import re
 
+from ansible_collections.inference.fleet.plugins.module_utils.api_keys import api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import split_reference
 from ansible_collections.inference.fleet.plugins.module_utils.container_images import DOCKER_HUB, mirrored
 from ansible_collections.inference.fleet.plugins.module_utils.entry import uses_nxdi
+from ansible_collections.inference.fleet.plugins.module_utils.guard import API_KEY
 
 COMMON_NAMES = ("hosts", "inventories", "inventory")
 
@@ -19,6 +21,17 @@ COMMON_NAMES = ("hosts", "inventories", "inventory")
 def secret_names(servers):
     """Names of the variables that hold the servers' secrets, sorted, each once."""
     return sorted({variable for entry in servers for variable in entry["secrets"].values()})
+
+
+def api_key_names(servers):
+    """Names of the variables that hold the API keys which the servers' clients send, each once."""
+    return list(dict.fromkeys(entry["secrets"][API_KEY] for entry in servers if API_KEY in entry["secrets"]))
+
+
+def client_key(values):
+    """The API key that clients send, of the values of api_key_names(); "" where there is none."""
+    keys = [key for value in values for key in api_keys(value)]
+    return keys[0] if keys else ""
 
 
 def poll_delay(servers):
@@ -105,6 +118,8 @@ class FilterModule:
     def filters(self):
         """Name → function."""
         return {
+            "api_key_names": api_key_names,
+            "client_key": client_key,
             "container_engines": container_engines,
             "container_images": container_images,
             "drift_lines": drift_lines,

@@ -42,6 +42,7 @@ import time
 
 MARKER_SERVER = "INFERENCE_FLEET_SERVER"
 MARKER_ROOT = "INFERENCE_FLEET_ROOT"
+API_KEY = "VLLM_API_KEY"  # the secret of a server that its clients send as a bearer token
 PREFIX = "inference-fleet-"
 START_LIMIT_EXIT = 194  # the one exit after which a service manager must not start again
 BURST = 5  # starts
@@ -525,7 +526,7 @@ def run(options):
     state.count_start()
     try:
         if artifact is not None:
-            watch_artifact(artifact, entry, options.state, begun)
+            watch_artifact(artifact, entry, options, begun)
         secrets = read_json(options.secrets) or {}
         contained = entry["launcher"] == "container"
         environment = (client_environment if contained else engine_environment)(entry, secrets, options.root)
@@ -572,7 +573,8 @@ def wait_for(leader, options, state, needless=None):
             return True
         entry = read_json(os.path.join(os.path.dirname(options.entry), leader + ".json"))
         health = (entry or {}).get("health", {})
-        if entry is not None and is_healthy(entry, os.path.join(os.path.dirname(options.state), leader + ".json")):
+        beside = [os.path.join(os.path.dirname(path), leader + ".json") for path in (options.state, options.secrets)]
+        if entry is not None and is_healthy(entry, *beside):
             return True
         if not told:
             told = True
@@ -585,8 +587,11 @@ def wait_for(leader, options, state, needless=None):
         time.sleep(health.get("poll_s", 2))
 
 
-def is_healthy(entry, state_path):
-    """Whether the server answers 200 on its health path; one without any port is healthy when its engine runs."""
+def is_healthy(entry, state_path, secrets_path=None):
+    """Whether the server answers 200 on its health path; one without any port is healthy when its engine runs.
+
+    secrets_path: of the server's secrets, for a health path that asks for its API key.
+    """
     port = entry["port"] or entry["ports"].get("system")
     if port is None:
         state = read_json(state_path) or {}
@@ -597,12 +602,20 @@ def is_healthy(entry, state_path):
     host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(entry["bind"], entry["bind"])
     connection = http.client.HTTPConnection(host, port, timeout=REQUEST_S)
     try:
-        connection.request("GET", entry["health"]["path"])
+        connection.request("GET", entry["health"]["path"], headers=key_header(secrets_path))
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False
     finally:
         connection.close()
+
+
+def key_header(secrets_path):
+    """The header with a server's API key; {} where it has none, or its secrets are another user's."""
+    secrets = read_json(secrets_path) if secrets_path else None
+    key = secrets.get(API_KEY) if isinstance(secrets, dict) else None
+    usable = isinstance(key, str) and key.isascii() and key.isprintable()
+    return {"Authorization": "Bearer " + key} if usable else {}
 
 
 def engine_environment(entry, secrets, root):
@@ -907,7 +920,8 @@ def compiler_if_ready(record, options):
     if entry is None or not isinstance(state, dict) or not is_here(record):
         return None
     same = all(state.get(key) == record.get(key) for key in ("pid", "ticks"))
-    return entry if same and is_healthy(entry, state_path) else None
+    secrets_path = os.path.join(os.path.dirname(options.secrets), name)
+    return entry if same and is_healthy(entry, state_path, secrets_path) else None
 
 
 ARTIFACT_FAULTS = {
@@ -933,7 +947,7 @@ def compiling_record(entry):
     }
 
 
-def watch_artifact(path, entry, state_path, begun):
+def watch_artifact(path, entry, options, begun):
     """Leave a process behind that records the artifact as complete once this one, the engine to be, is healthy.
 
     begun: the record of take_artifact(). It ends then, or with the engine. It is nobody's child, so that no engine
@@ -951,7 +965,7 @@ def watch_artifact(path, entry, state_path, begun):
                 found = process(pid)
                 if found is None or found.ticks != ticks or found.state in ENDED:
                     break
-                if is_healthy(entry, state_path):
+                if is_healthy(entry, options.state, options.secrets):
                     complete_artifact(path, entry, begun)
                     break
                 time.sleep(entry["health"]["poll_s"])

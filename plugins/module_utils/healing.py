@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils import guard, http_client, processes
+from ansible_collections.inference.fleet.plugins.module_utils import api_keys, guard, http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
 
@@ -214,10 +214,8 @@ def _hangs(entry, seen):
         return None
     base = http_client.base_url(entry["bind"], entry["port"])
     body = {"model": entry["model_id"], "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1}
-    key = seen.secrets.get(API_KEY)
-    headers = {"Authorization": "Bearer " + key} if key else {}
     before = _tokens(base)
-    answer = http_client.request("POST", base + "/v1/chat/completions", body, timeout=COMPLETION_S, headers=headers)
+    answer = http_client.request("POST", base + "/v1/chat/completions", body, timeout=COMPLETION_S, headers=api_keys.headers(seen.secrets))
     if answer.error != "timeout" or (before is not None and _tokens(base) not in (None, before)):
         return None
     return "completion: " + answer.describe(200)

@@ -31,6 +31,7 @@ class NodePaths:
         self.models = self.lib + "/models"
         self.encodings = self.lib + "/encodings"
         self.state = self.run + "/servers"
+        self.engine_lib = self.lib + "/lib/engine"  # modules that engines import
 
     def entry(self, name):
         """The plan entry of a server as it was deployed (JSON, 0644, no secret in it)."""

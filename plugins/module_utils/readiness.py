@@ -10,6 +10,7 @@ import contextlib
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils import (
+    api_keys,
     drift,
     healing,
     http_client,
@@ -27,6 +28,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers import (
     condition,
     log_tail,
     observe,
+    read_secrets,
+    redactor_of,
     row,
     shared_changes,
     utc,
@@ -38,6 +41,8 @@ THREADS = 32
 ANSWERS_CHAT = ("server", "frontend")
 UNVERIFIED = "not verified (check)"
 OPEN = "listens on all addresses"
+NO_KEY = "it asks for an API key and none is planned"
+OTHER_KEY = "it refuses the API key that it was started with"
 
 
 def health_port(entry):
@@ -45,7 +50,7 @@ def health_port(entry):
     return entry["port"] or entry["ports"].get("system")
 
 
-def all_answer(entries, timeout):
+def all_answer(entries, timeout, paths):
     """Whether the server of each entry answers its health path with 200, and at its address alone: a hint that saves
     waiting, no verdict."""
     sockets = processes.listening_sockets()
@@ -54,31 +59,39 @@ def all_answer(entries, timeout):
         port = health_port(entry)
         url = port and http_client.base_url(entry["bind"], port) + entry["health"]["path"]
         return port is None or (
-            http_client.request("GET", url, timeout=timeout).ok and _open_to_all(entry, sockets) is None
+            http_client.request("GET", url, timeout=timeout, headers=_headers(paths, entry)).ok
+            and _open_to_all(entry, sockets) is None
         )
 
     with concurrent.futures.ThreadPoolExecutor(min(THREADS, max(1, len(entries)))) as pool:
         return all(pool.map(answers, entries))
 
 
-def probe(entry, timeout):
+def _headers(paths, entry):
+    """The headers with the API key that a server was started with; its secrets on the node have it."""
+    return api_keys.headers(read_secrets(paths, entry["name"]))
+
+
+def probe(entry, timeout, secrets=None):
     """None where the server is ready, else what it lacks, for a person.
 
     The health path answers 200; a server that clients talk to also lists its model and completes one short chat (16
-    tokens, temperature 0). timeout: seconds for each request.
+    tokens, temperature 0). timeout: seconds for each request. secrets: the server's, which hold its API key.
     """
+    headers = api_keys.headers(secrets)
+    refusal = OTHER_KEY + "; restart it" if headers else NO_KEY + "; set fleet_api_key to it"
     port = health_port(entry)
     if port is None:
         return None
     base = http_client.base_url(entry["bind"], port)
-    health = http_client.request("GET", base + entry["health"]["path"], timeout=timeout)
+    health = http_client.request("GET", base + entry["health"]["path"], timeout=timeout, headers=headers)
     if not health.ok:
-        return "health: " + health.describe(200)
+        return _lack("health", health, refusal)
     if entry["role"] not in ANSWERS_CHAT or entry["port"] is None:
         return None
-    models = http_client.request("GET", base + "/v1/models", timeout=timeout)
+    models = http_client.request("GET", base + "/v1/models", timeout=timeout, headers=headers)
     if not models.ok:
-        return "models: " + models.describe(200)
+        return _lack("models", models, refusal)
     listed = models.json()
     data = listed.get("data") if isinstance(listed, dict) else None
     ids = [model.get("id") for model in data or [] if isinstance(model, dict)]
@@ -90,11 +103,16 @@ def probe(entry, timeout):
         "max_tokens": 16,
         "temperature": 0,
     }
-    answer = http_client.request("POST", base + "/v1/chat/completions", body, timeout=timeout)
+    answer = http_client.request("POST", base + "/v1/chat/completions", body, timeout=timeout, headers=headers)
     if answer.ok:
         return None
     cause = causes.text_cause(answer.text or "", answer.status)
-    return "completion: " + answer.describe(200) + (", because %s" % cause if cause else "")
+    return _lack("completion", answer, refusal) + (", because %s" % cause if cause else "")
+
+
+def _lack(what, response, refusal):
+    words = "%s: %s" % (what, response.describe(200))
+    return "%s: %s" % (refusal, words) if response.status in (401, 403) else words
 
 
 def _open_to_all(entry, sockets):
@@ -109,9 +127,9 @@ def _open_to_all(entry, sockets):
 
 
 def is_permanent(lack):
-    """Whether what a server lacks cannot come by waiting: a file that it read once and found missing or broken, or an
-    address that it was not given."""
-    return any(cause in lack for cause in (causes.ENCODINGS, causes.DAMAGED_ENCODINGS, OPEN))
+    """Whether what a server lacks cannot come by waiting: a file that it read once and found missing or broken, an
+    address that it was not given, or another API key."""
+    return any(cause in lack for cause in (causes.ENCODINGS, causes.DAMAGED_ENCODINGS, OPEN, NO_KEY, OTHER_KEY))
 
 
 def check_ready(node, entries, only=None, timeout=30, check=False):
@@ -129,7 +147,7 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
     rows = {name: row(node, name, seen[name]) for name in names}
     if check and len(current) < len(names):
         return {"changed": False, "msg": UNVERIFIED, "skipped_reason": UNVERIFIED, "servers": list(rows.values())}
-    lacks = _probe_all([planned[name] for name in current], timeout)
+    lacks = _probe_all([planned[name] for name in current], timeout, seen)
     problems, final, age = [], False, 0
     for name in names:
         if name in lacks and lacks[name] is None:
@@ -156,14 +174,19 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
     return {"changed": False, "msg": count + ".", "servers": list(rows.values())}
 
 
-def _probe_all(entries, timeout):
-    """{name: None or what it lacks}, all probed at once."""
+def _probe_all(entries, timeout, seen):
+    """{name: None or what it lacks, without its secrets}, all probed at once. seen: {name: Seen}."""
     if not entries:
         return {}
     with concurrent.futures.ThreadPoolExecutor(min(THREADS, len(entries))) as pool:
-        answers = list(pool.map(lambda entry: probe(entry, timeout), entries))
+        answers = list(pool.map(lambda entry: _probe_one(entry, timeout, seen[entry["name"]].secrets), entries))
     sockets = processes.listening_sockets()
     return {entry["name"]: lack or _open_to_all(entry, sockets) for entry, lack in zip(entries, answers)}
+
+
+def _probe_one(entry, timeout, secrets):
+    lack = probe(entry, timeout, secrets)
+    return lack and redactor_of(secrets).text(lack)
 
 
 def _doing(paths, seen):
@@ -217,7 +240,7 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
     lacks = {}
     if probes:
         running = [seen[name].entry for name in names if seen[name].entry and condition(seen[name]).state == "running"]
-        lacks = _probe_all([entry for entry in running if "health" in entry], timeout)
+        lacks = _probe_all([entry for entry in running if "health" in entry], timeout, seen)
     rows = []
     for name in names:
         one = seen.get(name) or Seen(name)

@@ -30,7 +30,9 @@ from ansible_collections.inference.fleet.plugins.module_utils import (
     healing,
     node_python,
     processes,
+    vllm_api_keys,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.api_keys import secret_value
 from ansible_collections.inference.fleet.plugins.module_utils.config_text import config_text
 from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import format_cpu_list, parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, check_entries, hash_is_true
@@ -41,13 +43,13 @@ from ansible_collections.inference.fleet.plugins.module_utils.launchers.containe
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
 from ansible_collections.inference.fleet.plugins.module_utils.os_errors import about, os_error
+from ansible_collections.inference.fleet.plugins.module_utils.redact import Redactor
 
 STATES = ("started", "stopped", "restarted", "absent")
 FAILED_LOG_LINES = 15
 SETTLE_S = 2.0  # how long a start may take to show its first sign; nothing waits for an engine
 PORT_FREE_S = 3.0
 LOCK_S = 30
-MASK = "********"
 
 
 # ---- what is wanted and what is there
@@ -225,7 +227,7 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
         definition = None if manager.masked(name) else manager.definition_path(name)
         own = [paths.entry(name), paths.secret(name), *([definition] if definition else []), paths.server_state(name)]
         files = [path for path in [*own, *sorted(configs)] if os.path.lexists(path)] + manager.log_files(name)
-        secrets = _read_secrets(paths, name)
+        secrets = read_secrets(paths, name)
         folders, kept = _purged(paths, (entry, entries.get(name)), purge_artifacts) if purge else ((), ())
         for folder in (entries.get(name) or entry or {}).get("weights", ()) if state.get("weights") else ():
             if folder not in notes:
@@ -315,7 +317,7 @@ def _purged(paths, entries, purge_artifacts):
     return sorted(folders), sorted(kept)
 
 
-def _read_secrets(paths, name):
+def read_secrets(paths, name):
     """{ENV: value} of the server's file; {} where there is none, None where it is another user's (whose servers they
     are is told by the service manager)."""
     try:
@@ -576,10 +578,15 @@ def utc(epoch):
 
 def log_tail(paths, manager, name, lines):
     """The last lines of the server's log without the values of its secrets, [str]."""
-    tail = manager.log_tail(name, lines)
-    for value in sorted(filter(None, (_read_secrets(paths, name) or {}).values()), key=len, reverse=True):
-        tail = [line.replace(value, MASK) for line in tail]
-    return tail
+    redactor = redactor_of(read_secrets(paths, name))
+    return [redactor.text(line) for line in manager.log_tail(name, lines)]
+
+
+def redactor_of(secrets):
+    """A Redactor of a server's secrets {ENV: value} or None, and of each API key in them."""
+    secrets = secrets or {}
+    values = [str(value) for value in secrets.values()]
+    return Redactor({*values, *secrets.get(vllm_api_keys.OTHER_API_KEYS, "").split()})
 
 
 # ---- reconcile
@@ -620,6 +627,8 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
     seen = observe(node.paths, node.manager, entries, purge, purge_artifacts)
     check_only(only, entries, seen, state)
     deploys = state in ("started", "restarted")
+    if deploys:
+        check_secrets([entries[name] for name in entries if only is None or name in only], secrets)
     if deploys and entries:
         users = {entry["user"] or node.user for entry in entries.values()} - {None}
         node.manager.interpreter = node_python.choose(node.paths, sorted(users))
@@ -637,6 +646,7 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
     followers = sorted({action.name for action in actions} - set(only)) if only is not None and deploys else []
     if followers:  # they start as the plan has them now
         only = [*only, *followers]
+        check_secrets([entries[name] for name in followers], secrets)
         wanted.update((name, want(node, entries[name], secrets)) for name in followers)
         actions = decide(wanted, seen, state, only, purge, check)
     acted = {action.name for action in actions}
@@ -728,17 +738,31 @@ def check_only(only, entries, seen, state="started"):
         )
 
 
+def check_secrets(entries, secrets):
+    """FleetError that names every secret of the entries ([entry]) whose variable is missing, empty, or no string."""
+    problems = []
+    for entry in entries:
+        for key, variable in sorted(entry["secrets"].items()):
+            if key == vllm_api_keys.OTHER_API_KEYS:
+                continue  # from the variable of the first key
+            try:
+                lacking = "is not set, or empty" if secret_value(key, variable, secrets.get(variable)) == "" else ""
+            except FleetError as error:
+                lacking = "cannot be used: " + error.message.rstrip(".")
+            if lacking:
+                problems.append("Server '%s': its secret %s comes from the variable '%s', which %s."
+                                % (entry["name"], key, variable, lacking))  # fmt: skip
+    if problems:
+        raise FleetError(
+            "%s Set the variable for this host, best in a vault. Nothing was changed." % " ".join(problems)
+        )
+
+
 def want(node, entry, secrets):
-    """The Wanted of an entry. FleetError where a secret's variable or the right to change users is missing."""
+    """The Wanted of an entry whose secrets are checked. FleetError where the right to change users is missing."""
     name = entry["name"]
-    values = {}
-    for key, variable in sorted(entry["secrets"].items()):
-        if secrets.get(variable) is None:
-            raise FleetError(
-                "Server '%s': its secret %s comes from the variable '%s', which was not given. Set it for this host, "
-                "best in a vault." % (name, key, variable)
-            )
-        values[key] = str(secrets[variable])
+    values = {key: secret_value(key, variable, secrets[variable]) for key, variable in sorted(entry["secrets"].items())}
+    values = {key: value for key, value in values.items() if value is not None}
     user = entry["user"] or node.user
     own = processes.user_name(os.getuid())
     if user is not None and user != own and os.getuid() != 0:
@@ -766,7 +790,12 @@ def compared(node, entry, secrets):
 
     secrets: {variable: value}, as far as they are known."""
     user = entry["user"] or node.user
-    known = {key: str(secrets[name]) for key, name in entry["secrets"].items() if secrets.get(name) is not None}
+    known = {}
+    for key, name in entry["secrets"].items():
+        if secrets.get(name) is not None:
+            with contextlib.suppress(FleetError):  # preflight says it of a value that cannot be used
+                known[key] = secret_value(key, name, secrets[name])
+    known = {key: value for key, value in known.items() if value is not None}
     try:
         return _wanted(node, entry, known, user, node.manager.definition(entry, user)), None
     except FleetError as error:
@@ -851,6 +880,7 @@ def shared_changes(node):
     the service manager's own."""
     texts = {"%s/lib/%s.py" % (node.paths.lib, name): inspect.getsource(module)
              for name, module in (("container_engine", container_engine), ("guard", guard))}  # fmt: skip
+    texts["%s/%s.py" % (node.paths.engine_lib, vllm_api_keys.MODULE)] = inspect.getsource(vllm_api_keys)
     texts.update(node.manager.shared_files())
     limits, limits_path = node.manager.log_limits(), node.manager.log_limits_path()
     if limits != LOG_LIMITS or os.path.exists(limits_path):

@@ -100,7 +100,8 @@ options:
     default: 120
   api_key:
     description:
-      - Key that the servers want, sent as a bearer token.
+      - API key of the servers, sent as a bearer token. It is printable ASCII without spaces; a line break at its end
+        is cut off.
     type: str
     default: ""
   reports_dir:

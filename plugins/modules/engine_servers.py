@@ -326,7 +326,7 @@ def main():
         module.fail_json(msg=error.message, **error.details)
     if params["state"] in ("stopped", "absent") and not module.check_mode:
         _free_devices(module, result)
-    result["answering"] = not result["changed"] and _all_answer(params["servers"], result["servers"])
+    result["answering"] = not result["changed"] and _all_answer(params, result["servers"])
     for name, reason in result["repaired"].items():
         module.warn("%s was repaired: %s" % (name, reason))
     module.exit_json(**result)
@@ -367,10 +367,10 @@ def _free_devices(module, result):
         )
 
 
-def _all_answer(entries, rows):
+def _all_answer(params, rows):
     running = {row["name"] for row in rows if row["state"] == "running"}
-    named = [entry for entry in entries if entry["name"] in {row["name"] for row in rows}]
-    return all(entry["name"] in running for entry in named) and all_answer(named, HEALTH_S)
+    named = [entry for entry in params["servers"] if entry["name"] in {row["name"] for row in rows}]
+    return all(entry["name"] in running for entry in named) and all_answer(named, HEALTH_S, node_of(params).paths)
 
 
 if __name__ == "__main__":

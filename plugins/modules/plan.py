@@ -17,6 +17,8 @@ description:
   - Weights and KV cache of each server are counted against the memory of its devices. What cannot run is an error, what
     may not fit is a warning. The variable C(fleet_capacity), V(refuse) by default, makes a warning of such an error for
     the hosts where it is V(warn).
+  - Servers that listen beyond loopback (the variable C(fleet_bind_address)) and ask for no API key (C(fleet_api_key))
+    are a warning.
 options:
   hosts:
     description: Hosts to plan. All hosts of the inventory by default, whatever C(--limit) says.
@@ -31,6 +33,12 @@ options:
         at the end of the run; without it they come at once.
     type: bool
     default: true
+  secrets:
+    description:
+      - Whether every secret of the servers must have a value for the hosts of the play; those without one are an error,
+        as before a deployment. A plan alone needs none, and no vault password.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Plans all the same; O(file) is not written.

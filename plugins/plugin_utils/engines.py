@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import json
 
+from ansible_collections.inference.fleet.plugins.module_utils.guard import API_KEY
+
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
@@ -15,18 +17,29 @@ class Engine:
 
     parallel: flags whose product is the number of devices of one server. port, bind: flags that must agree with the
     entry. repeat_lists: a list becomes the flag given again (click) instead of one flag with several values (argparse).
+    label: for people. api_key: the variable of its environment that holds the API key it asks for, empty where it knows
+    none: TensorRT-LLM (TensorRT-LLM#9950) and Dynamo's frontend (dynamo#8605) answer whoever reaches them.
     """
+
+    label: str
 
     parallel: tuple = ()
     port: str = ""
     bind: str = ""
     repeat_lists: bool = False
+    api_key: str = ""
 
 
 ENGINES = {
-    "vllm": Engine(("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"), "port", "host"),
-    "trtllm": Engine(("tp_size", "pp_size"), "port", "host", repeat_lists=True),
-    "dynamo": Engine(("tensor-parallel-size",), "http-port", "http-host"),
+    "vllm": Engine(
+        "vLLM",
+        ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"),
+        "port",
+        "host",
+        api_key=API_KEY,
+    ),
+    "trtllm": Engine("TensorRT-LLM", ("tp_size", "pp_size"), "port", "host", repeat_lists=True),
+    "dynamo": Engine("Dynamo", ("tensor-parallel-size",), "http-port", "http-host"),
 }
 
 

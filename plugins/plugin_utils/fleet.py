@@ -11,12 +11,14 @@ import os
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.container_images import check_mirror
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.guard import API_KEY
 from ansible_collections.inference.fleet.plugins.plugin_utils import (
     capacity,
     container_launch,
     overrides,
     plan,
     recipes,
+    server_keys,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
@@ -26,6 +28,8 @@ ENGINE_GROUPS = ("vllm", "trtllm", "dynamo")
 CAPACITY = ("refuse", "warn")  # fleet_capacity: what is done about servers that cannot fit
 # Shared variables of the collection; those of roles carry the role's name instead.
 KNOWN = (
+    "fleet_api_key",
+    "fleet_api_key_version",
     "fleet_artifact_dir",
     "fleet_artifact_force",
     "fleet_artifact_remote",
@@ -190,15 +194,17 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
     rule = variables.get("fleet_capacity", CAPACITY[0])
     if rule not in CAPACITY:
         raise FleetError("fleet_capacity is %s; allowed: %s." % (show(rule), ", ".join(CAPACITY)))
+    has_key = server_keys.has_key(variables, deploys)
     site = plan.Site(
         root=str(root or "").rstrip("/"),
         bind=str(variables.get("fleet_bind_address", "127.0.0.1")),
         secret_versions=tuple(
             (key, str(variables.get(secret + "_version", "1")))
-            for key, secret in sorted(recipe.get("secrets", {}).items())
+            for key, secret in sorted({**recipe.get("secrets", {}), **(server_keys.SECRETS if has_key else {})}.items())
             if secret
         ),
         container_engine=engine,
+        api_key=has_key,
     )
     try:
         entries, deployment = plan.plan_host(host, recipe, hardware, site), plan.deployment(recipe, site, host)
@@ -251,6 +257,21 @@ def plan_inventory(hosts, variables, deploys=False, required=True):
         deploys,
         required,
     )
+
+
+def check_secrets(planned, hosts, variables):
+    """FleetError that names every secret of the hosts' planned servers that has no value.
+
+    planned: of plan_inventory(), variables: what ansible gives a task. Vaults must be open for it.
+    """
+    problems = {}
+    for host in hosts:
+        given = HostVariables(host, variables["hostvars"][host])
+        for words in server_keys.missing_secrets(planned[host]["servers"], given):
+            problems.setdefault(words, []).append(host)
+    if problems:
+        lines = ["%s: %s." % (_hosts_text(where), words) for words, where in problems.items()]
+        raise FleetError("Secrets of servers have no value, nothing was changed:\n" + "\n".join(lines))
 
 
 def plan_each(hosts, variables):
@@ -316,3 +337,19 @@ def capacity_warnings(planned):
         for warning, names in warned.items():
             found.setdefault("%s: %s" % (capacity.servers_text(names), warning), []).append(host)
     return ["%s: %s" % (_hosts_text(hosts), text) for text, hosts in found.items()]
+
+
+def exposed_warnings(planned):
+    """[A sentence on all servers that listen beyond loopback and ask for no API key]; [] where there are none."""
+    addresses, hosts = {}, {}
+    for host, item in planned.items():
+        for entry in item["servers"]:
+            if entry["port"] and not server_keys.is_loopback(entry["bind"]) and API_KEY not in entry["secrets"]:
+                addresses[entry["bind"]] = hosts[host] = True
+    if not hosts:
+        return []
+    return [
+        "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so whoever reaches them can use "
+        "them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in "
+        "front." % (_hosts_text(list(hosts)), ", ".join(addresses))
+    ]

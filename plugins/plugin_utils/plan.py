@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import pa
 from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, SCHEMA, check_entries, entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
-from ansible_collections.inference.fleet.plugins.plugin_utils import artifacts, container_launch, neuron
+from ansible_collections.inference.fleet.plugins.plugin_utils import artifacts, container_launch, neuron, server_keys
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, flag_argv, text
 from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import Hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import MODELS
@@ -33,14 +33,15 @@ HOME = re.compile(r"^/home/([a-z_][a-z0-9_-]*)/")
 class Site:
     """What the inventory says beside recipe and hardware.
 
-    root: fleet_root. bind: address that servers listen on. secret_versions: {variable name: version}. container_engine:
-    what a recipe's container.engine auto means.
+    root: fleet_root. bind: address that servers listen on. secret_versions: {ENV: version} as pairs. container_engine:
+    what a recipe's container.engine auto means. api_key: whether fleet_api_key holds one.
     """
 
     root: str = ""
     bind: str = "127.0.0.1"
     secret_versions: tuple = ()
     container_engine: str = container_launch.DEFAULT_ENGINE
+    api_key: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,6 +326,11 @@ def _entry(host, group, index, devices):
     start = prepared["start"]
     after, artifact_leaders = _after(host, group, index, compiles, where)
     secrets = {key: value for key, value in recipe.get("secrets", {}).items() if value is not None}
+    argv, environment = started.argv, started.environment
+    if site.api_key:
+        secrets, argv, environment = server_keys.give_keys(
+            where, recipe["engine"], secrets, argv, environment, host.paths.engine_lib
+        )
     versions = dict(site.secret_versions)
     entry = {
         "schema": SCHEMA,
@@ -337,13 +343,13 @@ def _entry(host, group, index, devices):
         "bind": site.bind,
         "port": local["port"],
         "ports": _ports(group, index),
-        "command": started.argv,
-        "environment": started.environment,
+        "command": argv,
+        "environment": environment,
         "secrets": secrets,
         "secret_versions": {key: str(versions.get(key, "1")) for key in secrets},
         "config": started.config,
         "container": None,
-        "launch": started.argv,
+        "launch": argv,
         "directories": directories,
         "user": None if site.root or declared else _user(prepared),
         "model_id": prepared["model"]["id"],
@@ -436,6 +442,7 @@ def _started(host, group, given, local, devices, where):
         key: text(substitute(value, local, "%s: environment.%s" % (where, key)))
         for key, value in given.environment.items()
     }
+    server_keys.check_not_in_the_open(where, engine, command, values, variables, config)
     _check_bytes(where, argv, variables)
     return _Started(argv, values, variables, config)
 
@@ -455,7 +462,7 @@ def _contain(entry, declared, local, site, where):
     """Let the entry's engine run in the declared container."""
     argv, variables, config = entry["command"], entry["environment"], entry["config"]
     texts = [*argv, *variables.values(), *_texts(config["content"] if config else {})]
-    inputs = [local["config"], local["model"], local["draft"], local["encodings"]]
+    inputs = [local["config"], local["model"], local["draft"], local["encodings"], NodePaths(site.root).engine_lib]
     entry["container"] = container_launch.resolve(
         substitute(declared, dict(local, device="${device}"), "%s: container" % where),
         where, site.container_engine, entry["devices"], inputs, list(entry["directories"].values()), texts,

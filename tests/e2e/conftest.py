@@ -15,12 +15,14 @@ from ansible_collections.inference.fleet.tests.runs import CLONE, play, wait_for
 from ansible_collections.inference.fleet.tools import engine_venv
 
 FIRST_PORT = 18500
+KEYS = ['sk-e2e-"first"\\&/%41', "sk-e2e-second"]  # the servers ask for one of them, clients of ours send the first
 
 
 class Deployment:
     """A fleet_root with its reports, ports and the playbooks run against it."""
 
     wait_for = staticmethod(wait_for)
+    api_keys = KEYS
 
     def __init__(self, folder, venv, first_port=FIRST_PORT):
         self.root = folder / "r"
@@ -28,6 +30,9 @@ class Deployment:
         self.ports = [first_port, first_port + 1]
         # The environment with vLLM is shared by all runs of the tests; everything else is made anew.
         # A start has longer than a play: the machine may do other work too, and what waits in vain is seen.
+        self.keys = folder.parent / "e2e-keys.json"  # not in a command line, as a vault's would not be
+        self.keys.parent.mkdir(parents=True, exist_ok=True)
+        self.keys.write_text(json.dumps({"fleet_api_key": KEYS}))
         self.layers = {"venv": venv, "servers": {"server": {"port": first_port}}, "start": {"budget_s": 1800}}
 
     def play(self, playbook, *arguments, override=None):
@@ -36,7 +41,8 @@ class Deployment:
         if override:
             variables["fleet_override_test"] = override
         return play(
-            playbook, "inventories/local", *arguments, variables=variables, environment={"FLEET_ROOT": str(self.root)}
+            playbook, "inventories/local", "-e", "@%s" % self.keys, *arguments,
+            variables=variables, environment={"FLEET_ROOT": str(self.root)},
         )  # fmt: skip
 
     def site(self, *arguments, **kwargs):

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import openai
@@ -71,6 +74,25 @@ def test_site_ends_with_two_verified_servers(deployment):
     assert "2 of 2 servers verified" in (deployment.reports / "verdict.html").read_text()
 
 
+def test_without_a_key_no_server_answers_and_no_key_is_anywhere_but_in_its_secrets(deployment):
+    run = deployment.play("playbooks/logs.yml", "-vvv", "-e", "fleet_log_lines=1000").ok()
+    assert deployment.api_keys[0] not in run.output
+    for path, status in (("/v1/models", 401), ("/invocations", 401), ("/openapi.json", 401), ("/health", 200)):
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            with pytest.raises(urllib.error.HTTPError) if status == 401 else contextlib.nullcontext() as caught:
+                url = "http://127.0.0.1:%d%s" % (deployment.ports[0], path)
+                urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60)
+            assert status == 200 or caught.value.code == 401
+    holders = set()
+    files = [path for folder in (deployment.root, deployment.reports) for path in folder.rglob("*") if path.is_file()]
+    for path in [*files, *Path("/proc").glob("[0-9]*/cmdline")]:
+        with contextlib.suppress(OSError):  # of a process that has ended
+            data = path.read_bytes()
+            if any(word.encode() in data for key in deployment.api_keys for word in (key, json.dumps(key)[1:-1])):
+                holders.add((path.parent.name, path.name, oct(path.stat().st_mode & 0o777)))
+    assert holders == {("secrets", "server-%d.json" % number, "0o600") for number in (0, 1)}
+
+
 def test_second_run_changes_nothing_and_restarts_nothing(deployment):
     before = deployment.pids()
     run = deployment.site().ok()
@@ -106,7 +128,8 @@ def test_status_and_logs(deployment):
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_the_openai_client_gets_answers(deployment, index):
-    client = openai.OpenAI(base_url="http://127.0.0.1:%d/v1" % deployment.ports[index], api_key="none", timeout=60)
+    url, key = "http://127.0.0.1:%d/v1" % deployment.ports[index], deployment.api_keys[index]
+    client = openai.OpenAI(base_url=url, api_key=key, timeout=60)
     messages = [{"role": "user", "content": "Hey, quick check: is everything up and running?"}]
     plain = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=512)
     assert plain.choices[0].finish_reason == "stop"
@@ -142,7 +165,8 @@ def test_a_killed_server_is_back_and_verified_without_a_play(deployment):
     before = deployment.pids()
     os.kill(before["server-1"], signal.SIGKILL)
     deployment.wait_for(lambda: deployment.state("server-1")["pid"] != before["server-1"], 300, "a new process")
-    client = openai.OpenAI(base_url="http://127.0.0.1:%d/v1" % deployment.ports[1], api_key="none", max_retries=0)
+    url = "http://127.0.0.1:%d/v1" % deployment.ports[1]
+    client = openai.OpenAI(base_url=url, api_key=deployment.api_keys[0], max_retries=0)
 
     def answers():
         try:

@@ -31,7 +31,11 @@ PARAMETER = (
     "this engine does not know a parameter of the request: the recipe's verify section names the one that sets the "
     "reasoning effort (effort_parameter)"
 )
-API_KEY = "the server wants an API key: set verify_api_key to the one that it was started with"
+API_KEY = "the server asks for an API key and none was sent: set fleet_api_key to it"
+API_KEY_REFUSED = (
+    "the server refuses the API key that was sent: it was started with another one than fleet_api_key now holds "
+    "(verify_api_key, where that is set); run site.yml, which restarts it with this one"
+)
 LIMITED = "the server or something in front of it limits requests: verify when it is idle, or raise its limit"
 GATEWAY = "a gateway answers on this port, and the server behind it does not"
 NOT_READY = "the server says that it is not ready: the engine is loading, shutting down or dead; see its log"

@@ -211,6 +211,9 @@ class Acceptance:
             cause = causes.http_cause(response, path)
             if response.status == 404 and path == CHAT and self.listed == []:
                 cause = causes.NO_MODELS
+            if response.status in (401, 403):
+                self._stopped = self._name  # the other requests would be refused as well
+                cause = causes.API_KEY_REFUSED if self.options.api_key else cause
             raise Failed(response.describe(GOT_LIMIT), cause)
         return response
 

@@ -10,8 +10,10 @@ import datetime
 
 from ansible_collections.inference.fleet.plugins.module_utils import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.acceptance import probes, workers
+from ansible_collections.inference.fleet.plugins.module_utils.api_keys import api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.redact import Redactor
 
 SCHEMA = 1
 MODES = ("auto", "full", "quick")
@@ -50,7 +52,7 @@ def verify_from_parameters(parameters, check_mode):
         effort_parameter=parameters["effort_parameter"],
         responses_api=parameters["responses_api"],
         timeout=parameters["timeout"],
-        api_key=parameters["api_key"],
+        api_key=next(iter(api_keys(parameters["api_key"], "verify_api_key")), ""),
     )
     return verify_servers(parameters["servers"], options, parameters["servers_changed"], check_mode)
 
@@ -142,7 +144,7 @@ def _verdict(entry, entries, options, servers_changed, check_mode):
         "url": acceptance.url,
         "model_id": entry["model_id"],
         "hash": entry["hash"],
-        "probes": results,
+        "probes": Redactor([options.api_key]).value(results) if options.api_key else results,
     }
 
 

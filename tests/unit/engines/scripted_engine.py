@@ -186,16 +186,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_text(200, page() if callable(page) else page, "text/plain")
         elif self.path == "/health":
             self.health()
+        elif self.path.startswith("/v1") and not self.admitted():
+            self.send_error_json(401, "Unauthorized")
         elif self.path == "/v1/models":
             self.models()
         else:
             self.send_json(404, {"detail": "Not Found"})
 
+    def admitted(self):
+        return not self.engine.api_key or self.headers.get("Authorization") == "Bearer " + self.engine.api_key
+
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         engine = self.engine
         engine.requests.append(("POST", self.path, body, dict(self.headers)))
-        if engine.api_key and self.headers.get("Authorization") != "Bearer " + engine.api_key:
+        if not self.admitted():
             self.send_error_json(401, "Unauthorized")
             return
         with engine.lock:

@@ -10,6 +10,7 @@ import http.server
 import json
 import os
 import signal
+import socket
 import socketserver
 import sys
 import threading
@@ -25,6 +26,8 @@ parser.add_argument("--child", action="store_true", help="fork a child that outl
 parser.add_argument("--away", action="store_true", help="the child leaves the process group")
 parser.add_argument("--ignore-term", action="store_true")
 parser.add_argument("--broken", default=None, help="healthy, but every completion is HTTP 500 with these words")
+parser.add_argument("--wants-key", default=os.environ.get("VLLM_API_KEY"), help="asked for below /v1, as vLLM does")
+parser.add_argument("--guards-health", action="store_true", help="the key is asked for by the health path as well")
 parser.add_argument("--max-life", type=float, default=900)
 options, rest = parser.parse_known_args()
 
@@ -55,7 +58,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def refused(self):
+        guarded = self.path.startswith("/v1") or options.guards_health
+        sent = self.headers.get("Authorization", "")
+        if not options.wants_key or not guarded or sent == "Bearer " + options.wants_key:
+            return False
+        self.answer(401, {"error": "Unauthorized", "sent": sent})
+        return True
+
     def do_GET(self):
+        if self.refused():
+            return
         if self.path == "/health":
             self.answer(200, {})
         elif self.path == "/v1/models":
@@ -65,6 +78,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.refused():
+            return
         if options.broken:
             self.answer(500, {"error": options.broken})
         elif self.path != "/v1/chat/completions" or request["model"] != options.model:
@@ -80,6 +95,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     allow_reuse_address = True
     daemon_threads = True
+    address_family = socket.AF_INET6 if ":" in options.bind else socket.AF_INET
 
 
 sys.stdout.write("listening on %s:%d\n" % (options.bind, options.port))

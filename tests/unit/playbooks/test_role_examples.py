@@ -126,3 +126,23 @@ def test_account_and_tools_follow_the_root_of_the_toolkit(tmp_path, collections)
     arguments = dict(given)
     assert arguments["node_layout"] == {"root": "/srv/fleet"}
     assert arguments["python_environment"]["path"] == "/srv/fleet/var/lib/inference-fleet/toolkit"
+
+
+@pytest.mark.parametrize("key", ["sk-1\n", ["sk-1", "sk-2"]])
+def test_one_variable_is_the_key_of_servers_and_of_those_who_ask_them(tmp_path, collections, key):
+    plays = [
+        {
+            "hosts": "vllm",
+            "vars": {"fleet_servers": "{{ lookup('inference.fleet.plan') }}"},
+            "roles": ["inference.fleet.serve", "inference.fleet.verify"],
+        }
+    ]
+    status, output, given = play(tmp_path, collections, plays, {**CPU, "fleet_api_key": key})
+    assert status == 0, output
+    arguments = dict(given)
+    assert arguments["engine_servers"]["secrets"] == {"vault_key": "k", "fleet_api_key": key}
+    assert arguments["endpoint_verify"]["api_key"] == "sk-1"
+    assert "sk-1" not in output
+    status, output, given = play(tmp_path, collections, plays, CPU)
+    assert status == 0, output
+    assert dict(given)["endpoint_verify"]["api_key"] == ""

@@ -230,15 +230,38 @@ def test_whether_the_answer_mentions_the_tools_result_is_told():
         assert by_name(verdict)["tool-round-trip"]["got"].startswith(words)
 
 
+KEY = 'sk-a"b\\c/%41&'
+
+
 def test_an_api_key_is_sent_and_never_told():
-    with ScriptedEngine(api_key="sk-secret") as engine:
-        good = verdict_of(engine, probes.Options(timeout=60, api_key="sk-secret"))
+    with ScriptedEngine(api_key=KEY) as engine:
+        good = verdict_of(engine, probes.Options(timeout=60, api_key=KEY))
+        asked = len(engine.requests)
         bad = verdict_of(engine)
+        assert len(engine.requests) == asked + 2  # after the first 401 nothing more is asked
+        other = verdict_of(engine, probes.Options(timeout=60, api_key="sk-other"))
     assert good["ok"] is True
-    assert "sk-secret" not in json.dumps(good)
-    assert failing(bad) == {
-        "warm-up": "the server wants an API key: set verify_api_key to the one that it was started with"
+    assert failing(bad) == {"model-id": "the server asks for an API key and none was sent: set fleet_api_key to it"}
+    assert failing(other) == {
+        "model-id": "the server refuses the API key that was sent: it was started with another one than fleet_api_key "
+        "now holds (verify_api_key, where that is set); run site.yml, which restarts it with this one"
     }
+
+
+def test_a_server_that_tells_the_key_is_not_repeated():
+    with ScriptedEngine(pages={"/health": lambda: json.dumps({"authorization": "Bearer " + KEY})}) as engine:
+        verdict = verdict_of(engine, probes.Options(timeout=60, api_key=KEY))
+    assert by_name(verdict)["alive"]["got"] == 'HTTP 200 {"authorization": "Bearer ***"}'
+
+
+@pytest.mark.parametrize("key", ["sk a", "sk\nb", "sk\xe9", "sk\0"])
+def test_a_key_that_no_header_can_hold_is_an_error_that_does_not_show_it(key):
+    with pytest.raises(FleetError) as caught:
+        runner.verify_from_parameters({"timeout": 1, "mode": "full", "probes": [], "api_key": key, "servers": [],
+                                       "effort_parameter": "reasoning_effort", "responses_api": True,
+                                       "servers_changed": None}, False)  # fmt: skip
+    assert caught.value.message.startswith("verify_api_key has ")
+    assert key not in caught.value.message
 
 
 # -- every way to misbehave: the failing probes, each with its cause ---------------------------------------------------

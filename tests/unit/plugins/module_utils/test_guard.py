@@ -530,3 +530,19 @@ def test_a_record_that_fails_half_way_leaves_no_file_behind(tmp_path, monkeypatc
         guard.write_json(str(path), {"new": 1})
     assert os.listdir(tmp_path) == ["state.json"]
     assert guard.read_json(str(path)) == {"old": 1}
+
+
+def test_a_follower_asks_its_leader_with_the_leaders_key(place):
+    entry = place.node.entry("leader", "--guards-health", "--wants-key", "sk-leader")
+    secrets = place.folder / "leader-secrets.json"
+    secrets.write_text(json.dumps({"VLLM_API_KEY": "sk-leader"}), encoding="utf-8")
+    engine = subprocess.Popen(entry["command"], start_new_session=True)
+    try:
+        small_node.wait_until(lambda: guard.is_healthy(entry, "", str(secrets)), what="the leader")
+        assert not guard.is_healthy(entry, "")
+        for broken in ('{"VLLM_API_KEY": "a\\nb"}', '{"VLLM_API_KEY": "\\u00e9"}', "[]", "no JSON"):
+            secrets.write_text(broken, encoding="utf-8")
+            assert not guard.is_healthy(entry, "", str(secrets))
+    finally:
+        engine.kill()
+        engine.wait()

@@ -13,6 +13,7 @@ import re
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import readiness
+from ansible_collections.inference.fleet.plugins.module_utils.acceptance import probes, runner
 
 _spec = importlib.util.spec_from_file_location(
     "small_node_of_ready", pathlib.Path(__file__).parents[2] / "engines" / "small_node.py"
@@ -182,7 +183,7 @@ def test_info(node):
     assert [(one["state"], one["drift"]) for one in node.module(INFO, entries)["servers"]] == [
         ("missing", "not deployed")
     ] * 3
-    assert not os.path.exists(node.root)
+    assert not os.path.exists(node.paths.servers)
     node.servers(entries)
     node.ready(entries)
     pids = [one["pid"] for one in node.servers(entries)["servers"]]
@@ -260,3 +261,84 @@ def test_a_server_that_listens_on_all_addresses_against_its_plan(node):
     node.servers([wide])
     node.ready([wide])
     assert node.servers([wide])["answering"] is True
+
+
+# -- API keys ----------------------------------------------------------------------------------------------------------
+
+KEY = 'sk-a"b/c%41'
+KEYED = {
+    "secrets": {"VLLM_API_KEY": "fleet_api_key", "INFERENCE_FLEET_OTHER_API_KEYS": "fleet_api_key"},
+    "secret_versions": {"VLLM_API_KEY": "1", "INFERENCE_FLEET_OTHER_API_KEYS": "1"},
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--guards-health",)])
+def test_a_server_with_an_api_key_becomes_ready(node, options):
+    entry = node.entry("server-0", *options, **KEYED)
+    node.servers([entry], secrets={"fleet_api_key": [KEY + "\n", "sk-second"]})
+    assert node.ready([entry])["msg"] == "1 of 1 servers ready."
+    (info,) = node.module(INFO, [entry], probe=True)["servers"]
+    assert (info["ready"], info["reason"], info["drift"]) == (True, None, None)
+    with open(node.paths.secret("server-0"), encoding="utf-8") as stream:
+        assert json.load(stream) == {"VLLM_API_KEY": KEY, "INFERENCE_FLEET_OTHER_API_KEYS": "sk-second"}
+    assert node.servers([entry], secrets={"fleet_api_key": [KEY, "sk-second"]})["answering"] is True
+    rolled = node.servers([entry], secrets={"fleet_api_key": "sk-second"})
+    assert rolled["diff"]["after"].endswith(
+        "    INFERENCE_FLEET_OTHER_API_KEYS: version 1\n    VLLM_API_KEY: version 1, another value\n"
+    )
+    node.ready([entry])
+    with open(node.paths.secret("server-0"), encoding="utf-8") as stream:
+        assert json.load(stream) == {"VLLM_API_KEY": "sk-second"}
+    assert KEY not in json.dumps(rolled)
+
+
+@pytest.mark.parametrize(
+    ("keyed", "words"),
+    [
+        ({}, "it asks for an API key and none is planned; set fleet_api_key to it: "),
+        (KEYED, "it refuses the API key that it was started with; restart it: "),
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--guards-health",)])
+def test_a_refused_key_is_final_at_once_and_never_shown(node, keyed, words, options):
+    entry = node.entry("server-0", "--wants-key", "sk-another", *options, **keyed)
+    node.servers([entry], secrets={"fleet_api_key": KEY})
+    result = wait_until(lambda: _all_listen(fails(node, [entry])))
+    assert result["final"] is True
+    reason = result["servers"][0]["reason"]
+    what = "health" if options else "models"
+    sent = "Bearer ***" if keyed else ""
+    assert re.fullmatch(
+        r"starting %s, %s%s: HTTP 401 " % (SINCE, words, what)
+        + re.escape('{"error": "Unauthorized", "sent": "%s"}' % sent),
+        reason,
+    )
+    (info,) = node.module(INFO, [entry], probe=True)["servers"]
+    assert info["ready"] is False
+    assert info["reason"].startswith(words + what)
+    for spelling in (KEY, json.dumps(KEY)[1:-1]):
+        assert spelling not in json.dumps([result, info])
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0", "::", "::1", "127.8.0.1"])
+def test_whatever_address_a_server_is_bound_to_it_is_asked_there(node, bind):
+    entry = node.entry("server-0", "--bind", bind, bind=bind, **KEYED)
+    node.servers([entry], secrets={"fleet_api_key": KEY})
+    assert node.ready([entry])["msg"] == "1 of 1 servers ready."
+    with_verdict = runner.verify_servers([entry], probes.Options(mode="quick", timeout=60, api_key=KEY))
+    assert with_verdict["verdicts"][0]["probes"][0]["ok"] is True
+
+
+def test_every_missing_secret_is_named_at_once(node):
+    entries = [
+        node.entry("server-0", **KEYED),
+        node.entry("server-1", secrets={"HF_TOKEN": "vault_token"}, secret_versions={"HF_TOKEN": "1"}),
+    ]
+    result = node.module("engine_servers", entries, secrets={"fleet_api_key": "", "vault_token": ["x"]})
+    assert result["msg"] == (
+        "Server 'server-0': its secret VLLM_API_KEY comes from the variable 'fleet_api_key', which is not set, or "
+        "empty. Server 'server-1': its secret HF_TOKEN comes from the variable 'vault_token', which cannot be used: "
+        "vault_token is a list; allowed: a string. Set the variable for this host, best in a vault. Nothing was "
+        "changed."
+    )
+    assert not os.path.exists(node.paths.servers)

@@ -420,8 +420,8 @@ def test_secrets_are_in_their_file_and_the_environment_alone(node):
     entry = node.entry("server-0", secrets={"HF_TOKEN": "fleet_hf_token"}, secret_versions={"HF_TOKEN": "1"})
     missing = node.module("engine_servers", [entry])
     assert missing["msg"] == (
-        "Server 'server-0': its secret HF_TOKEN comes from the variable 'fleet_hf_token', which was not given. Set it "
-        "for this host, best in a vault."
+        "Server 'server-0': its secret HF_TOKEN comes from the variable 'fleet_hf_token', which is not set, or empty. "
+        "Set the variable for this host, best in a vault. Nothing was changed."
     )
     results = [node.servers([entry], secrets={"fleet_hf_token": SECRET}, check=True)]
     results.append(node.servers([entry], secrets={"fleet_hf_token": SECRET}))
@@ -442,7 +442,7 @@ def test_secrets_are_in_their_file_and_the_environment_alone(node):
         (str(log), "0o644"),
     ]
     info = row(node.module("engine_servers_info", [entry], log_lines=5), "server-0")
-    assert info["log_tail"][1] == "token ********"
+    assert info["log_tail"][1] == "token ***"
 
     other = {"fleet_hf_token": SECRET + "2"}
     results.append(node.servers([entry], secrets=other, check=True))
