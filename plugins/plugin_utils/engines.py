@@ -15,19 +15,33 @@ class Engine:
 
     parallel: flags whose product is the number of devices of one server. port, bind: flags that must agree with the
     entry. repeat_lists: a list becomes the flag given again (click) instead of one flag with several values (argparse).
+    aliases: {short name of a flag: its long one}, with hyphens.
     """
 
     parallel: tuple = ()
     port: str = ""
     bind: str = ""
     repeat_lists: bool = False
+    aliases: dict = dataclasses.field(default_factory=dict)
 
 
+PARALLEL = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
+            "tp-size": "tensor-parallel-size", "pp-size": "pipeline-parallel-size"}  # fmt: skip
 ENGINES = {
-    "vllm": Engine(("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"), "port", "host"),
-    "trtllm": Engine(("tp_size", "pp_size"), "port", "host", repeat_lists=True),
-    "dynamo": Engine(("tensor-parallel-size",), "http-port", "http-host"),
+    "vllm": Engine(
+        ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"), "port", "host", aliases=PARALLEL
+    ),
+    "trtllm": Engine(
+        ("tensor-parallel-size", "pipeline-parallel-size"), "port", "host", repeat_lists=True, aliases=PARALLEL
+    ),
+    "dynamo": Engine(("tensor-parallel-size",), "http-port", "http-host", aliases=PARALLEL),
 }
+
+
+def canonical_flag(engine, flag):
+    """A flag by the one name that stands for all its spellings: max_num_seqs is max-num-seqs, tp tensor-parallel-size."""
+    name = flag.replace("_", "-")
+    return ENGINES[engine].aliases.get(name, name)
 
 
 def flag_argv(engine, flag, value):
