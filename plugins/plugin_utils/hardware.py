@@ -114,7 +114,7 @@ def parse_hardware(declared, where):
     cores = read("cores", kind.cores, MAX_CORES) if kind.cores else 0
     if "cores" in given and not kind.cores:
         mistakes.add("%s: fleet_hardware.cores has no meaning for %s; remove it." % (where, name))
-    lnc = read("lnc", kind.lnc, max(kind.lnc_allowed))
+    lnc = read("lnc", kind.lnc, 64)
     if lnc not in kind.lnc_allowed and not mistakes.messages:
         mistakes.add(
             "%s: fleet_hardware.lnc is %d; allowed for %s: %s."

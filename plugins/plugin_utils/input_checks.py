@@ -32,8 +32,37 @@ MAX_VALUES = 100_000  # of one variable or recipe, aliases written out
 MAX_NUMBER = 2**63 - 1
 # Folders that no deployment may have for itself: a purge, or a new checkpoint, would remove what is in them.
 SYSTEM_FOLDERS = frozenset(
-    "/ /bin /boot /dev /etc /home /lib /lib64 /media /mnt /opt /proc /root /run /sbin /srv /sys /tmp /usr /usr/bin "
-    "/usr/lib /usr/local /usr/sbin /usr/share /var /var/lib /var/log /var/run /var/tmp".split()
+    [
+        "/",
+        "/bin",
+        "/boot",
+        "/dev",
+        "/etc",
+        "/home",
+        "/lib",
+        "/lib64",
+        "/media",
+        "/mnt",
+        "/opt",
+        "/proc",
+        "/root",
+        "/run",
+        "/sbin",
+        "/srv",
+        "/sys",
+        "/tmp",
+        "/usr",
+        "/usr/bin",
+        "/usr/lib",
+        "/usr/local",
+        "/usr/sbin",
+        "/usr/share",
+        "/var",
+        "/var/lib",
+        "/var/log",
+        "/var/run",
+        "/var/tmp",
+    ]
 )
 
 
@@ -137,7 +166,11 @@ def _foreign(value):
 def _check_key(inner, key, mistakes):
     if not isinstance(inner, str):
         read, instead = (
-            ("on, yes and true", "on") if inner is True else ("off, no and false", "off") if inner is False else ("", "")
+            ("on, yes and true", "on")
+            if inner is True
+            else ("off, no and false", "off")
+            if inner is False
+            else ("", "")
         )
         mistakes.add(
             '%s has the key %s%s, which is no string; a key must be one. Put it into quotes: "%s".'
@@ -165,11 +198,11 @@ def check_folder(where, value, example):
 
     example: a path that is allowed.
     """
-    allowed = "allowed: an absolute path below the system's own folders, for example %s" % example
+    allowed = "allowed: an absolute path without '..', to a folder of its own, for example %s" % example
     check_string(where, value)
     if not value.startswith("/") or ".." in value.split("/"):
         home = " ~ is not expanded; write the whole path." if value.startswith("~") else ""
-        raise FleetError("%s is %s; %s, without '..'.%s" % (where, show(value), allowed, home))
+        raise FleetError("%s is %s; %s.%s" % (where, show(value), allowed, home))
     path = "/" + posixpath.normpath(value).lstrip("/")
     if path in SYSTEM_FOLDERS or (posixpath.dirname(path) == "/home"):
         raise FleetError("%s is %s, which is not for one deployment alone; %s." % (where, show(value), allowed))
@@ -234,7 +267,7 @@ def check_batches(where, value):
         percent = isinstance(one, str) and "%" in one
         if size is None or not 1 <= size <= (100 if percent else 10**6):
             raise FleetError(
-                "%s is %s; allowed: a whole number of hosts, at least 1, a percentage from \"1%%\" to \"100%%\", or a "
+                '%s is %s; allowed: a whole number of hosts, at least 1, a percentage from "1%%" to "100%%", or a '
                 "list of these." % (where, show(value))
             )
 

@@ -43,7 +43,7 @@ def combine(layers):
         if not isinstance(layer, dict):
             mistakes.append(
                 "%s is %s; allowed: a mapping of recipe keys to values. With -e give JSON: "
-                "-e '{\"%s\": {\"arguments\": {\"max-num-seqs\": 4}}}'." % (name, show(layer), name)
+                '-e \'{"%s": {"arguments": {"max-num-seqs": 4}}}\'.' % (name, show(layer), name)
             )
             continue
         for path, value in _leaves(layer):

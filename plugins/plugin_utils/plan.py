@@ -655,5 +655,7 @@ def _check_ports(entries, recipe, mistakes):
                 why = "; those below are for root alone" if 0 < port < first else ""
                 mistakes.add("%s; allowed: %d to 65535%s. Set another first port." % (text, first, why))
             if port in taken:
-                mistakes.add("%s, which is also that of %s. Set another first port for one of them." % (text, taken[port]))
+                mistakes.add(
+                    "%s, which is also that of %s. Set another first port for one of them." % (text, taken[port])
+                )
             taken.setdefault(port, "%s ('%s')" % (key, entry["name"]))

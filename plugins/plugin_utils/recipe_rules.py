@@ -32,13 +32,32 @@ ANSWERS = ("server", "frontend")
 
 # Flags whose value is a whole number, one of bytes or tokens with a suffix (64M), or a share.
 WHOLE = frozenset(
-    "max-num-seqs max-batch-size tensor-parallel-size pipeline-parallel-size data-parallel-size block-size "
-    "num-gpu-blocks-override api-server-count max-loras max-lora-rank max-beam-width ep-size".split()
+    [
+        "max-num-seqs",
+        "max-batch-size",
+        "tensor-parallel-size",
+        "pipeline-parallel-size",
+        "data-parallel-size",
+        "block-size",
+        "num-gpu-blocks-override",
+        "api-server-count",
+        "max-loras",
+        "max-lora-rank",
+        "max-beam-width",
+        "ep-size",
+    ]
 )
 SIZES = frozenset(
-    "max-num-batched-tokens max-num-tokens max-model-len max-seq-len kv-cache-memory-bytes max-input-len".split()
+    [
+        "max-num-batched-tokens",
+        "max-num-tokens",
+        "max-model-len",
+        "max-seq-len",
+        "kv-cache-memory-bytes",
+        "max-input-len",
+    ]
 )
-SHARES = frozenset("gpu-memory-utilization kv-cache-free-gpu-memory-fraction free-gpu-memory-fraction".split())
+SHARES = frozenset(["gpu-memory-utilization", "kv-cache-free-gpu-memory-fraction", "free-gpu-memory-fraction"])
 LENGTHS = ("max-model-len", "max-seq-len")
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgtKMGT]?)")
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -76,22 +95,29 @@ def _strings(value, path, text_of, in_file):
             yield from _strings(item, (*path, index), text_of, in_file)
     elif isinstance(value, str):
         free = any(key in FREE for key in path)
-        if in_file and JINJA.search(value) and not {"probes", "config", "description"} & set(path) and not (
-            "template" in str(path[-1])
-        ):  # fmt: skip
-            yield list(path), (
-                "'%s' is %s, but a recipe file holds no Jinja; allowed: placeholders such as ${models}. Write it in "
-                "fleet_override where Jinja must be" % (text_of(path), show(value))
+        if in_file and JINJA.search(value) and not {"probes", "config", "description"} & set(path) and "template" not in str(path[-1]):  # fmt: skip
+            yield (
+                list(path),
+                (
+                    "'%s' is %s, but a recipe file holds no Jinja; allowed: placeholders such as ${models}. Write it in "
+                    "fleet_override where Jinja must be" % (text_of(path), show(value))
+                ),
             )
         elif {"arguments", "environment"} & set(path) and value != value.rstrip("\r\n"):
-            yield list(path), (
-                "'%s' is %s; allowed: a string without a line break at its end. Remove it, in YAML with |- instead "
-                "of |" % (text_of(path), show(value))
+            yield (
+                list(path),
+                (
+                    "'%s' is %s; allowed: a string without a line break at its end. Remove it, in YAML with |- instead "
+                    "of |" % (text_of(path), show(value))
+                ),
             )
         elif not free and ((not value and path[-1] not in EMPTY) or value != value.strip() or invisible(value)):
-            yield list(path), (
-                "'%s' is %s%s; allowed: one line that is not empty, without spaces around it or characters that cannot "
-                "be seen. Remove these, or the key" % (text_of(path), show(value), odd_characters(value))
+            yield (
+                list(path),
+                (
+                    "'%s' is %s%s; allowed: one line that is not empty, without spaces around it or characters that cannot "
+                    "be seen. Remove these, or the key" % (text_of(path), show(value), odd_characters(value))
+                ),
             )
 
 
@@ -99,12 +125,16 @@ def _needs(recipe):
     for index, name in enumerate(recipe["needs"]["accelerators"]):
         known = [one for one, kind in ACCELERATORS.items() if kind.platform == recipe["platform"]]
         if name not in known:
-            yield ["needs", "accelerators", index], (
-                "is %s; allowed for platform %s: %s" % (show(name), recipe["platform"], ", ".join(known))
+            yield (
+                ["needs", "accelerators", index],
+                ("is %s; allowed for platform %s: %s" % (show(name), recipe["platform"], ", ".join(known))),
             )
     words = recipe["command"]
-    if not words[0] or words[0] != "".join(words[0].split()) and not words[0].startswith(("/", "${")):
-        yield ["command", 0], "is %s; allowed: the program alone. Write each word as an item of the list" % show(words[0])
+    if not words[0] or (words[0] != "".join(words[0].split()) and not words[0].startswith(("/", "${"))):
+        yield (
+            ["command", 0],
+            "is %s; allowed: the program alone. Write each word as an item of the list" % show(words[0]),
+        )
 
 
 def _groups(recipe):
@@ -115,9 +145,12 @@ def _groups(recipe):
             yield [*path, "name"], "is '%s', as of another group. Set another name" % name
         groups[name] = group
         if group["role"] in ANSWERS and group.get("port") is None:
-            yield [*path, "port"], (
-                "is null, but a server of role %s answers on a port; allowed: 1 to 65535. Set one, or another role"
-                % group["role"]
+            yield (
+                [*path, "port"],
+                (
+                    "is null, but a server of role %s answers on a port; allowed: 1 to 65535. Set one, or another role"
+                    % group["role"]
+                ),
             )
         if group["role"] != "frontend" and not group["devices"]:
             yield [*path, "devices"], "is 0; allowed: at least 1 for role %s, 0 for a frontend" % group["role"]
@@ -129,13 +162,17 @@ def _groups(recipe):
     for index, group in enumerate(recipe["servers"]):
         for other in group.get("after", ()):
             if other not in groups:
-                yield ["servers", index, "after"], (
-                    "names the group %s; allowed: %s" % (show(other), ", ".join(groups))
+                yield (
+                    ["servers", index, "after"],
+                    ("names the group %s; allowed: %s" % (show(other), ", ".join(groups))),
                 )
             elif _reaches(groups, other, group_name(group), set()):
-                yield ["servers", index, "after"], (
-                    "names '%s', which starts after '%s' itself; each would wait for the other. Remove one of the two"
-                    % (other, group_name(group))
+                yield (
+                    ["servers", index, "after"],
+                    (
+                        "names '%s', which starts after '%s' itself; each would wait for the other. Remove one of the two"
+                        % (other, group_name(group))
+                    ),
                 )
 
 

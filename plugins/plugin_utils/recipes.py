@@ -163,9 +163,7 @@ def _load(path, _stamp):
             "%s cannot be read: %s. Make it a file that the user who runs Ansible may read." % (label, error.strerror)
         ) from error
     except UnicodeDecodeError as error:
-        raise FleetError(
-            "%s is not UTF-8 (byte %d). Save it as UTF-8." % (label, error.start)
-        ) from error
+        raise FleetError("%s is not UTF-8 (byte %d). Save it as UTF-8." % (label, error.start)) from error
     except FleetError as error:
         raise FleetError("\n".join("%s: %s" % (label, line) for line in error.message.splitlines())) from error
     found = all_problems(recipe, in_file=True)
@@ -236,7 +234,9 @@ def _resolve(recipe, path, layers):
 def _as_written(recipe, merged, where):
     """``where`` as an override has it: groups of servers by their names instead of their numbers."""
     if len(where) > 1 and where[0] == "servers" and isinstance(merged.get("servers"), dict):
-        groups = [name for name in map(overrides.group_name, recipe["servers"]) if merged["servers"].get(name, 0) is not None]
+        groups = [
+            name for name in map(overrides.group_name, recipe["servers"]) if merged["servers"].get(name, 0) is not None
+        ]
         if isinstance(where[1], int) and where[1] < len(groups):
             return ["servers", groups[where[1]], *where[2:]]
     return where
