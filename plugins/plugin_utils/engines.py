@@ -39,7 +39,7 @@ ENGINES = {
 
 
 def canonical_flag(engine, flag):
-    """A flag by the one name that stands for all its spellings: max_num_seqs is max-num-seqs, tp tensor-parallel-size."""
+    """The one name for all spellings of a flag: max_num_seqs is max-num-seqs, tp is tensor-parallel-size."""
     name = flag.replace("_", "-")
     return ENGINES[engine].aliases.get(name, name)
 

@@ -303,7 +303,7 @@ def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=Fal
 
 
 def _one_machine(planned, variables_of):
-    """(message, two hosts) for names of the inventory that are one machine, and whose servers would be in each other's way.
+    """(message, two hosts) for names of one machine whose servers would be in each other's way.
 
     One machine is one address, port and kind of connection that Ansible takes to it.
     """
@@ -365,8 +365,8 @@ def check_playbooks(planned, variables):
     groups_of = {host: variables["hostvars"][host]["group_names"] for host in planned}
     if planned and not any(item["deployment"] for item in planned.values()):
         raise FleetError(
-            "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: %s. Set it in the inventory, "
-            "for example in group_vars/all.yml." % ", ".join(recipes.available([recipes.OWN_RECIPES]))
+            "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: %s. Set it in the "
+            "inventory, for example in group_vars/all.yml." % ", ".join(recipes.available([recipes.OWN_RECIPES]))
         )
     outside = {}
     for host, item in planned.items():

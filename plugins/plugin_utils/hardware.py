@@ -107,8 +107,8 @@ def parse_hardware(declared, where):
 
     if "count" not in given:
         mistakes.add(
-            "%s: fleet_hardware lacks 'count', the number of %s devices. Set it, for example {accelerator: %s, count: 1}."
-            % (where, name, name)
+            "%s: fleet_hardware lacks 'count', the number of %s devices. Set it, for example {accelerator: %s, "
+            "count: 1}." % (where, name, name)
         )
     count = read("count", 1, MAX_COUNT)
     cores = read("cores", kind.cores, MAX_CORES) if kind.cores else 0
@@ -120,7 +120,7 @@ def parse_hardware(declared, where):
             "%s: fleet_hardware.lnc is %d; allowed for %s: %s."
             % (where, lnc, name, ", ".join(str(item) for item in kind.lnc_allowed))
         )
-    if cores and lnc and cores % lnc:
+    elif cores and lnc and cores % lnc:
         mistakes.add(
             "%s: fleet_hardware.cores is %d, which does not divide into logical cores of %d (fleet_hardware.lnc). Set "
             "another number." % (where, cores, lnc)
@@ -137,8 +137,8 @@ def parse_hardware(declared, where):
     strange = [device for device, _cpus in affinity if device >= most]
     if strange:
         raise FleetError(
-            "%s: fleet_hardware.cpu_affinity has the device %d, but the node has %d; allowed: 0 to %d. Remove the others."
-            % (where, strange[0], most, most - 1)
+            "%s: fleet_hardware.cpu_affinity has the device %d, but the node has %d; allowed: 0 to %d. Remove "
+            "the others." % (where, strange[0], most, most - 1)
         )
     return hardware
 

@@ -31,39 +31,11 @@ MAX_DEPTH = 32
 MAX_VALUES = 100_000  # of one variable or recipe, aliases written out
 MAX_NUMBER = 2**63 - 1
 # Folders that no deployment may have for itself: a purge, or a new checkpoint, would remove what is in them.
-SYSTEM_FOLDERS = frozenset(
-    [
-        "/",
-        "/bin",
-        "/boot",
-        "/dev",
-        "/etc",
-        "/home",
-        "/lib",
-        "/lib64",
-        "/media",
-        "/mnt",
-        "/opt",
-        "/proc",
-        "/root",
-        "/run",
-        "/sbin",
-        "/srv",
-        "/sys",
-        "/tmp",
-        "/usr",
-        "/usr/bin",
-        "/usr/lib",
-        "/usr/local",
-        "/usr/sbin",
-        "/usr/share",
-        "/var",
-        "/var/lib",
-        "/var/log",
-        "/var/run",
-        "/var/tmp",
-    ]
-)
+SYSTEM_FOLDERS = (
+    "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root", "/run",
+    "/sbin", "/srv", "/sys", "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/sbin", "/usr/share", "/var",
+    "/var/lib", "/var/log", "/var/run", "/var/tmp",
+)  # fmt: skip
 
 
 class Mistakes:
@@ -165,21 +137,18 @@ def _foreign(value):
 
 def _check_key(inner, key, mistakes):
     if not isinstance(inner, str):
-        read, instead = (
-            ("on, yes and true", "on")
-            if inner is True
-            else ("off, no and false", "off")
-            if inner is False
-            else ("", "")
-        )
+        reads, instead = "", visible(inner)
+        if isinstance(inner, bool):
+            reads = " (YAML reads %s so)" % ("on, yes and true" if inner else "off, no and false")
+            instead = "on" if inner else "off"
         mistakes.add(
             '%s has the key %s%s, which is no string; a key must be one. Put it into quotes: "%s".'
-            % (key, show(inner), " (YAML reads %s so)" % read if read else "", instead or visible(inner))
+            % (key, show(inner), reads, instead)
         )
     elif inner != inner.strip() or not inner or invisible(inner):
         mistakes.add(
-            "%s has the key %s%s; a key must not be empty, nor have spaces around it or characters that cannot be seen. "
-            "Remove these." % (key, show(str(inner)), odd_characters(inner))
+            "%s has the key %s%s; a key must not be empty, nor have spaces around it or characters that cannot be "
+            "seen. Remove these." % (key, show(str(inner)), odd_characters(inner))
         )
 
 
@@ -194,7 +163,7 @@ def check_string(where, value):
 
 
 def check_folder(where, value, example):
-    """FleetError unless ``value`` is an absolute path below the system's own folders. Returns it without a / at its end.
+    """FleetError unless ``value`` is an absolute path below the system's own folders. Returns it without a / behind.
 
     example: a path that is allowed.
     """

@@ -78,8 +78,8 @@ def check_nulls(base, override, path=()):
             close = difflib.get_close_matches(key, list(known), 1, cutoff=0.85)
             if close:
                 raise FleetError(
-                    "'%s' is null, which removes nothing: the recipe has no such key; did you mean '%s'? Use that name, "
-                    "or remove yours." % (path_text(here), close[0])
+                    "'%s' is null, which removes nothing: the recipe has no such key; did you mean '%s'? Use that "
+                    "name, or remove yours." % (path_text(here), close[0])
                 )
 
 

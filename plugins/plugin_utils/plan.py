@@ -291,23 +291,21 @@ def plan_host(host, recipe, hardware, site):
             % (unknown[0], ", ".join(name for group in names.values() for name in group))
         )
     host = _Host(recipe, prepared, hardware, site, paths, context, names)
-    entries, keys, first, mistakes = [], {}, 0, Mistakes()
+    entries, keys, first, mistakes, failed = [], {}, 0, Mistakes(), set()
     for group, count in zip(recipe["servers"], counts):
         for index in range(count):
             devices = list(range(first, first + group["devices"]))
             first += group["devices"]
+            own = (recipe.get("instances") or {}).get(names[group_name(group)][index])
+            if own is None and group_name(group) in failed:
+                continue  # for the same reasons
             try:
-                entry, key = _entry(host, group, index, devices)
+                entry, keys[names[group_name(group)][index]] = _entry(host, group, index, devices)
+                entries.append(entry)
             except FleetError as error:
-                # What several servers have in common is said of the first of them.
-                name = "server '%s': " % names[group_name(group)][index]
-                told = {line.partition("': ")[2] for line in mistakes.messages if line.startswith("server '")}
+                failed |= {group_name(group)} if own is None else set()
                 for line in error.message.splitlines():
-                    if not line.startswith(name) or line[len(name) :] not in told:
-                        mistakes.add(line)
-                continue
-            entries.append(entry)
-            keys[entry["name"]] = key
+                    mistakes.add(line)
     _check_ports(entries, recipe, mistakes)
     mistakes.raise_any()
     if recipe["platform"] == "neuron":

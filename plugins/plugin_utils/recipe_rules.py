@@ -31,33 +31,13 @@ JINJA = re.compile(r"\{\{.*\}\}|\{%.*%\}", re.DOTALL)
 ANSWERS = ("server", "frontend")
 
 # Flags whose value is a whole number, one of bytes or tokens with a suffix (64M), or a share.
-WHOLE = frozenset(
-    [
-        "max-num-seqs",
-        "max-batch-size",
-        "tensor-parallel-size",
-        "pipeline-parallel-size",
-        "data-parallel-size",
-        "block-size",
-        "num-gpu-blocks-override",
-        "api-server-count",
-        "max-loras",
-        "max-lora-rank",
-        "max-beam-width",
-        "ep-size",
-    ]
-)
-SIZES = frozenset(
-    [
-        "max-num-batched-tokens",
-        "max-num-tokens",
-        "max-model-len",
-        "max-seq-len",
-        "kv-cache-memory-bytes",
-        "max-input-len",
-    ]
-)
-SHARES = frozenset(["gpu-memory-utilization", "kv-cache-free-gpu-memory-fraction", "free-gpu-memory-fraction"])
+WHOLE = (
+    "max-num-seqs", "max-batch-size", "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size",
+    "block-size", "num-gpu-blocks-override", "api-server-count", "max-loras", "max-lora-rank", "max-beam-width",
+)  # fmt: skip
+SIZES = ("max-num-batched-tokens", "max-num-tokens", "max-model-len", "max-seq-len", "max-input-len",
+         "kv-cache-memory-bytes")  # fmt: skip
+SHARES = ("gpu-memory-utilization", "kv-cache-free-gpu-memory-fraction", "free-gpu-memory-fraction")
 LENGTHS = ("max-model-len", "max-seq-len")
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgtKMGT]?)")
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -74,7 +54,7 @@ def all_problems(recipe, text_of=path_text, in_file=False):
     text_of: how a path is written in messages. in_file: whether it is a file, which holds no Jinja.
     """
     found = problems(recipe, text_of)
-    found += [item for item in _strings(recipe, (), text_of, in_file) if not _covered(item[0], found)]
+    found += [item for item in _strings(recipe, [], text_of, in_file) if not _covered(item[0], found)]
     if not found:
         for rule in (_needs, _groups, _variables, _probes):
             found += [(path, "'%s' %s" % (text_of(path), text)) for path, text in rule(recipe)]
@@ -86,39 +66,32 @@ def _covered(path, found):
 
 
 def _strings(value, path, text_of, in_file):
-    """Strings of keys that mean one word or one line, which are empty or hold what cannot be seen."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _strings(item, (*path, key), text_of, in_file)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _strings(item, (*path, index), text_of, in_file)
+    """(path, text) for strings of keys that mean one word or one line, which are empty or hold what cannot be seen."""
+    if isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _strings(item, [*path, key], text_of, in_file)
     elif isinstance(value, str):
-        free = any(key in FREE for key in path)
-        if in_file and JINJA.search(value) and not {"probes", "config", "description"} & set(path) and "template" not in str(path[-1]):  # fmt: skip
-            yield (
-                list(path),
-                (
-                    "'%s' is %s, but a recipe file holds no Jinja; allowed: placeholders such as ${models}. Write it in "
-                    "fleet_override where Jinja must be" % (text_of(path), show(value))
-                ),
-            )
-        elif {"arguments", "environment"} & set(path) and value != value.rstrip("\r\n"):
-            yield (
-                list(path),
-                (
-                    "'%s' is %s; allowed: a string without a line break at its end. Remove it, in YAML with |- instead "
-                    "of |" % (text_of(path), show(value))
-                ),
-            )
-        elif not free and ((not value and path[-1] not in EMPTY) or value != value.strip() or invisible(value)):
-            yield (
-                list(path),
-                (
-                    "'%s' is %s%s; allowed: one line that is not empty, without spaces around it or characters that cannot "
-                    "be seen. Remove these, or the key" % (text_of(path), show(value), odd_characters(value))
-                ),
-            )
+        text = _string(value, {one for one in path if isinstance(one, str)}, str(path[-1]), in_file)
+        if text:
+            yield path, "'%s' is %s%s" % (text_of(path), show(value), text)
+
+
+def _string(value, keys, last, in_file):
+    if in_file and JINJA.search(value) and "template" not in last and not {"probes", "config", "description"} & keys:
+        return (
+            ", but a recipe file holds no Jinja; allowed: placeholders such as ${models}. Write it in fleet_override "
+            "where Jinja must be"
+        )
+    if {"arguments", "environment"} & keys and value != value.rstrip("\r\n"):
+        return "; allowed: a string without a line break at its end. Remove it, in YAML with |- instead of |"
+    if keys & set(FREE) or (not value and last in EMPTY):
+        return ""
+    if not value or value != value.strip() or invisible(value):
+        return (
+            "%s; allowed: one line that is not empty, without spaces around it or characters that cannot be seen. "
+            "Remove these, or the key" % odd_characters(value)
+        )
+    return ""
 
 
 def _needs(recipe):
@@ -133,7 +106,7 @@ def _needs(recipe):
     if not words[0] or (words[0] != "".join(words[0].split()) and not words[0].startswith(("/", "${"))):
         yield (
             ["command", 0],
-            "is %s; allowed: the program alone. Write each word as an item of the list" % show(words[0]),
+            "is %s; allowed: the program alone. Write each word as an item" % show(words[0]),
         )
 
 
@@ -170,7 +143,7 @@ def _groups(recipe):
                 yield (
                     ["servers", index, "after"],
                     (
-                        "names '%s', which starts after '%s' itself; each would wait for the other. Remove one of the two"
+                        "names '%s', which starts after '%s' itself, so each would wait for the other. Remove one"
                         % (other, group_name(group))
                     ),
                 )
