@@ -193,11 +193,12 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
         mistakes.raise_any()
         return [], None, []
     check_variables(variables, mistakes)
+    before = len(mistakes.messages)
     recipe, path, layers, hardware = None, None, [], None
     for key in overrides.override_names(variables.names):
         with mistakes.noted():
             layers.append((key, variables.get(key)))
-    overridden = not mistakes.messages
+    overridden = len(mistakes.messages) == before
     with mistakes.noted():
         path = recipes.find_recipe(name, recipe_paths(variables, inventory_sources))
         recipe = recipes.resolve_recipe(path, layers) if overridden else None

@@ -162,10 +162,10 @@ def check_string(where, value):
         )
 
 
-def check_folder(where, value, example):
+def check_folder(where, value, example, root=""):
     """FleetError unless ``value`` is an absolute path below the system's own folders. Returns it without a / behind.
 
-    example: a path that is allowed.
+    example: a path that is allowed. root: fleet_root, which it must not hold.
     """
     allowed = "allowed: an absolute path without '..', to a folder of its own, for example %s" % example
     check_string(where, value)
@@ -175,6 +175,8 @@ def check_folder(where, value, example):
     path = "/" + posixpath.normpath(value).lstrip("/")
     if path in SYSTEM_FOLDERS or (posixpath.dirname(path) == "/home"):
         raise FleetError("%s is %s, which is not for one deployment alone; %s." % (where, show(value), allowed))
+    if root and (root + "/").startswith(path + "/"):
+        raise FleetError("%s is %s, which holds fleet_root; %s." % (where, show(value), allowed))
     return value.rstrip("/")
 
 

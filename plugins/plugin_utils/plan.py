@@ -132,7 +132,8 @@ def substitute(value, context, where):
                     name,
                     "has no value here" if name in context else "is unknown",
                     "; did you mean ${%s}?" % close if close else "",
-                    ", ".join("${%s}" % key for key in sorted(context) if context[key] is not None),
+                    ", ".join("${%s}" % key for key in sorted(context) if context[key] is not None)
+                    + ". Use one of these.",
                 )
             )
         return str(context[name])
@@ -165,9 +166,9 @@ def deployment(recipe, site, host):
     for key, value in (("path", model["path"]), ("source_path", model.get("source_path")),
                        ("draft.path", (model.get("draft") or {}).get("path"))):  # fmt: skip
         if value is not None:
-            check_folder("model.%s" % key, value, example)
+            check_folder("model.%s" % key, value, example, site.root)
     if result.get("venv"):
-        check_folder("venv.path", result["venv"]["path"], "/opt/vllm")
+        check_folder("venv.path", result["venv"]["path"], "/opt/vllm", site.root)
     result["model"] = {**model, **{key: model.get(key) or value for key, value in HUB_DEFAULTS.items()}}
     if model.get("exclude") is not None:
         result["model"]["exclude"] = model["exclude"]
@@ -191,24 +192,27 @@ def check_needs(recipe, hardware):
     needs = recipe["needs"]
     if hardware.accelerator not in needs["accelerators"]:
         raise FleetError(
-            "fleet_hardware.accelerator is '%s'; recipe %s runs on: %s."
+            "fleet_hardware.accelerator is '%s'; recipe %s runs on: %s. Correct it, or choose another fleet_recipe."
             % (hardware.accelerator, recipe["name"], ", ".join(needs["accelerators"]))
         )
     if hardware.platform != recipe["platform"]:
         raise FleetError(
-            "recipe %s is for platform %s, but '%s' is of platform %s."
-            % (recipe["name"], recipe["platform"], hardware.accelerator, hardware.platform)
+            "recipe %s is for platform %s, but fleet_hardware.accelerator '%s' is of platform %s. Choose another "
+            "fleet_recipe." % (recipe["name"], recipe["platform"], hardware.accelerator, hardware.platform)
         )
     if recipe["platform"] == "ascend" and recipe["model"]["format"] == "mxfp4":
         raise FleetError(
             "model.format is 'mxfp4', which no Ascend NPU can load; allowed: 'bf16', with a checkpoint of that format."
         )
     if "lnc" in needs and hardware.lnc != needs["lnc"]:
-        raise FleetError("fleet_hardware.lnc is %d; recipe %s needs %d." % (hardware.lnc, recipe["name"], needs["lnc"]))
+        raise FleetError(
+            "fleet_hardware.lnc is %d; recipe %s needs %d. Set that where the node has it."
+            % (hardware.lnc, recipe["name"], needs["lnc"])
+        )
     if hardware.memory_gib and hardware.memory_gib < needs.get("device_memory_gib", 0):
         raise FleetError(
-            "fleet_hardware.memory_gib is %g; recipe %s needs %g for each device."
-            % (hardware.memory_gib, recipe["name"], needs["device_memory_gib"])
+            "fleet_hardware.memory_gib is %g; recipe %s needs %g for each device. Correct it, or choose another "
+            "fleet_recipe." % (hardware.memory_gib, recipe["name"], needs["device_memory_gib"])
         )
 
 
@@ -447,7 +451,9 @@ def _directories(host, name, local, where):
     directories.update(substitute(host.recipe.get("directories", {}), local, "directories"))
     for kind, path in directories.items():
         directories[kind] = "/" + posixpath.normpath(path).lstrip("/") if path.startswith("/") else path
-        check_folder("%s: directories.%s" % (where, kind), directories[kind], "/scratch/${name}/%s" % kind)
+        check_folder(
+            "%s: directories.%s" % (where, kind), directories[kind], "/scratch/${name}/%s" % kind, host.site.root
+        )
     return directories
 
 
@@ -474,7 +480,9 @@ def _started(host, group, given, local, devices, where):
         key: text(substitute(value, local, "%s: environment.%s" % (where, key)))
         for key, value in given.environment.items()
     }
-    _check_bytes(where, argv, variables)
+    _check_bytes(where, {"command": command})
+    _check_bytes(where, {"arguments.%s" % flag: flag_argv(engine, flag, value) for flag, value in values.items()})
+    _check_bytes(where, {"environment.%s" % key: [value] for key, value in variables.items()})
     return _Started(argv, values, variables, config)
 
 
@@ -504,7 +512,7 @@ def _contain(entry, declared, local, site, where):
     by_name = container_launch.named_variables(entry["container"]["engine"], variables)
     container_launch.check_secrets(where, [*entry["secrets"], *by_name])
     entry["launch"] = container_launch.launch_argv(entry, site.root)
-    _check_bytes(where, entry["launch"], {})
+    _check_bytes(where, {"container": entry["launch"]})
     container_launch.check_texts(where, entry["launch"])
 
 
@@ -594,13 +602,15 @@ def _group_names(names, group, where):
     return names[group]
 
 
-def _check_bytes(where, argv, variables):
-    """argv and environment end at a NUL byte; one inside would cut what the engine sees."""
-    for value in (*argv, *variables.values()):
-        if "\0" in value:
-            raise FleetError(
-                "%s: %s contains a NUL character; no argv or environment can hold it." % (where, show(value))
-            )
+def _check_bytes(where, words):
+    """argv and environment end at a NUL byte; one inside would cut what the engine sees. words: {key: its words}."""
+    for key, values in words.items():
+        for value in values:
+            if "\0" in value:
+                raise FleetError(
+                    "%s: %s has %s with a NUL character, which no argv or environment can hold. Remove it."
+                    % (where, key, show(value))
+                )
 
 
 def _check_plan(engine, values, written, where, devices, local, group):

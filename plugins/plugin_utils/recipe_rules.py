@@ -283,7 +283,7 @@ def _size(key, value):
 
 def close_to(name, known):
     """The one of ``known`` that ``name`` was probably meant to be, or ""."""
-    close = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.85)
+    close = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.8)
     return close[0] if close else ""
 
 

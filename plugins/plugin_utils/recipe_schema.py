@@ -225,5 +225,6 @@ def problems(recipe, text_of=path_text):
 
     text_of: how a path is written in messages.
     """
-    found = [_message(error, text_of) for error in _validator().iter_errors(recipe)]
+    found = {text: path for path, text in (_message(error, text_of) for error in _validator().iter_errors(recipe))}
+    found = [(path, text) for text, path in found.items()]
     return sorted(found, key=lambda item: (path_text(item[0]), item[1]))

@@ -100,7 +100,8 @@ def test_deployment_has_paths_and_defaults():
         ),
         (
             {"fleet_root": "here"},
-            "node1: fleet_root is \"here\"; allowed: an absolute path without '..', to a folder of its own, for example "
+            "node1: fleet_root is \"here\"; allowed: an absolute path without '..', to a folder of "
+            "its own, for example "
             "/srv/inference-fleet; empty for the system's own.",
         ),
         ({"fleet_recipes": "x"}, "node1: variable fleet_recipes is unknown; did you mean fleet_recipe? Use that name."),
@@ -212,7 +213,8 @@ def test_equal_mistakes_of_many_hosts_are_told_once():
         ),
         (
             {"accelerator": "trainium3", "count": 2, "cores": 7},
-            "x: fleet_hardware.cores is 7, which does not divide into logical cores of 2 (fleet_hardware.lnc). Set another "
+            "x: fleet_hardware.cores is 7, which does not divide into logical cores of 2 "
+            "(fleet_hardware.lnc). Set another "
             "number.",
         ),
     ],

@@ -135,7 +135,8 @@ def test_config_file_is_rendered_per_server():
     [
         (
             {"name": "trn3-eagle3", "hardware": {"accelerator": "trainium3", "count": 3}},
-            "12 logical cores do not divide into servers of 8 (servers.server.devices, with count auto); allowed devices: 1, 2, 4, 12.",
+            "12 logical cores do not divide into servers of 8 (servers.server.devices, with count "
+            "auto); allowed devices: 1, 2, 4, 12.",
         ),
         (
             {"name": "trn3-eagle3", "servers": {"server": {"count": 9}}},
@@ -158,15 +159,18 @@ def test_config_file_is_rendered_per_server():
         ),
         (
             {"hardware": TRN3},
-            "fleet_hardware.accelerator is 'trainium3'; recipe cpu-tiny runs on: cpu.",
+            "fleet_hardware.accelerator is 'trainium3'; recipe cpu-tiny runs on: cpu. Correct it, or choose "
+            "another fleet_recipe.",
         ),
         (
             {"name": "trn3-eagle3", "hardware": {**TRN3, "lnc": 1}},
-            "fleet_hardware.lnc is 1; recipe trn3-eagle3 needs 2.",
+            "fleet_hardware.lnc is 1; recipe trn3-eagle3 needs 2. Set that where the node has it.",
         ),
         (
             {"name": "trn3-eagle3", "hardware": {**TRN3, "memory_gib": 96}},
-            "fleet_hardware.memory_gib is 96; recipe trn3-eagle3 needs 144 for each device.",
+            "fleet_hardware.memory_gib is 96; recipe trn3-eagle3 needs 144 for each device. Correct "
+            "it, or choose another "
+            "fleet_recipe.",
         ),
         (
             {"name": "trn3-eagle3", "arguments": {"tensor-parallel-size": 4}},
@@ -185,7 +189,8 @@ def test_config_file_is_rendered_per_server():
         ),
         (
             {"instances": {"server-7": {"arguments": {"x": 1}}}},
-            "instances.server-7 is for a server that is not there; allowed: server-0, server-1. Use one of these names.",
+            "instances.server-7 is for a server that is not there; allowed: server-0, server-1. Use "
+            "one of these names.",
         ),
         # vLLM takes both spellings of a flag.
         (
@@ -215,7 +220,9 @@ def test_config_file_is_rendered_per_server():
         ),
         (
             {"environment": {"A": "x\0y"}},
-            "server 'server-0': \"x\\u0000y\" contains a NUL character; no argv or environment can hold it.",
+            "server 'server-0': environment.A has \"x\\u0000y\" with a NUL character, which no argv "
+            "or environment can hold. "
+            "Remove it.",
         ),
         (
             {"directories": {"compile": "relative"}},
