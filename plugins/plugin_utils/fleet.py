@@ -371,13 +371,13 @@ def check_playbooks(planned, variables):
         )
     outside = {}
     for host, item in planned.items():
-        if item["deployment"] and not set(groups_of[host]) & set(PLATFORM_GROUPS):
+        if item["deployment"] and not set(groups_of[host]) & {*PLATFORM_GROUPS, *ENGINE_GROUPS}:
             outside.setdefault(item["deployment"]["platform"], []).append(host)
     if outside:
         raise FleetError(
             "\n".join(
                 "%s: fleet_recipe is set, but the host is in none of the groups that the playbooks deploy (%s). Put it "
-                "into group '%s'." % (_hosts_text(hosts), ", ".join(PLATFORM_GROUPS), platform)
+                "into group '%s'." % (_hosts_text(hosts), ", ".join((*PLATFORM_GROUPS, *ENGINE_GROUPS)), platform)
                 for platform, hosts in outside.items()
             )
         )
