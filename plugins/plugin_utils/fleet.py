@@ -296,21 +296,22 @@ def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=Fal
                 mistakes.setdefault(line, []).append(host)
         else:
             planned[host] = {"servers": entries, "deployment": deployment, "capacity": fits}
-    for message, pair in _one_machine(planned, variables_of):
+    for message, pair in _one_machine(planned, variables_of, groups_of):
         mistakes.setdefault(message, list(pair))
     if mistakes:
         raise FleetError("\n".join("%s: %s" % (_hosts_text(where), message) for message, where in mistakes.items()))
     return planned
 
 
-def _one_machine(planned, variables_of):
+def _one_machine(planned, variables_of, groups_of):
     """(message, two hosts) for names of one machine whose servers would be in each other's way.
 
     One machine is one address, port and kind of connection that Ansible takes to it.
     """
     machines = {}
     for host, item in planned.items():
-        if not item["servers"] or len(planned) < 2:
+        deployed = set(groups_of(host)) & {*PLATFORM_GROUPS, *ENGINE_GROUPS}
+        if not item["servers"] or not deployed or len(planned) < 2:
             continue
         variables = HostVariables(host, variables_of(host))
         try:
@@ -369,24 +370,21 @@ def check_playbooks(planned, variables):
             "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: %s. Set it in the "
             "inventory, for example in group_vars/all.yml." % ", ".join(recipes.available([recipes.OWN_RECIPES]))
         )
-    outside = {}
-    for host, item in planned.items():
-        if item["deployment"] and not set(groups_of[host]) & {*PLATFORM_GROUPS, *ENGINE_GROUPS}:
-            outside.setdefault(item["deployment"]["platform"], []).append(host)
-    if outside:
-        raise FleetError(
-            "\n".join(
-                "%s: fleet_recipe is set, but the host is in none of the groups that the playbooks deploy (%s). Put it "
-                "into group '%s'." % (_hosts_text(hosts), ", ".join((*PLATFORM_GROUPS, *ENGINE_GROUPS)), platform)
-                for platform, hosts in outside.items()
-            )
-        )
+    known = (*PLATFORM_GROUPS, *ENGINE_GROUPS)
+    outside = [host for host in planned if planned[host]["deployment"] and not set(groups_of[host]) & set(known)]
+    text = (
+        "%s: fleet_recipe is set, but the host is in none of the groups that the playbooks deploy; allowed: %s. Put it "
+        "into one of them." % (_hosts_text(outside), ", ".join(known))
+    )
+    if len(outside) == sum(bool(item["deployment"]) for item in planned.values()) > 0:
+        raise FleetError(text)
     warnings = {}
     for host, item in planned.items():
         lacking = "" if item["deployment"] else without_recipe(variables["hostvars"][host], groups_of[host])
         if lacking:
             warnings.setdefault(lacking, []).append(host)
-    return ["%s: %s Until then it is left alone." % (_hosts_text(hosts), text) for text, hosts in warnings.items()]
+    lines = ["%s: %s" % (_hosts_text(hosts), lacking) for lacking, hosts in warnings.items()]
+    return ["%s Until then it is left alone." % line for line in [*lines, *([text] if outside else [])]]
 
 
 def plan_each(hosts, variables):

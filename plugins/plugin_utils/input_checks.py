@@ -162,10 +162,11 @@ def check_string(where, value):
         )
 
 
-def check_folder(where, value, example, root=""):
+def check_folder(where, value, example, root="", own=True):
     """FleetError unless ``value`` is an absolute path below the system's own folders. Returns it without a / behind.
 
-    example: a path that is allowed. root: fleet_root, which it must not hold.
+    example: a path that is allowed. root: fleet_root, which it must not hold. own: whether it is written
+    to; what is only read may be anywhere but at /.
     """
     allowed = "allowed: an absolute path without '..', to a folder of its own, for example %s" % example
     check_string(where, value)
@@ -173,9 +174,9 @@ def check_folder(where, value, example, root=""):
         home = " ~ is not expanded; write the whole path." if value.startswith("~") else ""
         raise FleetError("%s is %s; %s.%s" % (where, show(value), allowed, home))
     path = "/" + posixpath.normpath(value).lstrip("/")
-    if path in SYSTEM_FOLDERS or (posixpath.dirname(path) == "/home"):
+    if path == "/" or (own and (path in SYSTEM_FOLDERS or posixpath.dirname(path) == "/home")):
         raise FleetError("%s is %s, which is not for one deployment alone; %s." % (where, show(value), allowed))
-    if root and (root + "/").startswith(path + "/"):
+    if own and root and (root + "/").startswith(path + "/"):
         raise FleetError("%s is %s, which holds fleet_root; %s." % (where, show(value), allowed))
     return value.rstrip("/")
 

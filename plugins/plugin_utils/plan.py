@@ -166,9 +166,10 @@ def deployment(recipe, site, host):
     for key, value in (("path", model["path"]), ("source_path", model.get("source_path")),
                        ("draft.path", (model.get("draft") or {}).get("path"))):  # fmt: skip
         if value is not None:
-            check_folder("model.%s" % key, value, example, site.root)
+            check_folder("model.%s" % key, value, example, site.root, key != "source_path")
     if result.get("venv"):
-        check_folder("venv.path", result["venv"]["path"], "/opt/vllm", site.root)
+        made = result["venv"].get("create", True)
+        check_folder("venv.path", result["venv"]["path"], "/opt/vllm", site.root if made else "", made)
     result["model"] = {**model, **{key: model.get(key) or value for key, value in HUB_DEFAULTS.items()}}
     if model.get("exclude") is not None:
         result["model"]["exclude"] = model["exclude"]

@@ -283,7 +283,7 @@ OVERRIDES = [
     ({"model": {"path": "${ models }/x"}}, "model.path", "did you mean ${models}?"),
     ({"model": {"path": "$${models}/x"}}, "model.path", "an absolute path"),
     ({"model": {"path": "${recipe}/x"}}, "model.path", "an absolute path"),
-    ({"model": {"source_path": "/etc", "source": "path"}}, "model.source_path", "not for one deployment alone"),
+    ({"model": {"source_path": "/", "source": "path"}}, "model.source_path", "not for one deployment alone"),
     ({"model": {"format": "fp8"}}, "model.format", "allowed: mxfp4, bf16"),
     ({"model": {"source": "s3"}}, "model.source", "allowed: standin, path, huggingface, modelscope"),
     ({"model": {"endpoint": "hub.example.org"}}, "model.endpoint", 'for example "https://hub.example.org"'),
