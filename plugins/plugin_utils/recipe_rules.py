@@ -238,7 +238,7 @@ def check_sizes(where, engine, values, content, environment, model):
                 _check_size("%s: %s" % (where, key), name, value, None if longer or model is None else model.max_len)
     if SPACE in environment:
         with mistakes.noted():
-            _number("%s: environment.%s" % (where, SPACE), environment[SPACE], whole=False)
+            _number("%s: environment.%s" % (where, SPACE), environment[SPACE])
     if CAP in environment:
         with mistakes.noted():
             _share("%s: environment.%s" % (where, CAP), environment[CAP])
@@ -247,7 +247,7 @@ def check_sizes(where, engine, values, content, environment, model):
 
 def _check_size(key, name, value, longest):
     if name in WHOLE:
-        _number(key, value, whole=True)
+        _number(key, value)
     elif name in SHARES:
         _share(key, value)
     elif name in SIZES and not (name == "max-model-len" and str(value) in ("auto", "-1")):
@@ -259,10 +259,10 @@ def _check_size(key, name, value, longest):
             )
 
 
-def _number(key, value, whole):
-    found = number(value, whole)
+def _number(key, value):
+    found = number(value)
     if found is None or not 0 < found <= MAX_SIZE:
-        raise FleetError("%s is %s; allowed: a %s above 0." % (key, show(value), "whole number" if whole else "number"))
+        raise FleetError("%s is %s; allowed: a whole number above 0." % (key, show(value)))
 
 
 def _share(key, value):

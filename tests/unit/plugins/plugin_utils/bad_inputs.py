@@ -361,6 +361,7 @@ OVERRIDES = [
     ({"environment": {"A": {"b": 1}}}, "environment.A", "allowed: a string"),
     ({"environment": {"A": "x\0y"}}, "environment.A", "NUL character"),
     ({"environment": {"VLLM_CPU_KVCACHE_SPACE": "-4"}}, "environment.VLLM_CPU_KVCACHE_SPACE", "above 0"),
+    ({"environment": {"VLLM_CPU_KVCACHE_SPACE": "0.5"}}, "environment.VLLM_CPU_KVCACHE_SPACE", "a whole number"),
     ({"environment": {"VLLM_CPU_KVCACHE_SPACE": "lots"}}, "environment.VLLM_CPU_KVCACHE_SPACE", "above 0"),
     ({"environment": {"OMP_NUM_THREAD": None}}, "environment.OMP_NUM_THREAD", "did you mean 'OMP_NUM_THREADS'?"),
     ({"secrets": {"OMP_NUM_THREADS": "vault_x"}}, "environment.OMP_NUM_THREADS", "'secrets.OMP_NUM_THREADS'"),

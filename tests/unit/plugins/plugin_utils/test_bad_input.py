@@ -361,3 +361,18 @@ def test_numbers_of_strings():
         8, 8, None, None, None, None, None, 8,
     ]  # fmt: skip
     assert recipe_rules.close_to("modle", ["model", "models"]) == "model"
+
+
+@pytest.mark.parametrize(
+    ("override", "name"),
+    [
+        ({"arguments": {"max-model-len": None, "max_model_len": 131072}}, "max_model_len 131072"),
+        (
+            {"arguments": {"kv-cache-memory-bytes": None, "max-model-len": 131072},
+             "model": {"repo": "openai/gpt-oss-20b"}, "environment": {"VLLM_CPU_KVCACHE_SPACE": "1"}},
+            "raise VLLM_CPU_KVCACHE_SPACE",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named_as_it_was_written(override, name):
+    assert name in refusal(fleet_override=override)
