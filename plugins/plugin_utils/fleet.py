@@ -94,6 +94,11 @@ class HostVariables:
             ) from error
 
 
+def plain(value):
+    """``value`` without the engine's lazy and tagged containers: dict, list, str, int, float, bool, None."""
+    return input_checks.clean(value, "a value")
+
+
 def recipe_paths(variables, inventory_sources):
     """Folders that recipes are looked for in, before the collection's own."""
     configured = variables.get("fleet_recipe_paths") or []
@@ -120,9 +125,9 @@ def check_names(variables):
     """FleetError for variables that are one slip away from one of ours: they would be ignored."""
     mistakes = input_checks.Mistakes()
     for name in sorted(variables.names):
-        plain = name.lower().replace("-", "_")
-        if plain.startswith("fleet") and name not in KNOWN and not overrides.VARIABLE.match(name):
-            close = difflib.get_close_matches(plain, KNOWN, 1, cutoff=0.9)
+        usual = name.lower().replace("-", "_")
+        if usual.startswith("fleet") and name not in KNOWN and not overrides.VARIABLE.match(name):
+            close = difflib.get_close_matches(usual, KNOWN, 1, cutoff=0.9)
             if close:
                 mistakes.add("variable %s is unknown; did you mean %s? Use that name." % (name, close[0]))
     mistakes.raise_any()
