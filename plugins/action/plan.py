@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 import json
-import os
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import write_atomic
 from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import (
     capacity_table,
     capacity_warnings,
+    check_playbooks,
     check_secrets,
     exposed_warnings,
     plan_inventory,
@@ -34,25 +33,34 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         """Returns {changed, plan, fleet_report, warnings}; see modules/plan.py."""
         result = super().run(tmp, task_vars)
-        hosts = self._task.args.get("hosts") or task_vars["groups"]["all"]
+        _valid, arguments = self.validate_argument_spec(
+            argument_spec={
+                "hosts": {"type": "list", "elements": "str"},
+                "file": {"type": "path"},
+                "report": {"type": "bool", "default": True},
+                "secrets": {"type": "bool", "default": False},
+            }
+        )
+        hosts = arguments["hosts"] or task_vars["groups"]["all"]
         unknown = sorted(set(hosts) - set(task_vars["groups"]["all"]))
         if unknown:
             raise AnsibleActionFail("plan: hosts names '%s', which the inventory does not have." % unknown[0])
         try:
-            planned = plan_inventory(hosts, task_vars, deploys=True)
-            if boolean(self._task.args.get("secrets", False)):
+            planned = plan_inventory(hosts, task_vars, deploys=True, required=False)
+            warnings = check_playbooks(planned, task_vars)
+            if arguments["secrets"]:
                 check_secrets(
-                    planned, [one for one in task_vars["ansible_play_hosts_all"] if one in planned], task_vars
+                    planned, [host for host in task_vars["ansible_play_hosts_all"] if host in planned], task_vars
                 )
         except FleetError as error:
             raise AnsibleActionFail(error.message) from error
         result.update(changed=False, plan=planned)
-        if self._task.args.get("file"):
-            result.update(self._write(os.path.expanduser(self._task.args["file"]), planned))
-        if boolean(self._task.args.get("report", True)):
+        if arguments["file"]:
+            result.update(self._write(arguments["file"], planned))
+        if arguments["report"]:
             result["fleet_report"] = [plan_table(planned), capacity_table(planned)]
             show(result["fleet_report"])
-        warnings = [*capacity_warnings(planned), *exposed_warnings(planned)]
+        warnings += [*capacity_warnings(planned), *exposed_warnings(planned)]
         if warnings:
             result["warnings"] = [*result.get("warnings", []), *warnings]
         return result

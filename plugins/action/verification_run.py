@@ -12,7 +12,7 @@ from ansible import constants as C
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.plugin_utils import report
-from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import PLATFORM_GROUPS, plan_each
+from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import ENGINE_GROUPS, PLATFORM_GROUPS, plan_each
 
 
 class ActionModule(ActionBase):
@@ -34,8 +34,9 @@ class ActionModule(ActionBase):
 
         def planned():
             # the hosts that the playbooks ask; a bastion may see the variables of all
-            platforms = [host for name in PLATFORM_GROUPS for host in task_vars["groups"].get(name, ())]
-            items = plan_each(dict.fromkeys([*platforms, *hosts]), task_vars)
+            names = (*PLATFORM_GROUPS, *ENGINE_GROUPS)
+            ours = [host for name in names for host in task_vars["groups"].get(name, ())]
+            items = plan_each(dict.fromkeys([*ours, *hosts]), task_vars)
             return {host: item and report.deployed(item["servers"], item["deployment"]) for host, item in items.items()}
 
         try:

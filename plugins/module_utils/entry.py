@@ -13,8 +13,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 
 SCHEMA = 1
 FRAMEWORK, NXDI = "VLLM_NEURON_FRAMEWORK", "neuronx-distributed-inference"
-NAME = re.compile(r"^[a-z0-9-]{1,40}$")
-ARTIFACT_KEY = re.compile(r"^[0-9a-f]{8,64}$")  # names files and folders
+NAME = re.compile(r"^[a-z0-9-]{1,40}\Z")
+ARTIFACT_KEY = re.compile(r"^[0-9a-f]{8,64}\Z")  # names files and folders
 ROLES = ("server", "frontend", "prefill", "decode")
 LAUNCHERS = ("process", "container")
 KEYS = frozenset(

@@ -21,7 +21,6 @@ METRICS_S = 5.0
 RETRY_S = 0.5
 CLOCK_S = 2.0  # how far the time of a file and that of a process may be apart
 THREADS = 32
-API_KEY = "VLLM_API_KEY"
 ASKED = ("server", "frontend")  # roles that answer completions
 
 
@@ -215,7 +214,9 @@ def _hangs(entry, seen):
     base = http_client.base_url(entry["bind"], entry["port"])
     body = {"model": entry["model_id"], "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1}
     before = _tokens(base)
-    answer = http_client.request("POST", base + "/v1/chat/completions", body, timeout=COMPLETION_S, headers=api_keys.headers(seen.secrets))
+    answer = http_client.request(
+        "POST", base + "/v1/chat/completions", body, timeout=COMPLETION_S, headers=api_keys.headers(seen.secrets)
+    )
     if answer.error != "timeout" or (before is not None and _tokens(base) not in (None, before)):
         return None
     return "completion: " + answer.describe(200)

@@ -41,9 +41,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.files import read_
 from ansible_collections.inference.fleet.plugins.module_utils.launchers import get_launcher
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import our_containers, port_holder
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
-from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
 from ansible_collections.inference.fleet.plugins.module_utils.os_errors import about, os_error
 from ansible_collections.inference.fleet.plugins.module_utils.redact import Redactor
+from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
 
 STATES = ("started", "stopped", "restarted", "absent")
 FAILED_LOG_LINES = 15

@@ -12,8 +12,10 @@ description:
   - Makes the list of servers of every host from its recipe (the variable C(fleet_recipe)), its overrides and its
     declared hardware. It runs on the controller; no node is contacted and no facts are read, so hosts that are down are
     planned too.
-  - All mistakes of the fleet are told in one error. A host in the group of a platform or an engine without
-    C(fleet_recipe) is one of them; other hosts without it have no servers.
+  - All mistakes of the fleet are reported in one error, each with the key, its value and what is allowed. That no host
+    has C(fleet_recipe) is one of them, and that two hosts are one machine and would remove each other's servers.
+  - A host without C(fleet_recipe) has no servers. Where its groups are named after a platform or an engine, and where a
+    host with C(fleet_recipe) is in none of those groups, a warning names it.
   - Weights and KV cache of each server are counted against the memory of its devices. What cannot run is an error, what
     may not fit is a warning. The variable C(fleet_capacity), V(refuse) by default, makes a warning of such an error for
     the hosts where it is V(warn).

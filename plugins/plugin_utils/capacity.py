@@ -604,7 +604,7 @@ def check(entries, deployment, hardware):
         server = None
         try:
             server = server_of(entry, deployment, hardware, len(entries))
-            found = {**assess(server)}
+            found = _as_written({**assess(server)}, entry)
         except _Unreadable as error:
             found = {"ok": None, "verdict": "not checked", "text": str(error), "warnings": [], "refusal": None}
         result.append({"server": entry["name"], **found})
@@ -616,6 +616,28 @@ def check(entries, deployment, hardware):
         if item["refusal"] is None:
             item.update(ok=False, verdict="warning")
     return result
+
+
+def _as_written(found, entry):
+    """What assess() says, with the flags named as the server's command or configuration file has them."""
+    content = (entry["config"] or {}).get("content") or {}
+    written = {re.sub("[-_]", "", flag): flag for flag in (*content, *_flags(entry["command"]))}
+    if "kvcachememorybytes" not in written and "VLLM_CPU_KVCACHE_SPACE" in entry["environment"]:
+        written["kvcachememorybytes"] = "VLLM_CPU_KVCACHE_SPACE"
+    names = {name for names in NAMES.values() for name in names if name}
+    spelled = {name: written[re.sub("[-_]", "", name)] for name in names if re.sub("[-_]", "", name) in written}
+    if not any(name != flag for name, flag in spelled.items()):
+        return found
+    pattern = re.compile(r"(?<![\w-])(%s)(?![\w-])" % "|".join(map(re.escape, spelled)))
+
+    def named(text):
+        return text and pattern.sub(lambda match: spelled[match.group(1)], text)
+
+    return {**found, "refusal": named(found["refusal"]), "warnings": [named(text) for text in found["warnings"]]}
+
+
+def _flags(command):
+    return [word.lstrip("-").partition("=")[0] for word in command if word.startswith("--")]
 
 
 def refusals(found):

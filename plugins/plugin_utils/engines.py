@@ -17,8 +17,9 @@ class Engine:
 
     parallel: flags whose product is the number of devices of one server. port, bind: flags that must agree with the
     entry. repeat_lists: a list becomes the flag given again (click) instead of one flag with several values (argparse).
-    label: for people. api_key: the variable of its environment that holds the API key it asks for, empty where it knows
+    label: the name for people. api_key: the variable of its environment that holds the API key it asks for, empty where it knows
     none: TensorRT-LLM (TensorRT-LLM#9950) and Dynamo's frontend (dynamo#8605) answer whoever reaches them.
+    aliases: {short name of a flag: its long one}, with hyphens.
     """
 
     label: str
@@ -28,8 +29,11 @@ class Engine:
     bind: str = ""
     repeat_lists: bool = False
     api_key: str = ""
+    aliases: dict = dataclasses.field(default_factory=dict)
 
 
+PARALLEL = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
+            "tp-size": "tensor-parallel-size", "pp-size": "pipeline-parallel-size"}  # fmt: skip
 ENGINES = {
     "vllm": Engine(
         "vLLM",
@@ -37,10 +41,24 @@ ENGINES = {
         "port",
         "host",
         api_key=API_KEY,
+        aliases=PARALLEL,
     ),
-    "trtllm": Engine("TensorRT-LLM", ("tp_size", "pp_size"), "port", "host", repeat_lists=True),
-    "dynamo": Engine("Dynamo", ("tensor-parallel-size",), "http-port", "http-host"),
+    "trtllm": Engine(
+        "TensorRT-LLM",
+        ("tensor-parallel-size", "pipeline-parallel-size"),
+        "port",
+        "host",
+        repeat_lists=True,
+        aliases=PARALLEL,
+    ),
+    "dynamo": Engine("Dynamo", ("tensor-parallel-size",), "http-port", "http-host", aliases=PARALLEL),
 }
+
+
+def canonical_flag(engine, flag):
+    """The one name for all spellings of a flag: max_num_seqs is max-num-seqs, tp is tensor-parallel-size."""
+    name = flag.replace("_", "-")
+    return ENGINES[engine].aliases.get(name, name)
 
 
 def flag_argv(engine, flag, value):

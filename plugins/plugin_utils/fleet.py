@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import ENGINES
@@ -15,6 +16,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.guard import API_K
 from ansible_collections.inference.fleet.plugins.plugin_utils import (
     capacity,
     container_launch,
+    input_checks,
     overrides,
     plan,
     recipes,
@@ -80,38 +82,45 @@ class HostVariables:
         if name not in self.names:
             return default
         try:
-            return plain(self._variables[name])
+            return input_checks.clean(self._variables[name], "variable " + name)
         except FleetError:
             raise
         except Exception as error:  # whatever the templating engine raises: undefined facts, a locked vault, bad Jinja
+            text = " ".join(str(error).split()).rstrip(".")
+            locked = any(word in text.lower() for word in ("vault", "decrypt"))
             raise FleetError(
-                "variable %s cannot be worked out for the plan: %s. The plan touches no node and reads no facts; "
-                "write the value into the inventory." % (name, " ".join(str(error).split()).rstrip("."))
+                "variable %s cannot be worked out for the plan: %s. %s"
+                % (
+                    name,
+                    text,
+                    "Give the vault's password (--ask-vault-pass), or write the value where it is not encrypted."
+                    if locked
+                    else "The plan touches no node and reads no facts; write the value into the inventory.",
+                )
             ) from error
 
 
 def plain(value):
     """``value`` without the engine's lazy and tagged containers: dict, list, str, int, float, bool, None."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, bool) or value is None:
-        return value
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return str(value)
+    return input_checks.clean(value, "a value")
 
 
 def recipe_paths(variables, inventory_sources):
     """Folders that recipes are looked for in, before the collection's own."""
-    configured = variables.get("fleet_recipe_paths", [])
+    configured = variables.get("fleet_recipe_paths") or []
     if isinstance(configured, str):
         configured = [part for part in configured.split(os.pathsep) if part]
-    if not isinstance(configured, list):
-        raise FleetError("fleet_recipe_paths is %s; allowed: a list of folders." % show(configured))
-    folders = [os.path.expanduser(str(folder)) for folder in configured]
+    if not isinstance(configured, list) or not all(isinstance(folder, str) and folder for folder in configured):
+        raise FleetError(
+            "fleet_recipe_paths is %s; allowed: a list of folders, for example [/srv/recipes]." % show(configured)
+        )
+    folders = [os.path.expanduser(folder) for folder in configured]
+    missing = [folder for folder in folders if not os.path.isdir(folder)]
+    if missing:
+        raise FleetError(
+            "fleet_recipe_paths names %s, which is no folder on the controller; allowed: folders that are there. Make "
+            "it, or remove it from the list." % ", ".join(show(folder) for folder in missing)
+        )
     for source in inventory_sources:
         folder = source if os.path.isdir(source) else os.path.dirname(source)
         folders.append(os.path.join(folder, "recipes"))
@@ -119,12 +128,37 @@ def recipe_paths(variables, inventory_sources):
 
 
 def check_names(variables):
-    """FleetError for a variable that is one slip away from one of ours: it would be ignored without a word."""
+    """FleetError for variables that are one slip away from one of ours: they would be ignored."""
+    mistakes = input_checks.Mistakes()
     for name in sorted(variables.names):
-        if name.startswith("fleet_") and name not in KNOWN and not overrides.VARIABLE.match(name):
-            close = difflib.get_close_matches(name, KNOWN, 1, cutoff=0.9)
+        usual = name.lower().replace("-", "_")
+        if usual.startswith("fleet") and name not in KNOWN and not overrides.VARIABLE.match(name):
+            close = difflib.get_close_matches(usual, KNOWN, 1, cutoff=0.9)
             if close:
-                raise FleetError("variable %s is unknown; did you mean %s?" % (name, close[0]))
+                mistakes.add("variable %s is unknown; did you mean %s? Use that name." % (name, close[0]))
+    mistakes.raise_any()
+
+
+# What each variable of a host must be, beside those that the plan itself reads. None of them may be in a vault.
+CHECKS = {
+    "fleet_artifact_force": input_checks.check_switch,
+    "fleet_log_lines": lambda name, value: input_checks.check_number(name, value, 10**6),
+    "fleet_purge": input_checks.check_switch,
+    "fleet_purge_artifacts": input_checks.check_switch,
+    "fleet_purge_images": input_checks.check_switch,
+    "fleet_reports_dir": lambda name, value: value == "" or input_checks.check_string(name, value),
+    "fleet_serial": input_checks.check_batches,
+    "fleet_verify": lambda name, value: input_checks.check_choice(name, value, ("auto", "full", "quick")),
+}
+
+
+def check_variables(variables, mistakes):
+    """Note each variable of CHECKS whose value cannot be."""
+    for name, check in CHECKS.items():
+        with mistakes.noted():
+            value = variables.get(name)
+            if value is not None:
+                check(name, value)
 
 
 def without_recipe(names, groups):
@@ -156,56 +190,42 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
     whether servers that cannot fit are a mistake; who stops them, or reads their logs, need not care. required: whether
     a host of a platform or an engine needs a fleet_recipe; who stops what runs there does not.
     """
-    check_names(variables)
-    name = variables.get("fleet_recipe")
+    mistakes = input_checks.Mistakes()
+    with mistakes.noted():
+        check_names(variables)
+    name = None
+    with mistakes.noted():
+        name = variables.get("fleet_recipe")
+        if name is None:
+            lacking = without_recipe(variables.names, groups) if required else ""
+            if lacking:
+                mistakes.add(lacking)
     if name is None:
-        lacking = without_recipe(variables.names, groups) if required else ""
-        if lacking:
-            raise FleetError(lacking)
+        mistakes.raise_any()
         return [], None, []
-    path = recipes.find_recipe(name, recipe_paths(variables, inventory_sources))
-    layers = [(key, variables.get(key)) for key in overrides.override_names(variables.names)]
-    recipe = recipes.resolve_recipe(path, layers)
-    label = recipes.label_of(path)
-    for kind, value, known in (
-        ("platform", recipe["platform"], PLATFORM_GROUPS),
-        ("engine", recipe["engine"], ENGINE_GROUPS),
-    ):
-        wrong = sorted(set(groups) & set(known) - {value})
-        if wrong:
+    check_variables(variables, mistakes)
+    before = len(mistakes.messages)
+    recipe, path, layers, hardware = None, None, [], None
+    for key in overrides.override_names(variables.names):
+        with mistakes.noted():
+            layers.append((key, variables.get(key)))
+    overridden = len(mistakes.messages) == before
+    with mistakes.noted():
+        path = recipes.find_recipe(name, recipe_paths(variables, inventory_sources))
+        recipe = recipes.resolve_recipe(path, layers) if overridden else None
+    if recipe is not None:
+        with mistakes.noted():
+            _check_groups(recipes.label_of(path), recipe, groups)
+    with mistakes.noted():
+        if "fleet_hardware" not in variables.names:
             raise FleetError(
-                "%s is for %s %s, but the host is in group '%s'; move it to group '%s' or choose another fleet_recipe."
-                % (label, kind, value, wrong[0], value)
+                "fleet_hardware is not set; declare what the node has, for example {accelerator: %s, count: 1}."
+                % (recipe["needs"]["accelerators"][0] if recipe else "cpu")
             )
-    if "fleet_hardware" not in variables.names:
-        raise FleetError(
-            "fleet_hardware is not set; declare what the node has, for example {accelerator: %s, count: 1}."
-            % recipe["needs"]["accelerators"][0]
-        )
-    hardware = parse_hardware(variables.get("fleet_hardware"), "inventory")
-    root = variables.get("fleet_root", "")
-    if root and not str(root).startswith("/"):
-        raise FleetError("fleet_root is %s; allowed: an absolute path, or empty for the system's own." % show(root))
-    engine = variables.get("fleet_container_engine", container_launch.DEFAULT_ENGINE)
-    if engine not in ENGINES:
-        raise FleetError("fleet_container_engine is %s; allowed: %s." % (show(engine), ", ".join(ENGINES)))
-    if recipe.get("launcher") == "container":
-        check_mirror(variables.get("fleet_registry_mirror"))
-    rule = variables.get("fleet_capacity", CAPACITY[0])
-    if rule not in CAPACITY:
-        raise FleetError("fleet_capacity is %s; allowed: %s." % (show(rule), ", ".join(CAPACITY)))
-    has_key = server_keys.has_key(variables, deploys)
-    site = plan.Site(
-        root=str(root or "").rstrip("/"),
-        bind=str(variables.get("fleet_bind_address", "127.0.0.1")),
-        secret_versions=tuple(
-            (key, str(variables.get(secret + "_version", "1")))
-            for key, secret in sorted({**recipe.get("secrets", {}), **(server_keys.SECRETS if has_key else {})}.items())
-            if secret
-        ),
-        container_engine=engine,
-        api_key=has_key,
-    )
+        hardware = parse_hardware(variables.get("fleet_hardware"), "inventory")
+    site, rule = _site(variables, recipe or {}, deploys, mistakes)
+    mistakes.raise_any()
+    label = recipes.label_of(path)
     try:
         entries, deployment = plan.plan_host(host, recipe, hardware, site), plan.deployment(recipe, site, host)
         fits = capacity.check(entries, deployment, hardware)
@@ -217,7 +237,61 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
         return entries, deployment, fits
     except FleetError as error:
         used = [name for name, layer in layers if layer]
-        raise FleetError("%s%s: %s" % (label, " with " + ", ".join(used) if used else "", error.message)) from error
+        where = "%s%s: " % (label, " with " + ", ".join(used) if used else "")
+        raise FleetError("\n".join(where + line for line in error.message.splitlines())) from error
+
+
+def _check_groups(label, recipe, groups):
+    for kind, known in (("platform", PLATFORM_GROUPS), ("engine", ENGINE_GROUPS)):
+        wrong = sorted(set(groups) & set(known) - {recipe[kind]})
+        if wrong:
+            raise FleetError(
+                "%s is for %s %s, but the host is in group '%s'; move it to group '%s' or choose another fleet_recipe."
+                % (label, kind, recipe[kind], wrong[0], recipe[kind])
+            )
+
+
+def _site(variables, recipe, deploys, mistakes):
+    """(plan.Site, what fleet_capacity says) of a host; what is wrong is noted in ``mistakes``."""
+    folder = functools.partial(input_checks.check_folder, example="/srv/inference-fleet; empty for the system's own")
+    choice = input_checks.check_choice
+    root = _read(variables, "fleet_root", "", mistakes, lambda name, value: value == "" or folder(name, value))
+    bind = _read(variables, "fleet_bind_address", "127.0.0.1", mistakes, input_checks.check_address)
+    engine = _read(
+        variables, "fleet_container_engine", container_launch.DEFAULT_ENGINE, mistakes,
+        lambda name, value: choice(name, value, ENGINES),
+    )  # fmt: skip
+    rule = _read(variables, "fleet_capacity", CAPACITY[0], mistakes, lambda name, value: choice(name, value, CAPACITY))
+    if recipe.get("launcher") == "container":
+        with mistakes.noted():
+            check_mirror(variables.get("fleet_registry_mirror"))
+    has_key = False
+    with mistakes.noted():
+        has_key = server_keys.has_key(variables, deploys)
+    secrets = {**(recipe.get("secrets") or {}), **(server_keys.SECRETS if has_key else {})}
+    versions = {
+        key: _read(variables, secret + "_version", "1", mistakes, lambda name, value: None)
+        for key, secret in sorted(secrets.items())
+        if secret
+    }
+    site = plan.Site(
+        root=str(root).rstrip("/"),
+        bind=str(bind),
+        secret_versions=tuple((key, str(version)) for key, version in versions.items()),
+        container_engine=engine,
+        api_key=has_key,
+    )
+    return site, rule
+
+
+def _read(variables, name, default, mistakes, check):
+    """A variable's value, ``default`` where it is not set or null; what is wrong with it is noted."""
+    value = default
+    with mistakes.noted():
+        given = variables.get(name)
+        value = default if given is None else given
+        check(name, value)
+    return value
 
 
 def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=False, required=True):
@@ -234,12 +308,54 @@ def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=Fal
                 host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources, deploys, required
             )
         except FleetError as error:
-            mistakes.setdefault(error.message, []).append(host)
+            for line in error.message.splitlines():
+                mistakes.setdefault(line, []).append(host)
         else:
             planned[host] = {"servers": entries, "deployment": deployment, "capacity": fits}
+    for message, pair in _one_machine(planned, variables_of, groups_of):
+        mistakes.setdefault(message, list(pair))
     if mistakes:
         raise FleetError("\n".join("%s: %s" % (_hosts_text(where), message) for message, where in mistakes.items()))
     return planned
+
+
+def _one_machine(planned, variables_of, groups_of):
+    """(message, two hosts) for names of one machine whose servers would be in each other's way.
+
+    One machine is one address, port and kind of connection that Ansible takes to it.
+    """
+    machines = {}
+    for host, item in planned.items():
+        deployed = set(groups_of(host)) & {*PLATFORM_GROUPS, *ENGINE_GROUPS}
+        if not item["servers"] or not deployed or len(planned) < 2:
+            continue
+        variables = HostVariables(host, variables_of(host))
+        try:
+            kind = variables.get("ansible_connection") or "ssh"
+            address = "localhost" if kind == "local" else variables.get("ansible_host") or host
+            port, root = variables.get("ansible_port"), variables.get("fleet_root") or ""
+        except FleetError:
+            continue  # whoever connects to it says what is wrong
+        for other, other_root in machines.setdefault((str(kind), str(address), str(port)), []):
+            if root == other_root:
+                yield (
+                    "both are one machine (%s), with one fleet_root (%s), so each would remove the other's servers; "
+                    "allowed: one name for it, or a fleet_root for each. Remove one of the names." % (
+                        "ansible_connection local" if kind == "local" else "ansible_host %s" % address, show(root))
+                ), (other, host)  # fmt: skip
+            else:
+                taken = set(_listening(planned[other]["servers"])) & set(_listening(item["servers"]))
+                for port_number in sorted(taken):
+                    yield (
+                        "both are one machine (%s), and both have a server on port %d; allowed: a port once. Set "
+                        "another servers.NAME.port in fleet_override of one, or remove one of the names." % (
+                            "ansible_connection local" if kind == "local" else "ansible_host %s" % address, port_number)
+                    ), (other, host)  # fmt: skip
+        machines[(str(kind), str(address), str(port))].append((host, root))
+
+
+def _listening(entries):
+    return [port for entry in entries for port in [entry["port"], *entry["ports"].values()] if port]
 
 
 def _hosts_text(hosts):
@@ -274,12 +390,40 @@ def check_secrets(planned, hosts, variables):
         raise FleetError("Secrets of servers have no value, nothing was changed:\n" + "\n".join(lines))
 
 
+def check_playbooks(planned, variables):
+    """Warnings for hosts that the playbooks leave alone. FleetError where they would do nothing that was meant.
+
+    planned: plan_inventory()'s result for the hosts of a run.
+    """
+    groups_of = {host: variables["hostvars"][host]["group_names"] for host in planned}
+    if planned and not any(item["deployment"] for item in planned.values()):
+        raise FleetError(
+            "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: %s. Set it in the "
+            "inventory, for example in group_vars/all.yml." % ", ".join(recipes.available([recipes.OWN_RECIPES]))
+        )
+    known = (*PLATFORM_GROUPS, *ENGINE_GROUPS)
+    outside = [host for host in planned if planned[host]["deployment"] and not set(groups_of[host]) & set(known)]
+    text = (
+        "%s: fleet_recipe is set, but the host is in none of the groups that the playbooks deploy; allowed: %s. Put it "
+        "into one of them." % (_hosts_text(outside), ", ".join(known))
+    )
+    if len(outside) == sum(bool(item["deployment"]) for item in planned.values()) > 0:
+        raise FleetError(text)
+    warnings = {}
+    for host, item in planned.items():
+        lacking = "" if item["deployment"] else without_recipe(variables["hostvars"][host], groups_of[host])
+        if lacking:
+            warnings.setdefault(lacking, []).append(host)
+    lines = ["%s: %s" % (_hosts_text(hosts), lacking) for lacking, hosts in warnings.items()]
+    return ["%s Until then it is left alone." % line for line in [*lines, *([text] if outside else [])]]
+
+
 def plan_each(hosts, variables):
     """{host: its part of plan_fleet(), or None where it cannot be planned} of those that have servers, or should."""
     planned = {}
     for host in hosts:
         try:
-            planned[host] = plan_inventory([host], variables)[host]
+            planned[host] = plan_inventory([host], variables, required=False)[host]
         except FleetError:
             planned[host] = None  # whoever is to do something with it says what is wrong
     return {host: item for host, item in planned.items() if item is None or item["servers"]}

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 
 from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.input_checks import Mistakes, check_number
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import odd_characters, show, visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +38,7 @@ ACCELERATORS = {
     "ascend-a3": Accelerator("ascend", memory_gib=64),
 }
 KEYS = ("accelerator", "count", "cores", "lnc", "memory_gib", "cpu_affinity")
+MAX_COUNT, MAX_CORES, MAX_MEMORY = 1024, 8192, 65536  # of a node; of a device; GiB of a device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,58 +76,71 @@ class Hardware:
         return ("logical core" if self.platform == "neuron" else "core") if self.cores else "device"
 
 
-def _number(where, key, value, kind):
-    try:
-        number = kind(value)
-    except (TypeError, ValueError):
-        number = -1
-    if isinstance(value, bool) or number <= 0 or (kind is int and str(number) != str(value).strip()):
-        raise FleetError(
-            "%s: fleet_hardware.%s is %s; allowed: a %s above 0."
-            % (where, key, show(value), "whole number" if kind is int else "number")
-        )
-    return number
-
-
 def parse_hardware(declared, where):
-    """Hardware from the variable fleet_hardware. ``where`` names the host in errors (FleetError)."""
+    """Hardware from the variable fleet_hardware. ``where`` names the host in errors (FleetError, a line for each)."""
     if not isinstance(declared, dict):
         raise FleetError(
             "%s: fleet_hardware is %s; allowed: a mapping with %s, for example {accelerator: trainium3, count: 16}."
             % (where, show(declared), ", ".join(KEYS))
         )
-    unknown = sorted(set(declared) - set(KEYS))
-    if unknown:
-        raise FleetError(
-            "%s: fleet_hardware has the unknown key '%s' (value %s); allowed: %s."
-            % (where, unknown[0], show(declared[unknown[0]]), ", ".join(KEYS))
-        )
+    mistakes = Mistakes()
+    for key in sorted(set(declared) - set(KEYS)):
+        close = difflib.get_close_matches(key, KEYS, 1)
+        mistakes.add(
+            "%s: fleet_hardware has the unknown key '%s'%s (value %s)%s; allowed: %s."
+            % (where, visible(key), odd_characters(key), show(declared[key]),
+               "; did you mean '%s'?" % close[0] if close else "", ", ".join(KEYS))
+        )  # fmt: skip
     name = declared.get("accelerator")
-    if name not in ACCELERATORS:
-        raise FleetError(
+    kind = ACCELERATORS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        mistakes.add(
             "%s: fleet_hardware.accelerator is %s; allowed: %s." % (where, show(name), ", ".join(ACCELERATORS))
         )
-    kind = ACCELERATORS[name]
-    if "count" not in declared:
-        raise FleetError("%s: fleet_hardware lacks 'count', the number of %s devices." % (where, name))
-    count = _number(where, "count", declared["count"], int)
-    cores = _number(where, "cores", declared.get("cores", kind.cores), int) if kind.cores else 0
-    if "cores" in declared and not kind.cores:
-        raise FleetError("%s: fleet_hardware.cores has no meaning for %s; remove it." % (where, name))
-    lnc = _number(where, "lnc", declared.get("lnc", kind.lnc), int)
-    if lnc not in kind.lnc_allowed:
-        raise FleetError(
+    mistakes.raise_any()
+    given = {key: value for key, value in declared.items() if value is not None}
+
+    def read(key, default, high, whole=True):
+        with mistakes.noted():
+            return check_number("%s: fleet_hardware.%s" % (where, key), given.get(key, default), high, whole)
+        return 0
+
+    if "count" not in given:
+        mistakes.add(
+            "%s: fleet_hardware lacks 'count', the number of %s devices. Set it, for example {accelerator: %s, "
+            "count: 1}." % (where, name, name)
+        )
+    count = read("count", 1, MAX_COUNT)
+    cores = read("cores", kind.cores, MAX_CORES) if kind.cores else 0
+    if "cores" in given and not kind.cores:
+        mistakes.add("%s: fleet_hardware.cores has no meaning for %s; remove it." % (where, name))
+    lnc = read("lnc", kind.lnc, 64)
+    if lnc not in kind.lnc_allowed and not mistakes.messages:
+        mistakes.add(
             "%s: fleet_hardware.lnc is %d; allowed for %s: %s."
             % (where, lnc, name, ", ".join(str(item) for item in kind.lnc_allowed))
         )
-    if cores and cores % lnc:
-        raise FleetError(
-            "%s: fleet_hardware: a device of %d cores does not divide into logical cores of %d (lnc)."
-            % (where, cores, lnc)
+    elif cores and lnc and cores % lnc:
+        mistakes.add(
+            "%s: fleet_hardware.cores is %d, which does not divide into logical cores of %d (fleet_hardware.lnc). Set "
+            "another number." % (where, cores, lnc)
         )
-    memory = declared.get("memory_gib", kind.memory_gib)
-    memory = _number(where, "memory_gib", memory, float) if memory else 0.0
-    return Hardware(name, kind.platform, count, cores, lnc, memory, _affinity(where, declared.get("cpu_affinity")))
+    memory = kind.memory_gib
+    if "memory_gib" in given:
+        memory = read("memory_gib", memory, MAX_MEMORY, whole=False)
+    affinity = ()
+    with mistakes.noted():
+        affinity = _affinity(where, given.get("cpu_affinity"))
+    mistakes.raise_any()
+    hardware = Hardware(name, kind.platform, count, cores, lnc, float(memory), affinity)
+    most = max(hardware.units, hardware.count)
+    strange = [device for device, _cpus in affinity if device >= most]
+    if strange:
+        raise FleetError(
+            "%s: fleet_hardware.cpu_affinity has the device %d, but the node has %d; allowed: 0 to %d. Remove "
+            "the others." % (where, strange[0], most, most - 1)
+        )
+    return hardware
 
 
 def _affinity(where, declared):
@@ -134,10 +150,13 @@ def _affinity(where, declared):
     found = {}
     try:
         for devices, cpus in declared.items():
-            parse_cpu_list(str(cpus))
+            if max(parse_cpu_list(str(cpus)), default=-1) not in range(MAX_CORES):
+                raise ValueError
             for device in parse_cpu_list(str(devices)):
                 if device in found:
-                    raise FleetError("%s: fleet_hardware.cpu_affinity has the device %d twice." % (where, device))
+                    raise FleetError(
+                        "%s: fleet_hardware.cpu_affinity has the device %d twice. Keep one." % (where, device)
+                    )
                 found[device] = str(cpus)
     except (AttributeError, ValueError):
         raise FleetError(

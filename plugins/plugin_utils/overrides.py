@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
@@ -35,23 +36,51 @@ def combine(layers):
     Returns (mapping, {path tuple: variable name}). The same leaf with two values raises FleetError: which one wins
     must not depend on the alphabet.
     """
-    merged, origin, values = {}, {}, {}
+    merged, origin, values, mistakes = {}, {}, {}, []
     for name, layer in layers:
         if layer is None:
             continue
         if not isinstance(layer, dict):
-            raise FleetError("%s is %s; allowed: a mapping of recipe keys to values." % (name, show(layer)))
+            mistakes.append(
+                "%s is %s; allowed: a mapping of recipe keys to values. With -e give JSON: "
+                '-e \'{"%s": {"arguments": {"max-num-seqs": 4}}}\'.' % (name, show(layer), name)
+            )
+            continue
         for path, value in _leaves(layer):
             for other, other_value in values.items():
                 if _collide(path, value, other, other_value):
-                    raise FleetError(
+                    mistakes.append(
                         "%s sets '%s' to %s, but %s sets '%s' to %s; one leaf takes one value. Remove one of the two."
                         % (name, path_text(path), show(value), origin[other], path_text(other), show(other_value))
                     )
             values[path] = value
             origin.setdefault(path, name)
             _put(merged, path, value)
+    if mistakes:
+        raise FleetError("\n".join(dict.fromkeys(mistakes)))
     return merged, origin
+
+
+def check_nulls(base, override, path=()):
+    """FleetError for a null that removes nothing, where something of nearly the same name is there to remove."""
+    if isinstance(base, list) and isinstance(override, dict) and all(isinstance(item, dict) for item in base):
+        base = {str(group_name(item)): item for item in base}
+    if not isinstance(override, dict):
+        return
+    known = base if isinstance(base, dict) else {}
+    for key, value in override.items():
+        here = (*path, key)
+        if value is not None:
+            check_nulls(known.get(key), value, here)
+        elif len(here) == 3 and here[0] == "instances" and key not in (*KEPT, "config", *known):
+            raise FleetError("'%s' is null, which removes nothing there. Remove it." % path_text(here))
+        elif key not in known:
+            close = difflib.get_close_matches(key, list(known), 1, cutoff=0.85)
+            if close:
+                raise FleetError(
+                    "'%s' is null, which removes nothing: the recipe has no such key; did you mean '%s'? Use that "
+                    "name, or remove yours." % (path_text(here), close[0])
+                )
 
 
 def _collide(path, value, other, other_value):
@@ -102,7 +131,7 @@ def group_name(group):
 
 def _apply_named(base, override):
     names = [group_name(item) for item in base]
-    unknown = sorted(key for key in override if key not in names and override[key] is not None)
+    unknown = sorted(key for key in override if key not in names)
     if unknown:
         raise FleetError(
             "no item of this list is named %s; allowed: %s. Give a whole list to add one."

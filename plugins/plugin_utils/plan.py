@@ -14,17 +14,26 @@ from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import pa
 from ansible_collections.inference.fleet.plugins.module_utils.entry import NAME, SCHEMA, check_entries, entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
-from ansible_collections.inference.fleet.plugins.plugin_utils import artifacts, container_launch, neuron, server_keys
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, flag_argv, text
+from ansible_collections.inference.fleet.plugins.plugin_utils import (
+    artifacts,
+    container_launch,
+    neuron,
+    recipe_rules,
+    server_keys,
+)
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, canonical_flag, flag_argv, text
 from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import Hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.input_checks import Mistakes, check_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import MODELS
 from ansible_collections.inference.fleet.plugins.plugin_utils.overrides import apply, group_name
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
 
-PLACEHOLDER = re.compile(r"\$\$\{|\$\{([^}]*)\}")
+PLACEHOLDER = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 HUB_DEFAULTS = {"include": [], "exclude": list(hub.DEFAULT_EXCLUDE), "workers": 8}
 START = {"order": "together", "restart_with_leader": False, "budget_s": 300, "poll_s": 2, "health_path": "/health"}
 PORT_KINDS = ("metrics", "system", "side_channel")
+FIRST_PORT = 1024  # those below are the superuser's
+MAX_SERVERS = 1024  # of a host
 SYSTEM_USER = "inference-fleet"
 HOME = re.compile(r"^/home/([a-z_][a-z0-9_-]*)/")
 
@@ -95,6 +104,12 @@ def substitute(value, context, where):
     (a port that is not set) and is an error as well.
     """
     if isinstance(value, dict):
+        for key in value:
+            if PLACEHOLDER.search(key):
+                raise FleetError(
+                    "%s has the key %s; a key holds no placeholder, its value may. Write the name itself."
+                    % (where, show(key))
+                )
         return {key: substitute(item, context, "%s.%s" % (where, key)) for key, item in value.items()}
     if isinstance(value, list):
         return [substitute(item, context, "%s[%d]" % (where, index)) for index, item in enumerate(value)]
@@ -105,14 +120,22 @@ def substitute(value, context, where):
         if match.group(0) == "$${":
             return "${"
         name = match.group(1)
-        if context.get(name) is None:
+        if not match.group(2):
             raise FleetError(
-                "%s uses ${%s}, which %s; allowed: %s"
+                "%s is %s, where ${ has no } behind it; allowed: ${name}, or $${ for ${ itself. Close it, or write $${."
+                % (where, show(value))
+            )
+        if context.get(name) is None:
+            close = recipe_rules.close_to(name.strip(), [key for key in context if context[key] is not None])
+            raise FleetError(
+                "%s uses ${%s}, which %s%s; allowed: %s"
                 % (
                     where,
                     name,
                     "has no value here" if name in context else "is unknown",
-                    ", ".join("${%s}" % key for key in sorted(context) if context[key] is not None),
+                    "; did you mean ${%s}?" % close if close else "",
+                    ", ".join("${%s}" % key for key in sorted(context) if context[key] is not None)
+                    + ". Use one of these.",
                 )
             )
         return str(context[name])
@@ -141,6 +164,14 @@ def deployment(recipe, site, host):
         if recipe.get(key):
             result[key] = substitute(recipe[key], context, key)
     model = result["model"]
+    example = "/srv/models/gpt-oss-120b"
+    for key, value in (("path", model["path"]), ("source_path", model.get("source_path")),
+                       ("draft.path", (model.get("draft") or {}).get("path"))):  # fmt: skip
+        if value is not None:
+            check_folder("model.%s" % key, value, example, site.root, key != "source_path")
+    if result.get("venv"):
+        made = result["venv"].get("create", True)
+        check_folder("venv.path", result["venv"]["path"], "/opt/vllm", site.root if made else "", made)
     result["model"] = {**model, **{key: model.get(key) or value for key, value in HUB_DEFAULTS.items()}}
     if model.get("exclude") is not None:
         result["model"]["exclude"] = model["exclude"]
@@ -164,24 +195,27 @@ def check_needs(recipe, hardware):
     needs = recipe["needs"]
     if hardware.accelerator not in needs["accelerators"]:
         raise FleetError(
-            "fleet_hardware.accelerator is '%s'; recipe %s runs on: %s."
+            "fleet_hardware.accelerator is '%s'; recipe %s runs on: %s. Correct it, or choose another fleet_recipe."
             % (hardware.accelerator, recipe["name"], ", ".join(needs["accelerators"]))
         )
     if hardware.platform != recipe["platform"]:
         raise FleetError(
-            "recipe %s is for platform %s, but '%s' is of platform %s."
-            % (recipe["name"], recipe["platform"], hardware.accelerator, hardware.platform)
+            "recipe %s is for platform %s, but fleet_hardware.accelerator '%s' is of platform %s. Choose another "
+            "fleet_recipe." % (recipe["name"], recipe["platform"], hardware.accelerator, hardware.platform)
         )
     if recipe["platform"] == "ascend" and recipe["model"]["format"] == "mxfp4":
         raise FleetError(
             "model.format is 'mxfp4', which no Ascend NPU can load; allowed: 'bf16', with a checkpoint of that format."
         )
     if "lnc" in needs and hardware.lnc != needs["lnc"]:
-        raise FleetError("fleet_hardware.lnc is %d; recipe %s needs %d." % (hardware.lnc, recipe["name"], needs["lnc"]))
+        raise FleetError(
+            "fleet_hardware.lnc is %d; recipe %s needs %d. Set that where the node has it."
+            % (hardware.lnc, recipe["name"], needs["lnc"])
+        )
     if hardware.memory_gib and hardware.memory_gib < needs.get("device_memory_gib", 0):
         raise FleetError(
-            "fleet_hardware.memory_gib is %g; recipe %s needs %g for each device."
-            % (hardware.memory_gib, recipe["name"], needs["device_memory_gib"])
+            "fleet_hardware.memory_gib is %g; recipe %s needs %g for each device. Correct it, or choose another "
+            "fleet_recipe." % (hardware.memory_gib, recipe["name"], needs["device_memory_gib"])
         )
 
 
@@ -191,50 +225,49 @@ def group_counts(recipe, hardware):
     automatic = [group for group in groups if group["count"] == "auto"]
     if len(automatic) > 1:
         raise FleetError(
-            "count is 'auto' for the groups %s; allowed for one group only."
-            % ", ".join("'%s'" % group_name(group) for group in automatic)
+            "%s are 'auto'; allowed for one group only. Give the others a number."
+            % " and ".join("servers.%s.count" % group_name(group) for group in automatic)
         )
-    fixed = sum(group["count"] * group["devices"] for group in groups if group["count"] != "auto")
+    numbered = [group for group in groups if group["count"] != "auto"]
+    fixed = sum(group["count"] * group["devices"] for group in numbered)
     left = hardware.units - fixed
     if left < 0:
+        taking = [group for group in numbered if group["count"] and group["devices"]]
         raise FleetError(
-            "the servers need %d %ss (%s), but %s has %d. Lower count or devices of a group, or correct fleet_hardware."
+            "the servers need %d %ss (%s), but %s has %d. Lower %s or devices there, or correct fleet_hardware."
             % (
                 fixed,
                 hardware.unit,
-                " + ".join(
-                    "%s: %d x %d" % (group_name(group), group["count"], group["devices"])
-                    for group in groups
-                    if group["count"] != "auto" and group["devices"]
-                ),
+                " + ".join("%s: %d x %d" % (group_name(group), group["count"], group["devices"]) for group in taking),
                 hardware.accelerator,
                 hardware.units,
+                " or ".join("servers.%s.count" % group_name(group) for group in taking),
             )
         )
-    counts = []
-    for group in groups:
-        if group["count"] != "auto":
-            counts.append(group["count"])
-            continue
-        size = group["devices"]
-        if not size:
-            raise FleetError("group '%s' has count auto and 0 devices; give it a number." % group_name(group))
-        if left < size or left % size:
-            raise FleetError(
-                "%d %ss do not divide into servers of %d (group '%s'); allowed devices: %s."
-                % (
-                    left,
-                    hardware.unit,
-                    size,
-                    group_name(group),
-                    ", ".join(
-                        str(part) for part in range(1, left + 1) if left % part == 0 and hardware.fits_chips(part)
-                    )
-                    or "none, all are taken",
-                )
-            )
-        counts.append(left // size)
+    counts = [group["count"] if group in numbered else _automatic(group, left, hardware) for group in groups]
+    if not 0 < sum(counts) <= MAX_SERVERS:
+        raise FleetError(
+            "%s %d servers on the host; allowed: 1 to %d. Change the count%s."
+            % (" + ".join("servers.%s.count" % group_name(group) for group in groups) + " is", sum(counts), MAX_SERVERS,
+               "" if sum(counts) else ", or remove fleet_recipe from a host that is to have none")
+        )  # fmt: skip
     return counts
+
+
+def _automatic(group, left, hardware):
+    """How many servers of ``group``, whose count is auto, ``left`` devices make."""
+    name, size = group_name(group), group["devices"]
+    if not size:
+        raise FleetError(
+            "servers.%s.count is auto, but servers.%s.devices is 0; set the count to a number." % (name, name)
+        )
+    if left < size or left % size:
+        fits = [str(part) for part in range(1, left + 1) if left % part == 0 and hardware.fits_chips(part)]
+        raise FleetError(
+            "%d %ss do not divide into servers of %d (servers.%s.devices, with count auto); allowed devices: %s."
+            % (left, hardware.unit, size, name, ", ".join(fits) or "none, all are taken")
+        )
+    return left // size
 
 
 def plan_host(host, recipe, hardware, site):
@@ -261,19 +294,27 @@ def plan_host(host, recipe, hardware, site):
     unknown = sorted(set(recipe.get("instances", {})) - {name for group in names.values() for name in group})
     if unknown:
         raise FleetError(
-            "instances names '%s'; allowed: %s."
+            "instances.%s is for a server that is not there; allowed: %s. Use one of these names."
             % (unknown[0], ", ".join(name for group in names.values() for name in group))
         )
     host = _Host(recipe, prepared, hardware, site, paths, context, names)
-    entries, keys, first = [], {}, 0
+    entries, keys, first, mistakes, failed = [], {}, 0, Mistakes(), set()
     for group, count in zip(recipe["servers"], counts):
         for index in range(count):
             devices = list(range(first, first + group["devices"]))
             first += group["devices"]
-            entry, key = _entry(host, group, index, devices)
-            entries.append(entry)
-            keys[entry["name"]] = key
-    _check_ports(entries)
+            own = (recipe.get("instances") or {}).get(names[group_name(group)][index])
+            if own is None and group_name(group) in failed:
+                continue  # for the same reasons
+            try:
+                entry, keys[names[group_name(group)][index]] = _entry(host, group, index, devices)
+                entries.append(entry)
+            except FleetError as error:
+                failed |= {group_name(group)} if own is None else set()
+                for line in error.message.splitlines():
+                    mistakes.add(line)
+    _check_ports(entries, recipe, mistakes)
+    mistakes.raise_any()
     if recipe["platform"] == "neuron":
         artifacts.order(entries, keys, prepared["start"]["order"] == "leader-first")
     for entry in entries:
@@ -417,9 +458,10 @@ def _directories(host, name, local, where):
     directories = dict(host.paths.directories(name))
     directories.update(substitute(host.recipe.get("directories", {}), local, "directories"))
     for kind, path in directories.items():
-        if not path.startswith("/"):
-            raise FleetError("%s: directories.%s is '%s'; allowed: an absolute path." % (where, kind, path))
-        directories[kind] = "/" + posixpath.normpath(path).lstrip("/")
+        directories[kind] = "/" + posixpath.normpath(path).lstrip("/") if path.startswith("/") else path
+        check_folder(
+            "%s: directories.%s" % (where, kind), directories[kind], "/scratch/${name}/%s" % kind, host.site.root
+        )
     return directories
 
 
@@ -437,13 +479,19 @@ def _started(host, group, given, local, devices, where):
     for flag, value in given.arguments.items():
         values[flag] = substitute(value, local, "%s: arguments.%s" % (where, flag))
         argv += flag_argv(engine, flag, values[flag])
-    _check_flags(engine, values, where, len(devices), local["port"], local["bind"], group_name(group))
+    written = recipe_rules.check_flags(where, engine, values)
+    model = MODELS.get(host.prepared["model"]["repo"])
+    content = config["content"] if config else {}
+    recipe_rules.check_sizes(where, engine, values, content, given.environment, model)
+    _check_plan(engine, values, written, where, len(devices), local, group_name(group))
     variables = {
         key: text(substitute(value, local, "%s: environment.%s" % (where, key)))
         for key, value in given.environment.items()
     }
     server_keys.check_not_in_the_open(where, engine, command, values, variables, config)
-    _check_bytes(where, argv, variables)
+    _check_bytes(where, {"command": command})
+    _check_bytes(where, {"arguments.%s" % flag: flag_argv(engine, flag, value) for flag, value in values.items()})
+    _check_bytes(where, {"environment.%s" % key: [value] for key, value in variables.items()})
     return _Started(argv, values, variables, config)
 
 
@@ -473,7 +521,7 @@ def _contain(entry, declared, local, site, where):
     by_name = container_launch.named_variables(entry["container"]["engine"], variables)
     container_launch.check_secrets(where, [*entry["secrets"], *by_name])
     entry["launch"] = container_launch.launch_argv(entry, site.root)
-    _check_bytes(where, entry["launch"], {})
+    _check_bytes(where, {"container": entry["launch"]})
     container_launch.check_texts(where, entry["launch"])
 
 
@@ -563,36 +611,25 @@ def _group_names(names, group, where):
     return names[group]
 
 
-def _check_bytes(where, argv, variables):
-    """argv and environment end at a NUL byte; one inside would cut what the engine sees."""
-    for value in (*argv, *variables.values()):
-        if "\0" in value:
-            raise FleetError(
-                "%s: %s contains a NUL character; no argv or environment can hold it." % (where, show(value))
-            )
+def _check_bytes(where, words):
+    """argv and environment end at a NUL byte; one inside would cut what the engine sees. words: {key: its words}."""
+    for key, values in words.items():
+        for value in values:
+            if "\0" in value:
+                raise FleetError(
+                    "%s: %s has %s with a NUL character, which no argv or environment can hold. Remove it."
+                    % (where, key, show(value))
+                )
 
 
-def _check_flags(engine, values, where, devices, port, bind, group):
-    """Flags that say what the plan says must say the same."""
+def _check_plan(engine, values, written, where, devices, local, group):
+    """Flags that say what the plan says must say the same. written: {canonical flag: as written in values}."""
     known = ENGINES[engine]
-    spelled, sizes = {}, {}
-    for flag in values:
-        other = spelled.setdefault(artifacts.flag_name(flag), flag)
-        if other != flag:
-            raise FleetError(
-                "%s: arguments.%s and arguments.%s are one flag to the engine, which would take the last one. Keep one "
-                "of them; null takes away the recipe's." % (where, other, flag)
-            )
+    sizes = {}
     for name in known.parallel:
-        flag = spelled.get(artifacts.flag_name(name))
-        if flag is None:
-            continue
-        try:
-            sizes[flag] = int(str(values[flag]))
-        except ValueError:
-            raise FleetError(
-                "%s: arguments.%s is %s; allowed: a whole number above 0." % (where, flag, show(values[flag]))
-            ) from None
+        flag = written.get(name)
+        if flag is not None:
+            sizes[flag] = int(values[flag])
     product = 1
     for size in sizes.values():
         product *= size
@@ -608,27 +645,34 @@ def _check_flags(engine, values, where, devices, port, bind, group):
                 product,
             )
         )
-    for name, expected, key in ((known.port, port, "port"), (known.bind, bind, "fleet_bind_address")):
-        flag = spelled.get(artifacts.flag_name(name))
+    for name, key in ((known.port, "port"), (known.bind, "bind")):
+        flag, expected = written.get(canonical_flag(engine, name)), local[key]
+        plan_key = "servers.%s.port" % group if key == "port" else "fleet_bind_address"
         if flag is not None and expected is not None and str(values[flag]) != str(expected):
             raise FleetError(
                 "%s: arguments.%s is %s, but %s is %s; write ${%s} there and set %s."
-                % (where, flag, show(values[flag]), key, expected, "bind" if key != "port" else "port", key)
+                % (where, flag, show(values[flag]), plan_key, expected, key, plan_key)
             )
 
 
-def _check_ports(entries):
-    """All ports of a host lie in 1-65535 and none is taken twice."""
+def _check_ports(entries, recipe, mistakes):
+    """All ports of a host are ones that its servers may have, and none is taken twice."""
     taken = {}
     for entry in entries:
-        for kind, port in [("port", entry["port"]), *entry["ports"].items()]:
+        first = 1 if entry["launcher"] == "container" or entry["user"] == "root" else FIRST_PORT
+        own = (recipe.get("instances") or {}).get(entry["name"]) or {}
+        group = "servers.%s" % entry["name"].rpartition("-")[0]
+        ports = [("instances.%s.port" % entry["name"] if own.get("port") else group + ".port", entry["port"])]
+        ports += [("%s.ports.%s" % (group, kind), port) for kind, port in entry["ports"].items()]
+        for key, port in ports:
             if port is None:
                 continue
-            label = "%s of '%s'" % (kind, entry["name"])
-            if not 1 <= port <= 65535:
-                raise FleetError("%s is %d; allowed: 1 to 65535. Lower the group's first port." % (label, port))
+            text = "%s gives '%s' the port %d" % (key, entry["name"], port)
+            if not first <= port <= 65535:
+                why = "; those below are for root alone" if 0 < port < first else ""
+                mistakes.add("%s; allowed: %d to 65535%s. Set another first port." % (text, first, why))
             if port in taken:
-                raise FleetError(
-                    "%s and %s are both %d; give one of the groups another first port." % (taken[port], label, port)
+                mistakes.add(
+                    "%s, which is also that of %s. Set another first port for one of them." % (text, taken[port])
                 )
-            taken[port] = label
+            taken.setdefault(port, "%s ('%s')" % (key, entry["name"]))

@@ -1,7 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The recipe schema: coercion of texts from the command line, errors that name key, value and what is allowed."""
+"""The recipe schema: coercion of strings from the command line, errors that name key, value and what is allowed.
+
+Beside JSON schema's own keywords a node has `allowed`, what its pattern means in words; `examples` are shown with it.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ import difflib
 import functools
 import json
 import os
+import re
 import sys
+import unicodedata
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import URL_USER
 
 try:
     import jsonschema
@@ -24,7 +30,7 @@ COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__f
 REQUIREMENT = "jsonschema>=4.23,<5"
 SCHEMA_PATH = os.path.join(COLLECTION, "recipes", "recipe.schema.json")
 TYPE_NAMES = {
-    "string": "a text",
+    "string": "a string",
     "integer": "a whole number",
     "number": "a number",
     "boolean": "true or false",
@@ -34,6 +40,8 @@ TYPE_NAMES = {
 }
 TRUE = frozenset(("true", "yes", "on"))
 FALSE = frozenset(("false", "no", "off"))
+WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,2})?")
 
 
 @functools.lru_cache(maxsize=1)
@@ -50,7 +58,20 @@ def _validator():
             "The Python package jsonschema is missing on the controller; install it for Ansible's Python: "
             "%s -m pip install '%s'." % (sys.executable, REQUIREMENT)
         )
-    return jsonschema.Draft202012Validator(recipe_schema())
+    # A count of 8.0 is no whole number: Python could not count with it. Nor may "$" pass over a line break at the end.
+    draft = jsonschema.Draft202012Validator
+    whole = draft.TYPE_CHECKER.redefine("integer", lambda _checker, value: type(value) is int)
+    return jsonschema.validators.extend(draft, {"pattern": _check_pattern}, type_checker=whole)(recipe_schema())
+
+
+def _check_pattern(_validator, pattern, value, _schema):
+    if isinstance(value, str) and not re.search(re.sub(r"\$$", r"\\Z", pattern), value):
+        yield jsonschema.ValidationError("does not match %s" % pattern)
+
+
+def resolved(schema):
+    """A schema node, or what it refers to by $ref."""
+    return recipe_schema()["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 
 def type_names(schema):
@@ -60,7 +81,7 @@ def type_names(schema):
 
 
 def _coerce_scalar(text, types):
-    """What a text from the command line means where ``types`` are allowed; the text itself where it means nothing."""
+    """What a string from the command line means where ``types`` are allowed; itself where it means nothing."""
     if "string" in types:
         return text
     lower = text.strip().lower()
@@ -68,16 +89,14 @@ def _coerce_scalar(text, types):
         return None
     if "boolean" in types and lower in TRUE | FALSE:
         return lower in TRUE
-    for name, convert in (("integer", int), ("number", float)):
-        if name in types:
-            try:
-                return convert(lower)
-            except ValueError:
-                continue
+    if "integer" in types and WHOLE.fullmatch(lower):
+        return int(lower)
+    if "number" in types and NUMBER.fullmatch(lower):
+        return float(lower)
     if "array" in types or "object" in types:
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return text
         wanted = list if "array" in types else dict
         return value if isinstance(value, wanted) else text
@@ -85,8 +104,8 @@ def _coerce_scalar(text, types):
 
 
 def coerce(value, schema=None):
-    """``value`` with the texts of ``-e key=value`` turned into what the schema wants. Wrong ones stay as they are."""
-    schema = recipe_schema() if schema is None else schema
+    """``value`` with the strings of ``-e key=value`` turned into what the schema wants. Wrong ones stay as they are."""
+    schema = recipe_schema() if schema is None else resolved(schema)
     if isinstance(value, str):
         types = type_names(schema)
         for option in schema.get("anyOf", ()):
@@ -100,7 +119,7 @@ def coerce(value, schema=None):
         properties = schema.get("properties", {})
         rest = schema.get("additionalProperties")
         rest = rest if isinstance(rest, dict) else {}
-        # Arguments may be anything: a text stays a text there.
+        # Arguments may be anything: a string stays a string there.
         return {key: coerce(item, properties.get(key, rest)) for key, item in value.items()}
     if isinstance(value, list) and "items" in schema:
         return [coerce(item, schema["items"]) for item in value]
@@ -108,16 +127,28 @@ def coerce(value, schema=None):
 
 
 def show(value, limit=80):
-    """A value as a person reads it in a message, cut."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    """A value as a person reads it in a message, cut. What cannot be seen is escaped, passwords in URLs are masked."""
+    text = URL_USER.sub("://********@", json.dumps(value, ensure_ascii=False, default=str))
+    return visible(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+def visible(text):
+    """``text`` with line breaks and characters that cannot be seen as escapes."""
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in str(text))
+
+
+def odd_characters(text):
+    """Names of the characters in ``text`` that look like others or like nothing, " (it holds U+200B …)", or ""."""
+    odd = dict.fromkeys(one for one in str(text) if not " " <= one <= "~")
+    names = ["U+%04X %s" % (ord(one), unicodedata.name(one, "a control character")) for one in odd]
+    return " (it holds %s; type it again)" % ", ".join(names[:3]) if names else ""
 
 
 def path_text(path):
-    """A path of keys and indexes as text: servers[0].port."""
+    """A path of keys and indexes as a string: servers[0].port."""
     text = ""
     for part in path:
-        text += "[%d]" % part if isinstance(part, int) else (("." if text else "") + str(part))
+        text += "[%d]" % part if isinstance(part, int) else (("." if text else "") + visible(part))
     return text
 
 
@@ -143,17 +174,20 @@ def _describe(schema):
         text += " from %s to %s" % (low, high)
     elif low is not None:
         text += " of at least %s" % low
-    if "pattern" in schema:
-        text += " matching %s" % schema["pattern"]
-    if schema.get("minItems"):
-        text += " with at least %d item" % schema["minItems"]
+    if "allowed" in schema:
+        text = text.replace(TYPE_NAMES["string"], schema["allowed"])
+    if schema.get("examples"):
+        text += ", for example %s" % show(schema["examples"][0], 120)
+    if "minItems" in schema or "maxItems" in schema:
+        low, high = schema.get("minItems", 0), schema.get("maxItems")
+        text += " with %s" % ("%d to %d items" % (low, high) if high else "at least %d item" % low)
     return text
 
 
-def _message(error):
-    """(path, text) for one jsonschema error."""
+def _message(error, text_of):
+    """(path, text) for one jsonschema error. text_of: see problems()."""
     path = list(error.absolute_path)
-    key = path_text(path)
+    key = text_of(path)
     if error.validator == "additionalProperties":
         known = sorted(error.schema.get("properties", {}))
         unknown = sorted(set(error.instance) - set(known))
@@ -161,9 +195,10 @@ def _message(error):
         for name in unknown:
             close = difflib.get_close_matches(name, known, 1)
             text.append(
-                "unknown key '%s' (value %s)%s"
+                "unknown key '%s'%s (value %s)%s"
                 % (
-                    path_text([*path, name]),
+                    text_of([*path, name]),
+                    odd_characters(name),
                     show(error.instance[name]),
                     "; did you mean '%s'?" % close[0] if close else "",
                 )
@@ -177,13 +212,19 @@ def _message(error):
             ", ".join(error.validator_value),
         )
     if "propertyNames" in error.schema_path:
-        return path, "'%s' has the name %s; allowed: names matching %s" % (
-            key, show(error.instance), error.schema.get("pattern", "")
+        return [*path, error.instance], "'%s' has the name %s%s; allowed: %s, for example %s" % (
+            key, show(error.instance), odd_characters(error.instance), error.schema["allowed"],
+            error.schema["examples"][0],
         )  # fmt: skip
-    return path, "'%s' is %s; allowed: %s" % (key or "recipe", show(error.instance), _allowed(error))
+    odd = odd_characters(error.instance) if error.validator == "pattern" else ""
+    return path, "'%s' is %s%s; allowed: %s" % (key or "recipe", show(error.instance), odd, _allowed(error))
 
 
-def problems(recipe):
-    """All mistakes of a recipe: [(path as list of keys and indexes, text)], in a stable order."""
-    found = [_message(error) for error in _validator().iter_errors(recipe)]
+def problems(recipe, text_of=path_text):
+    """All mistakes of a recipe: [(path as list of keys and indexes, text)], in a stable order.
+
+    text_of: how a path is written in messages.
+    """
+    found = {text: path for path, text in (_message(error, text_of) for error in _validator().iter_errors(recipe))}
+    found = [(path, text) for text, path in found.items()]
     return sorted(found, key=lambda item: (path_text(item[0]), item[1]))

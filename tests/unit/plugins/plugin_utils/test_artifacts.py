@@ -196,7 +196,6 @@ def test_no_two_servers_compile_in_one_directory(order, count, place):
         ({"compile": "/c/${name}/${devices}", "artifact": "/c/${name}-${artifact_key}"}, None, None),
         ({"compile": "/scratch", "artifact": "/scratch/${artifact_key}"}, "artifact", "/scratch/%s"),
         ({"compile": "/c/${artifact_key}", "artifact": "/c/${artifact_key}/"}, "artifact", "/c/%s"),
-        ({"compile": "/"}, "artifact", "/var/lib/inference-fleet/artifacts/trn3-eagle3/%s"),
     ],
 )
 def test_a_compilation_does_not_remove_an_artifact(place, kind, lost):

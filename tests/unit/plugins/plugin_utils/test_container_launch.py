@@ -213,7 +213,7 @@ def test_cpus_are_the_containers():
                 'example {"0-3": "0-47,96-143", "4-7": "48-95,144-191"}.'),
         ({"0-3": "0-"}, 'h: fleet_hardware.cpu_affinity is {"0-3": "0-"}; allowed: a mapping of devices to the CPUs '
                         'near them, for example {"0-3": "0-47,96-143", "4-7": "48-95,144-191"}.'),
-        ({"0-3": "0", "3": "1"}, "h: fleet_hardware.cpu_affinity has the device 3 twice."),
+        ({"0-3": "0", "3": "1"}, "h: fleet_hardware.cpu_affinity has the device 3 twice. Keep one."),
         ({"0-3": "0"}, "server 'server-0': fleet_hardware.cpu_affinity lacks the device 4, but has others of the same "
                        "server; give all or none."),
     ],
@@ -252,8 +252,6 @@ def test_a_server_that_follows_says_so():
          "--privileged, --publish-all, --read-only."),
         ({"flags": ["--label=inference.fleet.hash=1"]}, "server 'server-0': container.flags holds "
          '"--label=inference.fleet.hash=1"; this label is the collection\'s own.'),
-        ({"mounts": [{"source": "a"}]},
-         "server 'server-0': container.mounts[0].source is \"a\"; allowed: an absolute path."),
         ({"mounts": [{"source": "/a", "target": "/x"}, {"source": "/b", "target": "/x/"}]},
          "server 'server-0': container.mounts has two mounts at /x; keep one."),
         ({"mounts": [{"source": "/a\nb"}]},
@@ -275,7 +273,7 @@ def test_secrets_that_would_steer_the_client_and_texts_that_do_not_arrive():
         "reads it."
     )
     assert refused(recipe(environment={"A": "\udcff"})) == (
-        "server 'server-0': \"--env=A=\udcff\" is not valid Unicode, which a container's argv and environment must be."
+        "server 'server-0': \"--env=A=\\udcff\" is not valid Unicode, which a container's argv and environment must be."
     )
 
 

@@ -3,12 +3,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils import fleet, input_checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import parse_hardware
 
 LOCAL = {
@@ -99,14 +100,19 @@ def test_deployment_has_paths_and_defaults():
         ),
         (
             {"fleet_root": "here"},
-            'node1: fleet_root is "here"; allowed: an absolute path, or empty for the system\'s own.',
+            "node1: fleet_root is \"here\"; allowed: an absolute path without '..', to a folder of "
+            "its own, for example "
+            "/srv/inference-fleet; empty for the system's own.",
         ),
-        ({"fleet_recipes": "x"}, "node1: variable fleet_recipes is unknown; did you mean fleet_recipe?"),
-        ({"fleet_recipe_paths": 3}, "node1: fleet_recipe_paths is 3; allowed: a list of folders."),
+        ({"fleet_recipes": "x"}, "node1: variable fleet_recipes is unknown; did you mean fleet_recipe? Use that name."),
+        (
+            {"fleet_recipe_paths": 3},
+            "node1: fleet_recipe_paths is 3; allowed: a list of folders, for example [/srv/recipes].",
+        ),
         (
             {"fleet_override": {"servers": {"server": {"count": 5}}}},
             "node1: recipes/cpu-tiny.yml with fleet_override: the servers need 5 cores (server: 5 x 1), but cpu has 2. "
-            "Lower count or devices of a group, or correct fleet_hardware.",
+            "Lower servers.server.count or devices there, or correct fleet_hardware.",
         ),
         (
             {"fleet_override": {"arguments": {"a": 1}}, "fleet_override_z": {"arguments": {"a": 2}}},
@@ -143,7 +149,10 @@ def test_every_variable_of_the_collection_is_guarded_against_slips():
     ("slip", "meant"), [("fleet_artifact_sources", "fleet_artifact_source"), ("fleet_hf_tokens", "fleet_hf_token")]
 )
 def test_a_slip_in_a_name_is_told(slip, meant):
-    assert message_of({**LOCAL, slip: "x"}) == "node1: variable %s is unknown; did you mean %s?" % (slip, meant)
+    assert message_of({**LOCAL, slip: "x"}) == "node1: variable %s is unknown; did you mean %s? Use that name." % (
+        slip,
+        meant,
+    )
 
 
 def test_wrong_group_is_named():
@@ -172,10 +181,23 @@ def test_equal_mistakes_of_many_hosts_are_told_once():
             'x: fleet_hardware.accelerator is "tpu"; allowed: cpu, trainium2, trainium3, h200, b200, gb200, '
             "ascend-a2, ascend-a3.",
         ),
-        ({"accelerator": "cpu"}, "x: fleet_hardware lacks 'count', the number of cpu devices."),
-        ({"accelerator": "cpu", "count": 0}, "x: fleet_hardware.count is 0; allowed: a whole number above 0."),
-        ({"accelerator": "cpu", "count": 1.5}, "x: fleet_hardware.count is 1.5; allowed: a whole number above 0."),
-        ({"accelerator": "cpu", "count": True}, "x: fleet_hardware.count is true; allowed: a whole number above 0."),
+        (
+            {"accelerator": "cpu"},
+            "x: fleet_hardware lacks 'count', the number of cpu devices. Set it, for example "
+            "{accelerator: cpu, count: 1}.",
+        ),
+        (
+            {"accelerator": "cpu", "count": 0},
+            "x: fleet_hardware.count is 0; allowed: a whole number above 0, at most 1024.",
+        ),
+        (
+            {"accelerator": "cpu", "count": 1.5},
+            "x: fleet_hardware.count is 1.5; allowed: a whole number above 0, at most 1024.",
+        ),
+        (
+            {"accelerator": "cpu", "count": True},
+            "x: fleet_hardware.count is true; allowed: a whole number above 0, at most 1024.",
+        ),
         (
             {"accelerator": "trainium3", "count": 1, "lnc": 3},
             "x: fleet_hardware.lnc is 3; allowed for trainium3: 1, 2.",
@@ -186,12 +208,14 @@ def test_equal_mistakes_of_many_hosts_are_told_once():
         ),
         (
             {"accelerator": "cpu", "count": 1, "core": 2},
-            "x: fleet_hardware has the unknown key 'core' (value 2); "
+            "x: fleet_hardware has the unknown key 'core' (value 2); did you mean 'cores'?; "
             "allowed: accelerator, count, cores, lnc, memory_gib, cpu_affinity.",
         ),
         (
             {"accelerator": "trainium3", "count": 2, "cores": 7},
-            "x: fleet_hardware: a device of 7 cores does not divide into logical cores of 2 (lnc).",
+            "x: fleet_hardware.cores is 7, which does not divide into logical cores of 2 "
+            "(fleet_hardware.lnc). Set another "
+            "number.",
         ),
     ],
 )
@@ -207,11 +231,11 @@ def test_hardware_of_texts():
     assert parse_hardware({"accelerator": "b200", "count": 8}, "x").units == 8
 
 
-def test_plain_keeps_types_and_drops_tags():
+def test_clean_keeps_types_and_drops_tags():
     class Tagged(str):
         pass
 
-    value = fleet.plain({"a": (True, None, 1, 1.5, Tagged("x")), 2: {"b": False}})
+    value = input_checks.clean({"a": (True, None, 1, 1.5, Tagged("x")), "2": {"b": False}}, "x")
     assert value == {"a": [True, None, 1, 1.5, "x"], "2": {"b": False}}
     assert [type(item) for item in value["a"]] == [bool, type(None), int, float, str]
 
@@ -219,19 +243,27 @@ def test_plain_keeps_types_and_drops_tags():
 def test_recipes_are_looked_for_beside_the_inventory(tmp_path):
     source = tmp_path / "hosts.yml"
     source.write_text("")
-    variables = fleet.HostVariables("x", {"fleet_recipe_paths": "/a:/b"})
-    expected = ["/a", "/b", str(tmp_path / "recipes")]
+    expected = [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "recipes")]
+    for folder in expected[:2]:
+        os.mkdir(folder)
+    variables = fleet.HostVariables("x", {"fleet_recipe_paths": "%s:%s" % tuple(expected[:2])})
     assert fleet.recipe_paths(variables, [str(tmp_path), str(source)]) == expected
 
 
 def test_table_shows_where_each_server_listens():
     planned = plan_of(
-        {**LOCAL, "fleet_override": {"servers": {"server": {"count": 1, "port": None}}, "arguments": {"port": None}}}
+        {
+            **LOCAL,
+            "fleet_override": {
+                "servers": {"server": {"role": "decode", "count": 1, "port": None}},
+                "arguments": {"port": None},
+            },
+        }
     )
     planned["node0"] = plan_of(LOCAL, hosts=["node0"])["node0"]
     rows = fleet.plan_table(planned)["rows"]
     assert [row[:7] for row in rows] == [
-        ["node1", "server-0", "server", "-", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
+        ["node1", "server-0", "decode", "-", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
         ["node0", "server-0", "server", "127.0.0.1:8000", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
         ["node0", "server-1", "server", "127.0.0.1:8001", "1", "gpt-oss-tiny-standin", "cpu-tiny"],
     ]

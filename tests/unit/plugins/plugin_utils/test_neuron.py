@@ -337,7 +337,8 @@ def plugin(**config):
         # Shapes.
         (
             {"servers": {"server": {"devices": 5}}},
-            "64 logical cores do not divide into servers of 5 (group 'server'); allowed devices: 1, 2, 4, 8, 16, 32, "
+            "64 logical cores do not divide into servers of 5 (servers.server.devices, with count "
+            "auto); allowed devices: 1, 2, 4, 8, 16, 32, "
             "64.",
         ),
         (

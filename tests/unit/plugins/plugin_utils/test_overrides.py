@@ -60,7 +60,10 @@ def test_same_leaf_with_the_same_value_is_fine():
 def test_override_must_be_a_mapping():
     with pytest.raises(FleetError) as caught:
         overrides.combine([("fleet_override", ["x"])])
-    assert caught.value.message == 'fleet_override is ["x"]; allowed: a mapping of recipe keys to values.'
+    assert caught.value.message == (
+        'fleet_override is ["x"]; allowed: a mapping of recipe keys to values. With -e give JSON: '
+        '-e \'{"fleet_override": {"arguments": {"max-num-seqs": 4}}}\'.'
+    )
 
 
 def test_apply_null_removes_list_replaces_mapping_merges():

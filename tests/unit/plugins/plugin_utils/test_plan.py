@@ -135,37 +135,42 @@ def test_config_file_is_rendered_per_server():
     [
         (
             {"name": "trn3-eagle3", "hardware": {"accelerator": "trainium3", "count": 3}},
-            "12 logical cores do not divide into servers of 8 (group 'server'); allowed devices: 1, 2, 4, 12.",
+            "12 logical cores do not divide into servers of 8 (servers.server.devices, with count "
+            "auto); allowed devices: 1, 2, 4, 12.",
         ),
         (
             {"name": "trn3-eagle3", "servers": {"server": {"count": 9}}},
             "the servers need 72 logical cores (server: 9 x 8), but trainium3 has 64. "
-            "Lower count or devices of a group, or correct fleet_hardware.",
+            "Lower servers.server.count or devices there, or correct fleet_hardware.",
         ),
         (
             {"servers": {"server": {"count": 3}}},
             "the servers need 3 cores (server: 3 x 1), but cpu has 2. "
-            "Lower count or devices of a group, or correct fleet_hardware.",
+            "Lower servers.server.count or devices there, or correct fleet_hardware.",
         ),
         (
             {"servers": {"server": {"port": 65535}}},
-            "port of 'server-1' is 65536; allowed: 1 to 65535. Lower the group's first port.",
+            "servers.server.port gives 'server-1' the port 65536; allowed: 1024 to 65535. Set another first port.",
         ),
         (
             {"servers": {"server": {"ports": {"metrics": 8001}}}},
-            "metrics of 'server-0' and port of 'server-1' are both 8001; give one of the groups another first port.",
+            "servers.server.port gives 'server-1' the port 8001, which is also that of servers.server.ports.metrics "
+            "('server-0'). Set another first port for one of them.",
         ),
         (
             {"hardware": TRN3},
-            "fleet_hardware.accelerator is 'trainium3'; recipe cpu-tiny runs on: cpu.",
+            "fleet_hardware.accelerator is 'trainium3'; recipe cpu-tiny runs on: cpu. Correct it, or choose "
+            "another fleet_recipe.",
         ),
         (
             {"name": "trn3-eagle3", "hardware": {**TRN3, "lnc": 1}},
-            "fleet_hardware.lnc is 1; recipe trn3-eagle3 needs 2.",
+            "fleet_hardware.lnc is 1; recipe trn3-eagle3 needs 2. Set that where the node has it.",
         ),
         (
             {"name": "trn3-eagle3", "hardware": {**TRN3, "memory_gib": 96}},
-            "fleet_hardware.memory_gib is 96; recipe trn3-eagle3 needs 144 for each device.",
+            "fleet_hardware.memory_gib is 96; recipe trn3-eagle3 needs 144 for each device. Correct "
+            "it, or choose another "
+            "fleet_recipe.",
         ),
         (
             {"name": "trn3-eagle3", "arguments": {"tensor-parallel-size": 4}},
@@ -174,7 +179,8 @@ def test_config_file_is_rendered_per_server():
         ),
         (
             {"arguments": {"port": 9000}},
-            "server 'server-0': arguments.port is 9000, but port is 8000; write ${port} there and set port.",
+            "server 'server-0': arguments.port is 9000, but servers.server.port is 8000; write ${port} there and set "
+            "servers.server.port.",
         ),
         (
             {"arguments": {"host": "0.0.0.0"}},
@@ -183,7 +189,8 @@ def test_config_file_is_rendered_per_server():
         ),
         (
             {"instances": {"server-7": {"arguments": {"x": 1}}}},
-            "instances names 'server-7'; allowed: server-0, server-1.",
+            "instances.server-7 is for a server that is not there; allowed: server-0, server-1. Use "
+            "one of these names.",
         ),
         # vLLM takes both spellings of a flag.
         (
@@ -203,7 +210,8 @@ def test_config_file_is_rendered_per_server():
         ),
         (
             {"engine": "dynamo", "arguments": {"http_port": 1}},
-            "server 'server-0': arguments.http_port is 1, but port is 8000; write ${port} there and set port.",
+            "server 'server-0': arguments.http_port is 1, but servers.server.port is 8000; write ${port} there and set "
+            "servers.server.port.",
         ),
         (
             {"engine": "trtllm", "arguments": {"tp-size": 2}},
@@ -212,15 +220,18 @@ def test_config_file_is_rendered_per_server():
         ),
         (
             {"environment": {"A": "x\0y"}},
-            "server 'server-0': \"x\\u0000y\" contains a NUL character; no argv or environment can hold it.",
+            "server 'server-0': environment.A has \"x\\u0000y\" with a NUL character, which no argv "
+            "or environment can hold. "
+            "Remove it.",
         ),
         (
             {"directories": {"compile": "relative"}},
-            "server 'server-0': directories.compile is 'relative'; allowed: an absolute path.",
+            "fleet_override: 'directories.compile' is \"relative\"; allowed: an absolute path, for example "
+            '"/scratch/${name}/compile".',
         ),
         (
             {"servers": {"server": {"after": ["frontend"]}}},
-            "server 'server-0': after names the group 'frontend'; allowed: server.",
+            "fleet_override: 'servers.server.after' names the group \"frontend\"; allowed: server.",
         ),
     ],
 )

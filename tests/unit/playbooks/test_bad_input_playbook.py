@@ -1,0 +1,137 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Bad input through ansible-playbook: exit status and screen, and that nothing was changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PLAYBOOK = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
+INVENTORY = """
+cpu:
+  hosts:
+    node1: {ansible_connection: local}
+vllm:
+  children: {cpu: }
+all:
+  vars:
+    ansible_python_interpreter: "{{ ansible_playbook_python }}"
+    fleet_root: %s/root
+    fleet_reports_dir: %s/reports
+    fleet_recipe: cpu-tiny
+    fleet_hardware: {accelerator: cpu, count: 1, cores: 2}
+%s
+"""
+
+
+def play(folder, *arguments, inventory=None, more="", playbook="plan"):
+    """(status, screen) of a playbook; nothing may have been made below its folder."""
+    (folder / "hosts.yml").write_text(INVENTORY % (folder, folder, more) if inventory is None else inventory)
+    done = subprocess.run(
+        [PLAYBOOK, "playbooks/%s.yml" % playbook, "-i", str(folder / "hosts.yml"), *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "COLUMNS": "4000"},
+    )  # fmt: skip
+    assert {path.name for path in folder.iterdir()} <= {"hosts.yml", "recipes"}
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "parts"),
+    [
+        ("    fleet_override: {on: 1}", ["fleet_override has the key true", 'Put it into quotes: "on"']),
+        ("    fleet_override: {1: 1}", ["fleet_override has the key 1"]),
+        ("    fleet_override: {start: {budget_s: .nan}}", ["'start.budget_s' is nan", "finite"]),
+        ("    fleet_override: {model: {revision: 2024-01-01}}", ["'model.revision' is the date 2024-01-01"]),
+        ("    fleet_override: {arguments: &a {x: *a}}", ["Completely failed to parse inventory source", "hosts.yml"]),
+        ("    fleet_override: {arguments: {a: 1, a: 2}}", ["'a'", "hosts.yml"]),
+        ("    fleet_override: {arguments: {x: '{{ nope }}'}}", ["fleet_override cannot be worked out", "nope"]),
+        ("    fleet_bind_address: 300.1.1.1\n    fleet_verify: fast", ["fleet_bind_address is", "fleet_verify is"]),
+        ("    fleet_override: {servers: {server: {count: 1000000000000000}}}", ["'servers.server.count' is 1000000"]),
+        ("    fleet_override: !vault |\n      $ANSIBLE_VAULT;1.1;AES256\n      3336", ["fleet_override"]),
+    ],
+)
+def test_an_inventory(tmp_path, more, parts):
+    status, screen = play(tmp_path, more=more)
+    assert status != 0
+    for part in parts:
+        assert part in screen
+    assert "Traceback" not in screen
+
+
+@pytest.mark.parametrize(
+    ("extra", "parts"),
+    [
+        ("fleet_override=port", ['fleet_override is "port"; allowed: a mapping of recipe keys', "With -e give JSON"]),
+        ('{"fleet_override": {"start": {"budget_s": NaN}}}', ["'start.budget_s' is nan"]),
+        ('{"fleet_override": {"arguments": {"max-model-len": 200000}}}', ["arguments.max-model-len is 200000"]),
+        ("fleet_capacity=maybe", ['fleet_capacity is "maybe"; allowed: refuse, warn']),
+        ("fleet_serial=some", ['fleet_serial is "some"']),
+        ("fleet_purge=flase", ['fleet_purge is "flase"; allowed: true or false']),
+    ],
+)
+def test_an_extra_variable_stops_site_before_anything_is_changed(tmp_path, extra, parts):
+    status, screen = play(tmp_path, "-e", extra, playbook="site")
+    assert status == 2
+    for part in parts:
+        assert part in screen
+    assert "Traceback" not in screen
+
+
+def test_an_inventory_without_recipe(tmp_path):
+    for playbook in ("plan", "site"):
+        status, screen = play(tmp_path, inventory="vllm: {hosts: {node1: }}", playbook=playbook)
+        assert status == 2
+        assert "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: cpu-tiny, " in screen
+
+
+def test_a_host_in_no_group_of_ours(tmp_path):
+    hosts = "web: {hosts: {node1: {fleet_recipe: cpu-tiny, fleet_hardware: {accelerator: cpu, count: 2}}}}"
+    status, screen = play(tmp_path, inventory=hosts, playbook="site")
+    assert status == 2
+    assert "node1: fleet_recipe is set, but the host is in none of the groups that the playbooks deploy" in screen
+    assert "Put it into one of them." in screen
+
+
+def test_a_group_of_somebody_else_is_left_alone(tmp_path):
+    """Hosts of a group nvidia that has nothing to do with the fleet are named, and no play talks to them."""
+    more = "nvidia:\n  hosts: {gpu1: {ansible_host: 192.0.2.1, fleet_recipe: null}}"
+    status, screen = play(tmp_path, "--tags", "nothing", more=more, playbook="site")
+    assert status == 0, screen
+    assert "gpu1: fleet_recipe is not set, but the host is in group 'nvidia'" in screen
+    assert "Until then it is left alone." in screen
+    assert "UNREACHABLE" not in screen
+    status, screen = play(tmp_path, "--tags", "nothing", "-e", "fleet_verify=no", more=more, playbook="site")
+    assert status == 2
+
+
+def test_a_host_of_an_engine_alone_is_deployed(tmp_path):
+    hosts = (
+        "vllm: {hosts: {node1: {ansible_connection: local, ansible_python_interpreter: '%s', fleet_recipe: cpu-tiny,"
+        " fleet_root: %s/root, fleet_hardware: {accelerator: cpu, count: 1, cores: 2}}}}" % (sys.executable, tmp_path)
+    )
+    status, screen = play(tmp_path, inventory=hosts, playbook="status")
+    assert status == 0, screen
+    assert "server-0" in screen
+    assert "server-1" in screen
+
+
+def test_arguments_of_the_module(tmp_path):
+    playbook = tmp_path / "p.yml"
+    for arguments, part in (("{report: perhaps}", "perhaps"), ("{hosts: nobody}", "nobody"), ("{fil: x}", "fil")):
+        playbook.write_text(
+            "- hosts: localhost\n  gather_facts: false\n  tasks: [{inference.fleet.plan: %s}]\n" % arguments
+        )
+        done = subprocess.run(
+            [PLAYBOOK, str(playbook)], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+        )
+        assert done.returncode == 2
+        assert part in done.stdout + done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
