@@ -46,7 +46,8 @@ class ActionModule(ActionBase):
         kind = str(variables.get("ansible_connection", C.DEFAULT_TRANSPORT))
         if kind.rpartition(".")[2] not in ("ssh", "smart"):
             raise FleetError(
-                "fleet_node %s is reached by the connection '%s', which has no host key. There is nothing to replace: run "
+                "fleet_node %s is reached by the connection '%s', which has no host key. There is nothing to "
+                "replace: run "
                 "site.yml --limit %s." % (node, kind, node)
             )
         connection = connection_loader.get("ssh", self._play_context)
@@ -71,12 +72,15 @@ def check_node(node, groups, play_hosts):
     platforms = [host for host in inventory if any(host in groups.get(name, ()) for name in PLATFORM_GROUPS)]
     some = ", ".join(platforms[:10]) + (" and %d more" % (len(platforms) - 10) if len(platforms) > 10 else "")
     if node is None or node == "":
-        raise FleetError("fleet_node is missing: say which node was replaced, -e fleet_node=NAME. There are: %s." % some)
+        raise FleetError(
+            "fleet_node is missing: say which node was replaced, -e fleet_node=NAME. There are: %s." % some
+        )
     if not isinstance(node, str):
         raise FleetError("fleet_node is %r; allowed: the name of one node. There are: %s." % (node, some))
     if node in inventory:
         if node not in platforms:
-            raise FleetError("fleet_node '%s' is in none of the groups %s, so no servers are planned for it. There are: %s."
+            raise FleetError("fleet_node '%s' is in none of the groups %s, so no servers are planned for it. There "
+                             "are: %s."
                              % (node, ", ".join(PLATFORM_GROUPS), some))  # fmt: skip
         if node not in play_hosts:
             raise FleetError("fleet_node '%s' is left out by --limit; fleet_node is limit enough." % node)
@@ -85,7 +89,9 @@ def check_node(node, groups, play_hosts):
         raise FleetError("fleet_node '%s' is a group; one node after another is replaced. Its nodes: %s."
                          % (node, ", ".join(sorted(groups[node])) or "none"))  # fmt: skip
     if any(sign in node for sign in ",:*?[!&~") and any(host in node for host in inventory):
-        raise FleetError("fleet_node '%s' names several; one node after another is replaced. There are: %s." % (node, some))
+        raise FleetError(
+            "fleet_node '%s' names several; one node after another is replaced. There are: %s." % (node, some)
+        )
     close = difflib.get_close_matches(node, platforms, 1)
     raise FleetError("fleet_node '%s' is not in the inventory%s There are: %s."
                      % (node, "; did you mean '%s'?" % close[0] if close else ".", some))  # fmt: skip
@@ -104,13 +110,16 @@ def exchange(node, target, keys, accepted, check=False):
         if known & {key.fingerprint for key in keys}:
             return _result(keys, "The host key of %s is the one in known_hosts." % node)
         raise FleetError(
-            "No fingerprint of the new host key of %s was given. It shows:\n%s\nCompare with what the node itself says, on its "
-            "console: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`. Where they are equal, type:\n  %s\nNothing was "
+            "No fingerprint of the new host key of %s was given. It shows:\n%s\nCompare with what the node itself "
+            "says, on its "
+            "console: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`. Where they are equal, type:\n  %s\nNothing "
+            "was "
             "changed." % (where, shown, replace_command(node, keys[0].fingerprint))
         )
     if not right:
         raise FleetError(
-            "The host key of %s is not the one that was expected. It shows:\n%s\nfleet_host_key has:\n%s\nEither that is of "
+            "The host key of %s is not the one that was expected. It shows:\n%s\nfleet_host_key has:\n%s\nEither "
+            "that is of "
             "another node or of before it was replaced, or somebody is between here and the node. Nothing was changed."
             % (where, shown, "\n".join("  " + one for one in accepted))
         )

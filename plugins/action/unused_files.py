@@ -30,7 +30,14 @@ def table(host, result, check):
     """{title, columns, rows} of what the module found."""
     gone = "would be deleted" if check else "deleted"
     rows = [
-        [host, one["path"], one["kind"], size(one["size"]), gone if one["path"] in result["removed"] else note(one), one["why"]]
+        [
+            host,
+            one["path"],
+            one["kind"],
+            size(one["size"]),
+            gone if one["path"] in result["removed"] else note(one),
+            one["why"],
+        ]
         for one in result["unused"]
     ]
     if rows:

@@ -77,7 +77,8 @@ def restart_batches(servers, meant):
     names = [name.strip() for name in meant.split(",") if name.strip()] if isinstance(meant, str) else meant
     if not names or not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise AnsibleFilterError(
-            "fleet_server %s: say which servers to restart, -e fleet_server=NAME, several with commas between them, or all. "
+            "fleet_server %s: say which servers to restart, -e fleet_server=NAME, several with commas between them, "
+            "or all. "
             "On %s there are: %s." % ("is missing" if not meant else "is %r" % (meant,), host, known)
         )
     names = list(entries) if list(names) == ["all"] else names

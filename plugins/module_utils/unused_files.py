@@ -131,7 +131,7 @@ def _within(path, folder):
 
 
 def used_places(paths, planned, deployment):
-    """(Used, {names of servers planned or deployed}, [entries]). Raises FleetError where a deployed entry is unreadable."""
+    """(Used, {names of servers planned, deployed or running}, [entries]). FleetError for an unreadable entry."""
     entries, texts = list(planned), [json.dumps(deployment)] if deployment else []
     names = {entry["name"] for entry in entries}
     for file in sorted(glob.glob(glob.escape(paths.servers) + "/*.json")):
@@ -141,8 +141,8 @@ def used_places(paths, planned, deployment):
             directories = entry["directories"]
         except (ValueError, KeyError, TypeError):
             raise FleetError(
-                "%s is no plan entry, so what its server uses is not known. Nothing was deleted; deploy again, or remove it."
-                % file
+                "%s is no plan entry, so what its server uses is not known. Nothing was deleted; deploy again, or "
+                "remove it." % file
             ) from None
         entries.append({**entry, "directories": directories})
         names.add(os.path.basename(file)[: -len(".json")])

@@ -26,7 +26,7 @@ options:
   accept:
     description:
       - Fingerprints such as C(SHA256:…), or whole public keys. One that fits any of the node's keys is enough.
-      - By default the node's variable C(fleet_host_key). Where there is none, a key that known_hosts has already is good.
+      - By default the node's variable C(fleet_host_key). Without it, a key that known_hosts has already is good.
     type: raw
   timeout:
     description:

@@ -100,7 +100,8 @@ def _proxy(host, options, arguments, ssh):
     if options.get("proxyusefdpass") == "yes" or unknown:
         what = "ProxyUseFdpass" if not unknown else "%" + unknown[0]
         raise FleetError(
-            "The connection to %s goes through ProxyCommand '%s' with %s, which is not supported here. Replace its key by "
+            "The connection to %s goes through ProxyCommand '%s' with %s, which is not supported here. Replace its "
+            "key by "
             "hand: `ssh-keygen -R '%s'`, then `ssh %s` and compare the fingerprint. Then run site.yml --limit it."
             % (host, command, what, options.get("hostkeyalias") or name, host)
         )

@@ -70,7 +70,7 @@ def accepted_fingerprints(value):
 
 
 def _fingerprint(line):
-    """The fingerprint in a line: alone, as `ssh-keygen -l` prints it, or that of a public key, with names or without."""
+    """The fingerprint in a line: alone, as `ssh-keygen -l` prints it, or of a public key, bare or in known_hosts."""
     words = line.split()
     prints = [word.rstrip("=") for word in words if FINGERPRINT.match(word)]
     if len(prints) == 1:
@@ -128,8 +128,10 @@ def found_lines(path, name):
     """[(index of the line, None or CA or REVOKED)] that OpenSSH finds for `name` in a file. Raises FleetError."""
     if not os.path.isfile(path):
         return []
-    done = subprocess.run(["ssh-keygen", "-F", name, "-f", path], stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, errors="surrogateescape", env={**os.environ, "LC_ALL": "C"}, check=False)  # fmt: skip
+    done = subprocess.run(
+        ["ssh-keygen", "-F", name, "-f", path], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        errors="surrogateescape", env={**os.environ, "LC_ALL": "C"}, check=False,
+    )  # fmt: skip
     if done.returncode and done.stderr.strip():
         raise FleetError("%s cannot be searched: %s" % (path, done.stderr.strip().splitlines()[-1]))
     found = (FOUND.match(line) for line in done.stdout.splitlines())
@@ -278,4 +280,5 @@ def _validate(temporary, path, names, keys, add):
     wrong = {one for name in names for one in known_keys(temporary, [name])} - right
     if wrong or not {key.fingerprint for key in add} <= known_keys(temporary, names[:1]):
         raise FleetError("The keys of %s in %s cannot be replaced: a line there is of another form. Edit it by hand: "
-                         "`ssh-keygen -F '%s' -f %s` shows the host's lines." % (names[0], path, names[0], path))  # fmt: skip
+                         "`ssh-keygen -F '%s' -f %s` shows the host's "
+                         "lines." % (names[0], path, names[0], path))  # fmt: skip

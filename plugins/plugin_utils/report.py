@@ -295,7 +295,8 @@ def begin_run(folder, run_id, hosts, going, planned):
 def not_written(folder, error):
     """The warning of an OSError: the outcome of a run is that of its servers, whether it can be written down or not."""
     return (
-        "No report could be written to reports_dir %s: %s. The verdicts are in the run's statistics (fleet_verdict); set "
+        "No report could be written to reports_dir %s: %s. The verdicts are in the run's statistics (fleet_verdict); "
+        "set "
         "fleet_reports_dir to a folder that can be written." % (folder, error.strerror or error)
     )
 

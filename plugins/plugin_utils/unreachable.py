@@ -32,7 +32,8 @@ REASONS = (
     (r"UNPROTECTED PRIVATE KEY FILE|bad permissions|Bad owner or permissions on (?P<file>\S+)",
      "ssh does not use a private key or configuration that others may change or read; chmod 600 it"),
     (r"Too many authentication failures",
-     "the node refuses after too many keys were offered; name one with ansible_ssh_private_key_file and IdentitiesOnly=yes"),
+     "the node refuses after too many keys were offered; name one with ansible_ssh_private_key_file and "
+     "IdentitiesOnly=yes"),
     (r"Permission denied \((?P<ways>[^)]+)\)|Invalid/incorrect password|Permission denied, please try again",
      "the login is refused ({ways}); see ansible_user and ansible_ssh_private_key_file"),
     (r"no matching (?P<what>host key type|key exchange method|cipher|MAC) found",
@@ -40,7 +41,8 @@ REASONS = (
     (r"waiting for privilege escalation prompt",
      "become waits for a password that it does not get; give it with --ask-become-pass, or allow sudo without"),
     (r"Failed to create temporary directory",
-     "the login works, but no temporary directory can be made there: is its disk full or read-only, or the home of another?"),
+     "the login works, but no temporary directory can be made there: is its disk full or read-only, or the home of "
+     "another?"),
     (r"too long for Unix domain socket",
      "ssh's control path is too long; set a shorter control_path_dir in ansible.cfg"),
     (r"stdio forwarding failed|ProxyCommand|kex_exchange_identification: Connection closed",

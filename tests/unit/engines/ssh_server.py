@@ -41,4 +41,3 @@ class SshServer(contextlib.AbstractContextManager):
                 transport.add_server_key(key)
             with contextlib.suppress(paramiko.SSHException, EOFError):
                 transport.start_server(event=threading.Event(), server=paramiko.ServerInterface())
-

@@ -1,8 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A changed host key: reported as such by every playbook, and replaced only against the right fingerprint. The ssh client
-is OpenSSH; tests/nodes has a real sshd behind it."""
+"""A changed host key: reported as such by every playbook, and replaced only against the right fingerprint.
+
+The ssh client is OpenSSH; tests/nodes has a real sshd behind it."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ def test_a_changed_host_key_is_reported_as_such(tmp_path, server, environment):
     fleet.knows(OLD)
     run = fleet.play("--limit", "n1", playbook="site.yml", environment=environment)
     assert run.status == 4, run.output
-    reason = "its host key has changed to %s (ECDSA), %s:1 has another; if the node was replaced, and that is its fingerprint: %s"
+    reason = "its host key has changed to %s (ECDSA), %s:1 has another; if the node was replaced, and that is its "
+        "fingerprint: %s"
     reason %= (NEW.fingerprint, fleet.known, fleet.command(NEW.fingerprint))
     assert reason in flat(run.output)
     if environment is None:
@@ -113,7 +115,8 @@ def test_the_reason_of_every_unreachable_host_is_in_the_report(tmp_path, server)
     assert re.match(r"Unreachable: the login is refused \(.*\); see ansible_user and ansible_ssh_private_key_file\.$",
                     fleet.cause("n1"))  # fmt: skip
     assert fleet.cause("n2") == (
-        "Unreachable: connection refused: nothing listens on its ssh port. It may be booting, or ansible_port is another."
+        "Unreachable: connection refused: nothing listens on its ssh port. It may be booting, or ansible_port is "
+        "another."
     )
 
 
@@ -122,7 +125,8 @@ def test_none_or_a_wrong_fingerprint_is_refused_and_the_right_one_replaces(tmp_p
     fleet.knows(OLD, OTHER, "# mine")
     before = fleet.known.read_bytes()
     refused = (
-        "No fingerprint of the new host key of n1, at 127.0.0.1 port %d was given. It shows: %s (ecdsa-sha2-nistp256) %s "
+        "No fingerprint of the new host key of n1, at 127.0.0.1 port %d was given. It shows: %s "
+        "(ecdsa-sha2-nistp256) %s "
         "(ssh-rsa) Compare with what the node itself says, on its console: `ssh-keygen -lf "
         "/etc/ssh/ssh_host_ed25519_key.pub`. Where they are equal, type: %s Nothing was changed."
         % (server.port, NEW.fingerprint, RSA.fingerprint, fleet.command(NEW.fingerprint))
@@ -181,7 +185,8 @@ THERE = "There are: n1, n2."
         ("n1*", "fleet_node 'n1*' names several; one node after another is replaced. " + THERE),
         (["n1"], "fleet_node is ['n1']; allowed: the name of one node. " + THERE),
         (1, "fleet_node is 1; allowed: the name of one node. " + THERE),
-        ("b1", "fleet_node 'b1' is in none of the groups cpu, neuron, nvidia, ascend, so no servers are planned for it. " + THERE),
+        ("b1", "fleet_node 'b1' is in none of the groups cpu, neuron, nvidia, ascend, so no servers are planned for "
+               "it. " + THERE),
         ("n2", "fleet_node 'n2' is left out by --limit; fleet_node is limit enough."),
     ],
 )  # fmt: skip
@@ -194,11 +199,13 @@ def test_a_node_that_is_not_one_is_refused(node, message):
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"fleet_node": "here"}, "fleet_node here is reached by the connection 'local', which has no host key. There is nothing "
+        ({"fleet_node": "here"}, "fleet_node here is reached by the connection 'local', which has no host key. There "
+                                 "is nothing "
                                  "to replace: run site.yml --limit here."),
         ({"fleet_node": "n1", "fleet_host_key": "abc"}, "fleet_host_key is 'abc'; allowed:"),
         ({"fleet_node": "n2", "fleet_host_key": NEW.fingerprint},
-         "The host keys of [127.0.0.1]:1 could not be fetched from 127.0.0.1 port 1: [Errno 111] Connection refused. Is the node "
+         "The host keys of [127.0.0.1]:1 could not be fetched from 127.0.0.1 port 1: [Errno 111] Connection refused. "
+         "Is the node "
          "up, and is this its address?"),
     ],
 )  # fmt: skip
@@ -213,7 +220,9 @@ def test_bad_input_is_one_error(tmp_path, server, variables, message):
 def test_without_paramiko_the_message_says_what_to_install(tmp_path, server):
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "paramiko.py").write_text("raise ImportError('no paramiko here')\n")
-    run = Fleet(tmp_path, server).play(
-        variables={"fleet_node": "n1"}, environment={"PYTHONPATH": str(tmp_path / "hidden")}
-    ).failed()
+    run = (
+        Fleet(tmp_path, server)
+        .play(variables={"fleet_node": "n1"}, environment={"PYTHONPATH": str(tmp_path / "hidden")})
+        .failed()
+    )
     assert "Install it: python -m pip install 'paramiko>=3.4,<6'" in flat(run.output)

@@ -116,7 +116,8 @@ def test_servers_restart_one_after_another_and_followers_with_their_leader(serve
 
 
 ASKED = (
-    "say which servers to restart, -e fleet_server=NAME, several with commas between them, or all. On n1 there are: server-0, "
+    "say which servers to restart, -e fleet_server=NAME, several with commas between them, or all. On n1 there are: "
+    "server-0, "
     "server-1, server-2."
 )
 
@@ -130,11 +131,14 @@ ASKED = (
         (3, "fleet_server is 3: " + ASKED),
         ({"server-0": 1}, "fleet_server is {'server-0': 1}: " + ASKED),
         ([0], "fleet_server is [0]: " + ASKED),
-        ("server-9", "fleet_server names server-9, which is not planned for n1; there are: server-0, server-1, server-2. "
+        ("server-9", "fleet_server names server-9, which is not planned for n1; there are: server-0, server-1, "
+                     "server-2. "
                      "--limit takes other hosts out."),
-        ("server-1,x,y", "fleet_server names x, y, which are not planned for n1; there are: server-0, server-1, server-2. "
+        ("server-1,x,y", "fleet_server names x, y, which are not planned for n1; there are: server-0, server-1, "
+                         "server-2. "
                          "--limit takes other hosts out."),
-        ("all,server-0", "fleet_server names all, which is not planned for n1; there are: server-0, server-1, server-2. "
+        ("all,server-0", "fleet_server names all, which is not planned for n1; there are: server-0, server-1, "
+                         "server-2. "
                          "--limit takes other hosts out."),
     ],
 )  # fmt: skip

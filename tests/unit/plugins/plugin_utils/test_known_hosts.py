@@ -83,17 +83,21 @@ BARE = NEW.fingerprint.partition(":")[2]
     [
         ("yes", "fleet_host_key is 'yes'; %s. Here it is neither." % ALLOWED),
         (MD5, "fleet_host_key is '%s'; %s. Here MD5 fingerprints can be forged. %s" % (MD5, ALLOWED, CONSOLE)),
-        ("MD5:" + MD5, "fleet_host_key is 'MD5:%s'; %s. Here MD5 fingerprints can be forged. %s" % (MD5, ALLOWED, CONSOLE)),
+        ("MD5:" + MD5, "fleet_host_key is 'MD5:%s'; %s. Here MD5 fingerprints can be forged. "
+                       "%s" % (MD5, ALLOWED, CONSOLE)),
         (BARE, "fleet_host_key is '%s'; %s. Here write SHA256: before it, as in SHA256:%s." % (BARE, ALLOWED, BARE)),
-        ("SHA256:abc", "fleet_host_key is 'SHA256:abc'; %s. Here of a SHA256 fingerprint 43 characters of A-Z, a-z, 0-9, + "
+        ("SHA256:abc", "fleet_host_key is 'SHA256:abc'; %s. Here of a SHA256 fingerprint 43 characters of A-Z, a-z, "
+                       "0-9, + "
                        "and / stand after SHA256:." % ALLOWED),
         ("sha256:" + BARE, "fleet_host_key is 'sha256:%s'; %s. Here it is neither." % (BARE, ALLOWED)),
         (True, "fleet_host_key is True; %s, or a list of these." % ALLOWED),
         ({"a": 1}, "fleet_host_key is {'a': 1}; %s, or a list of these." % ALLOWED),
         ([7], "fleet_host_key is 7; %s, or a list of these." % ALLOWED),
-        ("ssh-ed25519 AAAA", "fleet_host_key is 'ssh-ed25519 AAAA': what stands after ssh-ed25519 is no public key; it was "
+        ("ssh-ed25519 "
+         "AAAA", "fleet_host_key is 'ssh-ed25519 AAAA': what stands after ssh-ed25519 is no public key; it was "
                              "cut, or changed on its way. %s" % CONSOLE),
-        ("ssh-rsa " + TEXT, "fleet_host_key is '%s': the key is of type ssh-ed25519; give the host's plain public key, from "
+        ("ssh-rsa " + TEXT, "fleet_host_key is '%s': the key is of type ssh-ed25519; give the host's plain public "
+                            "key, from "
                             "/etc/ssh/ssh_host_*_key.pub." % ("ssh-rsa " + TEXT)),
     ],
 )  # fmt: skip
@@ -112,9 +116,11 @@ PLAIN_OTHER = "other " + OTHER.line
     [
         (["node"], ["node " + OLD.line], ["node " + NEW.line]),
         (["node"], [], ["node " + NEW.line]),
-        (["node"], [KEPT, "node %s root@node" % OLD.line, "", PLAIN_OTHER], [KEPT, "", PLAIN_OTHER, "node " + NEW.line]),
+        (["node"], [KEPT, "node %s root@node" % OLD.line, "", PLAIN_OTHER],
+         [KEPT, "", PLAIN_OTHER, "node " + NEW.line]),
         (["node"], [hashed("node", OLD), PLAIN_OTHER], [PLAIN_OTHER, "node " + NEW.line]),
-        (["[node]:2222"], ["[node]:2222 " + OLD.line, "node " + OLD.line], ["node " + OLD.line, "[node]:2222 " + NEW.line]),
+        (["[node]:2222"], ["[node]:2222 " + OLD.line, "node " + OLD.line],
+         ["node " + OLD.line, "[node]:2222 " + NEW.line]),
         (["node"], ["node,other %s both" % OLD.line], ["other %s both" % OLD.line, "node " + NEW.line]),
         (["node"], ["NODE,other " + OLD.line], ["other " + OLD.line, "node " + NEW.line]),
         (["n.example"], ["*.example " + OLD.line], ["*.example,!n.example " + OLD.line, "n.example " + NEW.line]),
@@ -128,7 +134,8 @@ PLAIN_OTHER = "other " + OTHER.line
         (["node"], ["node " + OLD.line, "node " + key(9, b"ssh-rsa").line], ["node " + NEW.line]),
         (["node", "10.0.0.1"], ["node,10.0.0.1 " + OLD.line, "10.0.0.1 " + OLD.line], ["node " + NEW.line]),
         (["node"], ["node,10.0.0.1 " + NEW.line], ["node,10.0.0.1 " + NEW.line]),
-        (["node"], ["node-2 " + OLD.line, "xnode " + OLD.line], ["node-2 " + OLD.line, "xnode " + OLD.line, "node " + NEW.line]),
+        (["node"], ["node-2 " + OLD.line, "xnode " + OLD.line],
+         ["node-2 " + OLD.line, "xnode " + OLD.line, "node " + NEW.line]),
         (["node"], ["this is no line", "node " + OLD.line], ["this is no line", "node " + NEW.line]),
     ],
 )  # fmt: skip
@@ -138,7 +145,9 @@ def test_the_lines_of_one_host_are_replaced(file, names, before, after):
     assert content(path) == after
     assert (gone != [] or new != []) == (before != after)
     assert replace(path, names, [NEW], add=[NEW]) == ([], []), "a second time changes nothing"
-    found = subprocess.run(["ssh-keygen", "-F", names[0], "-f", path], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(
+        ["ssh-keygen", "-F", names[0], "-f", path], capture_output=True, text=True, check=True
+    ).stdout
     assert TEXT in found
 
 
