@@ -64,9 +64,7 @@ def reason(message, host):
             return _changed(message, host, found)
         if words == "unknown":
             return "its host key is not in known_hosts; %s shows it" % replace_command(host)
-        named = {key: value or "?" for key, value in found.groupdict().items()}
-        named.setdefault("ways", "password")
-        return words.format(**named).replace(" (?)", "")
+        return words.format(**{key: value or "password" for key, value in found.groupdict().items()})
     lines = [line.strip() for line in message.splitlines() if line.strip() and not line.startswith("debug")]
     return lines[-1][:300] if lines else "nothing was said about why"
 

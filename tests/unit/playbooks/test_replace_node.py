@@ -94,9 +94,10 @@ def test_a_changed_host_key_is_reported_as_such(tmp_path, server, environment):
     fleet.knows(OLD)
     run = fleet.play("--limit", "n1", playbook="site.yml", environment=environment)
     assert run.status == 4, run.output
-    reason = "its host key has changed to %s (ECDSA), %s:1 has another; if the node was replaced, and that is its "
-        "fingerprint: %s"
-    reason %= (NEW.fingerprint, fleet.known, fleet.command(NEW.fingerprint))
+    reason = (
+        "its host key has changed to %s (ECDSA), %s:1 has another; if the node was replaced, and that is its "
+        "fingerprint: %s" % (NEW.fingerprint, fleet.known, fleet.command(NEW.fingerprint))
+    )
     assert reason in flat(run.output)
     if environment is None:
         assert "fatal: [n1]: UNREACHABLE!\n    its host key has changed" in run.output
