@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
+import tempfile
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.known_hosts import Key
@@ -145,19 +149,18 @@ def fetch(target, timeout=15):
             "The host keys of %s could not be fetched from %s port %d%s: %s. Is the node up, and is this its address?"
             % (target.names[0], target.host, target.port,
                " through `%s`" % shlex.join(target.proxy) if target.proxy else "",
-               str(problem) or type(problem).__name__)
+               str(problem) or "the connection was closed")
         )  # fmt: skip
     return found
 
 
 def _fetch_one(paramiko, target, algorithms, timeout):
-    if target.proxy:
-        stream = paramiko.ProxyCommand(shlex.join(target.proxy))
-    else:
-        stream = socket.create_connection((target.host, target.port), timeout)
-    transport = None
-    try:
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(
+            _proxied(target.proxy) if target.proxy else socket.create_connection((target.host, target.port), timeout)
+        )
         transport = paramiko.Transport(stream)
+        stack.callback(transport.close)
         transport.banner_timeout = timeout
         known = transport.get_security_options().key_types
         usable = [one for one in algorithms if one in known]
@@ -166,9 +169,26 @@ def _fetch_one(paramiko, target, algorithms, timeout):
         transport.get_security_options().key_types = usable
         transport.start_client(timeout=timeout)
         return Key(transport.get_remote_server_key().asbytes())
-    finally:
-        if transport is not None:
-            transport.close()
-        stream.close()
-        if target.proxy:
-            stream.process.wait(timeout)
+
+
+@contextlib.contextmanager
+def _proxied(command):
+    """A socket whose other end is a command's input and output. An OSError says what it printed where it fails."""
+    ours, its = socket.socketpair()
+    with ours, its, tempfile.TemporaryFile() as words:
+        process = subprocess.Popen(command, stdin=its, stdout=its, stderr=words, start_new_session=True)
+        its.close()  # its end is the end of the connection
+        try:
+            yield ours
+        except Exception as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)  # one that failed ends by itself
+            words.seek(0)
+            said = words.read().decode("utf-8", "replace").strip().splitlines()
+            if process.returncode and said:
+                raise OSError(said[-1]) from error
+            raise
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
