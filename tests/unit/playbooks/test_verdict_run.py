@@ -128,7 +128,7 @@ def test_reports_that_cannot_be_written_do_not_fail_the_run(tmp_path):
     assert "ok: true problem: null servers: server-0: failed: {} ok: true" in stats
     run = fleet.play(environment=environment, variables=variables).failed("did not pass the verification")
     stats = flat(run.output[run.output.index("CUSTOM STATS") :])
-    assert "ok: false problem: null servers: server-0: failed: model-id: nothing listens on this port" in stats
+    assert "ok: false problem: null servers: server-0: failed: model-id: 'nothing listens on this port" in stats
 
 
 def test_the_reports_of_each_inventory_are_where_the_run_was_started(tmp_path):
