@@ -28,25 +28,23 @@ class ActionModule(ActionBase):
         folder = arguments.get("reports_dir")
         folder = os.path.abspath(os.path.expanduser(folder)) if folder else None
         if folder and arguments.get("mode", "auto") == "auto":
-            arguments["mode"] = self._settle(arguments, read_json(report.host_path(folder, host)))
+            arguments["mode"] = self._settle(arguments, _previous(report.host_path(folder, host)))
         result.update(
             self._execute_module("inference.fleet.endpoint_verify", module_args=arguments, task_vars=task_vars)
         )
         if result.get("failed") or "verdicts" not in result:
             return result
         problems = [report.failure_message(host, result["verdicts"])] if result["ok"] is False else []
-        if folder and not self._task.check_mode:
-            try:
-                what = report.deployed(
-                    plain(arguments["servers"]), plain(arguments.get("deployment")), arguments.get("simulated")
-                )
-                report.write_reports(
-                    folder, host, result["mode"], result["verdicts"], task_vars["groups"]["all"], what,
-                    arguments.get("problem"),
-                )  # fmt: skip
-            except OSError as error:
-                problems.append("No report could be written to reports_dir %s: %s." % (folder, error.strerror))
-            else:
+        if not self._task.check_mode:
+            what = report.deployed(
+                plain(arguments["servers"]), plain(arguments.get("deployment")), arguments.get("simulated")
+            )
+            written = (result["mode"], result["verdicts"], task_vars["groups"]["all"], what, arguments.get("problem"))
+            verdict, warning = _report(folder, host, *written)
+            result["verdict"] = report.summary(verdict)
+            if warning:
+                result.setdefault("warnings", []).append(warning)
+            elif folder:
                 problems += _where(folder, host) if problems else []
         result["fleet_report"] = report.table(host, result["verdicts"])
         show(result["fleet_report"])
@@ -65,6 +63,25 @@ class ActionModule(ActionBase):
         except TypeError:
             return "auto"
         return report.settle_auto(changed, servers, previous)
+
+
+def _previous(path):
+    """The last report of a host, None where there is none that can be read."""
+    try:
+        return read_json(path)
+    except OSError:
+        return None
+
+
+def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):
+    """(the host's report, warning or None): written below `folder` where there is one and it can be."""
+    try:
+        if folder:
+            return report.write_reports(folder, host, mode, verdicts, inventory_hosts, what, problem), None
+        warning = None
+    except OSError as error:
+        warning = report.not_written(folder, error)
+    return report.host_report(host, mode, verdicts, report.now(), None, what, problem), warning
 
 
 def _where(folder, host):

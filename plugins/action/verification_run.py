@@ -9,7 +9,6 @@ import hashlib
 import os
 
 from ansible import constants as C
-from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.plugin_utils import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import ENGINE_GROUPS, PLATFORM_GROUPS, plan_each
@@ -42,9 +41,9 @@ class ActionModule(ActionBase):
         try:
             result["run"] = report.begin_run(folder, run_id(), hosts, task_vars["ansible_play_hosts"], planned)
         except OSError as error:
-            raise AnsibleActionFail(
-                "No report could be written to reports_dir %s: %s." % (folder, error.strerror)
-            ) from error
+            result["warnings"] = [report.not_written(folder, error)]
+        else:
+            result["reports_dir"] = folder
         return result
 
 

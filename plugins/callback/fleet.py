@@ -52,9 +52,10 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.tables import (
     render,
     transfer_line,
 )
+from ansible_collections.inference.fleet.plugins.plugin_utils.unreachable import reason
 
 # Of use to machines, of no use on a screen; -v shows them.
-BULKY = ("accelerators", "diff", "fleet_report", "plan", "progress", "servers", "verdicts")
+BULKY = ("accelerators", "diff", "fleet_report", "plan", "progress", "servers", "verdict", "verdicts")
 
 
 class CallbackModule(Default):
@@ -143,10 +144,17 @@ class CallbackModule(Default):
             self._display.display("...ignoring", color=C.COLOR_SKIP)
 
     def v2_runner_on_unreachable(self, result):
-        """No more progress from this host; what is known of it all the same stays for the end."""
+        """Why, in a sentence, instead of all that ssh printed; -v shows that as well. What is known of the host all the
+        same stays for the end."""
         self._progress_ends(result)
         gather(self._reports, result.result.get("fleet_report"))
-        super().v2_runner_on_unreachable(result)
+        if self._display.verbosity:
+            super().v2_runner_on_unreachable(result)
+        elif self._last_task_banner != result.task._uuid:
+            self._print_task_banner(result.task)
+        why = reason(result.result.get("msg", ""), result.host.get_name())
+        text = "fatal: [%s]: UNREACHABLE!\n%s" % (self.host_label(result), textwrap.indent(why, "    "))
+        self._display.display(text, color=C.COLOR_UNREACHABLE, stderr=self.get_option("display_failed_stderr"))
 
     def v2_playbook_on_stats(self, stats):
         """The gathered tables, then the recap."""

@@ -9,11 +9,13 @@ import math
 import os
 import re
 
+from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.api_keys import api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import split_reference
 from ansible_collections.inference.fleet.plugins.module_utils.container_images import DOCKER_HUB, mirrored
 from ansible_collections.inference.fleet.plugins.module_utils.entry import uses_nxdi
 from ansible_collections.inference.fleet.plugins.module_utils.guard import API_KEY
+from ansible_collections.inference.fleet.plugins.module_utils.servers import leaders_to_follow, start_order
 
 COMMON_NAMES = ("hosts", "inventories", "inventory")
 
@@ -88,6 +90,39 @@ def registries(images, mirror=""):
     return sorted({name or DOCKER_HUB for name in names})
 
 
+def restart_batches(servers, meant):
+    """[[names]] of the servers that are meant, leaders first, each with those that restart with it. AnsibleFilterError.
+
+    meant: a name, several with commas between them, a list of names, or "all".
+    """
+    entries = {entry["name"]: entry for entry in servers}
+    host, known = (servers[0]["host"] if servers else "this host"), ", ".join(entries) or "none"
+    names = [name.strip() for name in meant.split(",") if name.strip()] if isinstance(meant, str) else meant
+    if not names or not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise AnsibleFilterError(
+            "fleet_server %s: say which servers to restart, -e fleet_server=NAME, several with commas between them, "
+            "or all. "
+            "On %s there are: %s." % ("is missing" if not meant else "is %r" % (meant,), host, known)
+        )
+    names = list(entries) if list(names) == ["all"] else names
+    unknown = sorted(set(names) - set(entries))
+    if unknown:
+        raise AnsibleFilterError(
+            "fleet_server names %s, which %s not planned for %s; there are: %s. --limit takes other hosts out."
+            % (", ".join(unknown), "is" if len(unknown) == 1 else "are", host, known)
+        )
+    batches, done = [], set()
+    for name in start_order(entries):
+        if name in names and name not in done:
+            batch = [name]
+            for other in start_order(entries):  # leaders come first, so that followers of followers are found
+                if other not in batch and set(leaders_to_follow(entries[other])) & set(batch):
+                    batch.append(other)
+            batches.append(batch)
+            done.update(batch)
+    return batches
+
+
 def use_nxdi(servers):
     """Whether NxD Inference is what one of the servers runs."""
     return any(uses_nxdi(entry["environment"]) for entry in servers)
@@ -128,6 +163,7 @@ class FilterModule:
             "poll_retries": poll_retries,
             "registries": registries,
             "reports_dir": reports_dir,
+            "restart_batches": restart_batches,
             "secret_names": secret_names,
             "use_nxdi": use_nxdi,
         }

@@ -109,6 +109,7 @@ options:
       - Directory on the controller for the reports, made where it is missing. Empty writes none. For the action plugin.
       - A relative one begins where C(ansible-playbook) was started.
       - Writing a report is not a change. Nothing is written in check mode.
+      - One that cannot be written is a warning; the outcome is that of the servers.
     type: path
     default: ""
   deployment:
@@ -237,6 +238,26 @@ verdicts:
         cause:
           description: What usually causes the failure, or why it could not be measured.
           type: str
+verdict:
+  description: The host's report in short, added by the action plugin. The role verify gives it to C(set_stats).
+  type: dict
+  returned: success, outside check mode
+  contains:
+    ok:
+      description: As RV(ok); V(false) with O(problem).
+      type: bool
+    mode:
+      description: As RV(mode).
+      type: str
+    generated:
+      description: When, in UTC.
+      type: str
+    problem:
+      description: What went wrong before the servers were asked, or null.
+      type: str
+    servers:
+      description: For each server C(ok), C(url) and C(failed), the causes of failed probes by the probes' names.
+      type: dict
 fleet_report:
   description: The verdicts as a table, added by the action plugin.
   type: dict

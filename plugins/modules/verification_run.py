@@ -20,6 +20,7 @@ options:
     description:
       - Directory on the controller for the reports, made where it is missing. Empty does nothing.
       - A relative one begins where C(ansible-playbook) was started.
+      - One that cannot be written is a warning.
     type: path
     default: ""
 attributes:
@@ -44,6 +45,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+reports_dir:
+  description: The absolute path of O(reports_dir), where the run was written down.
+  returned: where it was
+  type: str
 run:
   description: The run as it stands in the report; null in check mode and without O(reports_dir).
   returned: success

@@ -292,6 +292,45 @@ def begin_run(folder, run_id, hosts, going, planned):
     return _change(folder, lambda fleet: begin(fleet, begun, hosts, planned, generated))["run"]
 
 
+def not_written(folder, error):
+    """The warning of an OSError: the outcome of a run is that of its servers, whether it can be written down or not."""
+    return (
+        "No report could be written to reports_dir %s: %s. The verdicts are in the run's statistics (fleet_verdict); "
+        "set "
+        "fleet_reports_dir to a folder that can be written." % (folder, error.strerror or error)
+    )
+
+
+def summary(report):
+    """A host's report in short, for set_stats: {ok, mode, generated, problem, servers: {name: {ok, url, failed}}}.
+
+    failed: {probe: cause}. It is small enough for AWX to keep, and needs no file.
+    """
+    servers = {
+        verdict["server"]: {
+            "ok": verdict["ok"],
+            "url": verdict["url"],
+            "failed": {probe["name"]: probe["cause"] for probe in verdict["probes"] if probe["ok"] is False},
+        }
+        for verdict in report["verdicts"]
+    }
+    return {**{key: report[key] for key in ("ok", "mode", "generated", "problem")}, "servers": servers}
+
+
+def say_unreachable(folder, run_id, reasons):
+    """Say below `folder` why hosts of which this run owes a verdict have none: {host: sentence}. OSError."""
+
+    def say(fleet):
+        hosts = dict(_hosts(fleet))
+        for host, reason in reasons.items():
+            missing = _missing(hosts.get(host))
+            if missing.get("run") == run_id:
+                hosts[host] = {**hosts[host], "missing": {**missing, "cause": "Unreachable: %s." % reason.rstrip(".")}}
+        return _fleet(hosts, _run(fleet), now())
+
+    _change(folder, say)
+
+
 def _change(folder, change):
     """Replace verdict.json below `folder` by change(its content) and make the page of it. Returns the new content."""
     path = os.path.join(folder, "verdict.json")

@@ -62,6 +62,10 @@ class Fleet:
         return words in " ".join((self.reports / "verdict.html").read_text().split())
 
 
+def flat(text):
+    return " ".join(text.split())
+
+
 def test_a_host_that_a_run_did_not_come_to_is_not_called_well(tmp_path):
     with ScriptedEngine(model="gpt-oss-small") as first, ScriptedEngine(model="gpt-oss-small") as second:
         fleet = Fleet(tmp_path, first.port, second.port, second.port)
@@ -108,6 +112,23 @@ def test_a_run_in_which_every_host_fails_before_it_is_asked_is_told_as_well(tmp_
     fleet.play("--tags", "preflight", playbook="playbooks/site.yml", broken=["n1"]).failed()
     fleet.play(playbook="playbooks/preflight.yml", broken=["n1"]).failed()
     assert not (fleet.reports / "verdict.json").exists()
+
+
+def test_reports_that_cannot_be_written_do_not_fail_the_run(tmp_path):
+    """AWX and callbacks for machines have the verdict from the run's statistics, whatever it is."""
+    (tmp_path / "file").write_text("")
+    environment = {"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default", "ANSIBLE_SHOW_CUSTOM_STATS": "1"}
+    variables = {"fleet_reports_dir": str(tmp_path / "file" / "reports"), "fleet_verify": "quick"}
+    with ScriptedEngine(model="gpt-oss-small") as engine:
+        fleet = Fleet(tmp_path, engine.port)
+        run = fleet.play(environment=environment, variables=variables).ok()
+    assert "No report could be written to reports_dir %s/file/reports: Not a directory." % tmp_path in flat(run.output)
+    stats = flat(run.output[run.output.index("CUSTOM STATS") :])
+    assert "RUN: fleet_verdict: n1: generated:" in stats
+    assert "ok: true problem: null servers: server-0: failed: {} ok: true" in stats
+    run = fleet.play(environment=environment, variables=variables).failed("did not pass the verification")
+    stats = flat(run.output[run.output.index("CUSTOM STATS") :])
+    assert "ok: false problem: null servers: server-0: failed: model-id: 'nothing listens on this port" in stats
 
 
 def test_the_reports_of_each_inventory_are_where_the_run_was_started(tmp_path):

@@ -176,16 +176,35 @@ def test_a_failure_of_the_module_is_passed_on_and_nothing_is_written(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(("ok", "before"), [(False, MESSAGE + "\n"), (True, "")])
-def test_reports_that_cannot_be_written_are_told_and_the_verdict_with_them(tmp_path, ok, before):
+NOT_WRITTEN = (
+    "No report could be written to reports_dir %s/reports: Not a directory. The verdicts are in the run's statistics "
+    "(fleet_verdict); set fleet_reports_dir to a folder that can be written."
+)
+SUMMARY = {
+    "mode": "full",
+    "problem": None,
+    "servers": {"server-0": {"ok": False, "url": "http://127.0.0.1:1", "failed": {"chat": "why"}}},
+}
+
+
+@pytest.mark.parametrize("ok", [False, True])
+def test_reports_that_cannot_be_written_are_a_warning(tmp_path, ok):
+    """The outcome of a run is that of its servers."""
     (tmp_path / "reports").write_text("a file")
     answer = dict(ANSWER, ok=ok)
-    result, _arguments = act({"servers": [], "reports_dir": str(tmp_path / "reports")}, answer)
-    assert result["failed"] is True
-    assert result["msg"] == "%sNo report could be written to reports_dir %s/reports: Not a directory." % (
-        before,
-        tmp_path,
-    )
+    result, _arguments = act({"servers": [], "reports_dir": str(tmp_path / "reports"), "mode": "auto"}, answer)
+    assert result["warnings"] == [NOT_WRITTEN % tmp_path]
+    assert (result.get("failed", False), result.get("msg")) == ((True, MESSAGE) if not ok else (False, None))
+    assert result["verdict"].pop("generated")
+    assert result["verdict"].pop("ok") is False
+    assert result["verdict"] == SUMMARY
+
+
+def test_the_verdict_is_there_without_reports():
+    result, _arguments = act({"servers": []}, dict(ANSWER))
+    assert "warnings" not in result
+    assert result["verdict"]["servers"] == SUMMARY["servers"]
+    assert "verdict" not in act({"servers": []}, dict(ANSWER), check_mode=True)[0]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import pytest
+from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.filter import servers
+from ansible_collections.inference.fleet.plugins.filter.servers import restart_batches
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 
 
@@ -85,3 +87,62 @@ def test_a_mirror_that_is_a_url_has_no_host():
 )
 def test_each_inventory_has_its_reports(sources, folder):
     assert servers.reports_dir(sources) == folder
+
+
+def led(name, after=(), follows=False):
+    return {"host": "n1", "name": name, "start": {"after": list(after), "restart_with_leader": follows}}
+
+
+PLAIN = [led("server-0"), led("server-1"), led("server-2", ["server-0"])]
+LED = [led("b", ["a"], True), led("a"), led("c", ["b"], True), led("d")]
+
+
+@pytest.mark.parametrize(
+    ("servers", "meant", "batches"),
+    [
+        (PLAIN, "server-1", [["server-1"]]),
+        (PLAIN, "server-2, server-0", [["server-0"], ["server-2"]]),
+        (PLAIN, ["server-1", "server-1"], [["server-1"]]),
+        (PLAIN, "all", [["server-0"], ["server-1"], ["server-2"]]),
+        (PLAIN, ["all"], [["server-0"], ["server-1"], ["server-2"]]),
+        (LED, "a", [["a", "b", "c"]]),
+        (LED, "c", [["c"]]),
+        (LED, "c,a", [["a", "b", "c"]]),
+        (LED, "all", [["a", "b", "c"], ["d"]]),
+    ],
+)
+def test_servers_restart_one_after_another_and_followers_with_their_leader(servers, meant, batches):
+    assert restart_batches(servers, meant) == batches
+
+
+ASKED = (
+    "say which servers to restart, -e fleet_server=NAME, several with commas between them, or all. On n1 there are: "
+    "server-0, "
+    "server-1, server-2."
+)
+
+
+@pytest.mark.parametrize(
+    ("meant", "message"),
+    [
+        (None, "fleet_server is missing: " + ASKED),
+        ("", "fleet_server is missing: " + ASKED),
+        ([], "fleet_server is missing: " + ASKED),
+        (3, "fleet_server is 3: " + ASKED),
+        ({"server-0": 1}, "fleet_server is {'server-0': 1}: " + ASKED),
+        ([0], "fleet_server is [0]: " + ASKED),
+        ("server-9", "fleet_server names server-9, which is not planned for n1; there are: server-0, server-1, "
+                     "server-2. "
+                     "--limit takes other hosts out."),
+        ("server-1,x,y", "fleet_server names x, y, which are not planned for n1; there are: server-0, server-1, "
+                         "server-2. "
+                         "--limit takes other hosts out."),
+        ("all,server-0", "fleet_server names all, which is not planned for n1; there are: server-0, server-1, "
+                         "server-2. "
+                         "--limit takes other hosts out."),
+    ],
+)  # fmt: skip
+def test_servers_that_are_not_there_are_named_with_those_that_are(meant, message):
+    with pytest.raises(AnsibleFilterError) as caught:
+        restart_batches(PLAIN, meant)
+    assert str(caught.value) == message

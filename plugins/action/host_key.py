@@ -1,0 +1,145 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Replaces a node's host key in the user's known_hosts by the one it has now, if that is one of those accepted."""
+
+from __future__ import annotations
+
+import difflib
+
+from ansible import constants as C
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import connection_loader
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils import host_keys, known_hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import PLATFORM_GROUPS
+from ansible_collections.inference.fleet.plugins.plugin_utils.unreachable import replace_command
+
+
+class ActionModule(ActionBase):
+    """Action plugin of inference.fleet.host_key."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _VALID_ARGS = frozenset(("node", "accept", "timeout"))
+
+    def run(self, tmp=None, task_vars=None):
+        """Returns {changed, diff, msg, keys}; see modules/host_key.py."""
+        result = super().run(tmp, task_vars)
+        try:
+            node = check_node(
+                self._task.args.get("node"), task_vars["groups"], task_vars["ansible_play_hosts_all"]
+            )  # fmt: skip
+            variables = task_vars["hostvars"][node]
+            accept = self._task.args.get("accept", variables.get("fleet_host_key"))
+            accepted = known_hosts.accepted_fingerprints(accept)
+            target = host_keys.ssh_target(*self._ssh(node, variables))
+            keys = host_keys.fetch(target, int(self._task.args.get("timeout", 15)))
+            result.update(exchange(node, target, keys, accepted, self._task.check_mode))
+        except FleetError as error:
+            raise AnsibleActionFail(error.message) from error
+        return result
+
+    def _ssh(self, node, variables):
+        """(host, arguments, program) as Ansible's connection plugin has them for the node. Raises FleetError."""
+        kind = str(variables.get("ansible_connection", C.DEFAULT_TRANSPORT))
+        if kind.rpartition(".")[2] not in ("ssh", "smart"):
+            raise FleetError(
+                "fleet_node %s is reached by the connection '%s', which has no host key. There is nothing to "
+                "replace: run "
+                "site.yml --limit %s." % (node, kind, node)
+            )
+        connection = connection_loader.get("ssh", self._play_context)
+        names = C.config.get_plugin_vars("connection", connection._load_name)
+        try:
+            connection.set_options(var_options={name: variables[name] for name in names if name in variables})
+            option, split = connection.get_option, connection._split_ssh_args
+            # in the order in which Ansible gives them: of several values ssh takes the first
+            arguments = split(option("ssh_args") or "")
+            for name, value in (("Port", option("port")), ("User", option("remote_user"))):
+                arguments += ["-o", "%s=%s" % (name, value)] if value else []
+            for name in ("ssh_common_args", "ssh_extra_args"):
+                arguments += split(option(name) or "")
+            return option("host") or node, arguments, option("ssh_executable")
+        except AnsibleError as error:
+            raise FleetError("The connection to %s is not as it should be: %s" % (node, error)) from error
+
+
+def check_node(node, groups, play_hosts):
+    """The name of the one node that is meant. Raises FleetError that says which there are."""
+    inventory = sorted(groups["all"])
+    platforms = [host for host in inventory if any(host in groups.get(name, ()) for name in PLATFORM_GROUPS)]
+    some = ", ".join(platforms[:10]) + (" and %d more" % (len(platforms) - 10) if len(platforms) > 10 else "")
+    if node is None or node == "":
+        raise FleetError(
+            "fleet_node is missing: say which node was replaced, -e fleet_node=NAME. There are: %s." % some
+        )
+    if not isinstance(node, str):
+        raise FleetError("fleet_node is %r; allowed: the name of one node. There are: %s." % (node, some))
+    if node in inventory:
+        if node not in platforms:
+            raise FleetError("fleet_node '%s' is in none of the groups %s, so no servers are planned for it. There "
+                             "are: %s."
+                             % (node, ", ".join(PLATFORM_GROUPS), some))  # fmt: skip
+        if node not in play_hosts:
+            raise FleetError("fleet_node '%s' is left out by --limit; fleet_node is limit enough." % node)
+        return node
+    if node in groups:
+        raise FleetError("fleet_node '%s' is a group; one node after another is replaced. Its nodes: %s."
+                         % (node, ", ".join(sorted(groups[node])) or "none"))  # fmt: skip
+    if any(sign in node for sign in ",:*?[!&~") and any(host in node for host in inventory):
+        raise FleetError(
+            "fleet_node '%s' names several; one node after another is replaced. There are: %s." % (node, some)
+        )
+    close = difflib.get_close_matches(node, platforms, 1)
+    raise FleetError("fleet_node '%s' is not in the inventory%s There are: %s."
+                     % (node, "; did you mean '%s'?" % close[0] if close else ".", some))  # fmt: skip
+
+
+def exchange(node, target, keys, accepted, check=False):
+    """Bring known_hosts to the keys that the node shows, as far as they are accepted: {changed, diff, msg, keys}.
+
+    Without `accepted` a key that known_hosts has already is good. Raises FleetError; then no file was changed.
+    """
+    right = [key for key in keys if key.fingerprint in accepted]
+    shown = "\n".join("  %s (%s)" % (key.fingerprint, key.type) for key in keys)
+    where = "%s, at %s port %d" % (node, target.host, target.port)
+    if not accepted:
+        known = set().union(*(known_hosts.known_keys(path, target.names[:1]) for path in target.files))
+        if known & {key.fingerprint for key in keys}:
+            return _result(keys, "The host key of %s is the one in known_hosts." % node)
+        raise FleetError(
+            "No fingerprint of the new host key of %s was given. It shows:\n%s\nCompare with what the node itself "
+            "says, on its "
+            "console: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`. Where they are equal, type:\n  %s\nNothing "
+            "was "
+            "changed." % (where, shown, replace_command(node, keys[0].fingerprint))
+        )
+    if not right:
+        raise FleetError(
+            "The host key of %s is not the one that was expected. It shows:\n%s\nfleet_host_key has:\n%s\nEither "
+            "that is of "
+            "another node or of before it was replaced, or somebody is between here and the node. Nothing was changed."
+            % (where, shown, "\n".join("  " + one for one in accepted))
+        )
+    if not target.files:
+        return _result(keys, "The host key of %s is right; ssh keeps no known_hosts file for it." % node)
+    gone, new = [], []
+    for position, path in enumerate(target.files):
+        # the new key first: whatever happens after that, ssh finds it
+        more = known_hosts.replace(path, target.names, right, target.hashed, right if position == 0 else (), check)
+        gone, new = gone + more[0], new + more[1]
+    if not gone and not new:
+        return _result(keys, "The host key of %s is right and in %s already." % (node, target.files[0]))
+    text = "The host key of %s %s replaced in %s." % (node, "would be" if check else "is", target.files[0])
+    return _result(keys, text, gone, new)
+
+
+def _result(keys, text, gone=(), new=()):
+    return {
+        "changed": bool(gone or new),
+        "msg": text,
+        "keys": [{"type": key.type, "fingerprint": key.fingerprint} for key in keys],
+        "diff": {"before": "".join(line + "\n" for line in gone), "after": "".join(line + "\n" for line in new)},
+    }

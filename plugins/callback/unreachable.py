@@ -1,0 +1,60 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Writes into the reports why hosts were unreachable, whatever prints the run on the screen."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: unreachable
+type: aggregate
+short_description: Say in the reports why hosts were unreachable
+version_added: 0.1.0
+author:
+  - inference.fleet contributors (!UNKNOWN)
+description:
+  - At the end of a run that brings verdicts, the reason of each unreachable host is written into the report, where its
+    verdict would be. Where the stdout callback is not P(inference.fleet.fleet#callback) the reasons are also printed.
+  - The playbooks of this collection load it by themselves. A playbook of your own does with
+    C(callbacks_enabled = inference.fleet.unreachable) in ansible.cfg.
+"""
+
+from ansible.plugins.callback import CallbackBase
+from ansible_collections.inference.fleet.plugins.plugin_utils import report, screen, unreachable
+
+
+class CallbackModule(CallbackBase):
+    """The callback inference.fleet.unreachable."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "inference.fleet.unreachable"
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self._reasons = {}
+        self._runs = {}
+
+    def v2_runner_on_ok(self, result):
+        """Remember the reports of this run: verification_run says where they are."""
+        folder, run = result.result.get("reports_dir"), result.result.get("run")
+        if isinstance(folder, str) and isinstance(run, dict) and result.task.action.endswith("verification_run"):
+            self._runs[folder] = run["id"]
+
+    def v2_runner_on_unreachable(self, result):
+        """Remember why."""
+        host = result.host.get_name()
+        self._reasons[host] = unreachable.reason(result.result.get("msg", ""), host)
+
+    def v2_playbook_on_stats(self, stats):
+        """Print the reasons, and put them into the reports."""
+        reasons, self._reasons = self._reasons, {}
+        if not reasons:
+            return
+        screen.show(unreachable.table(reasons))
+        for folder, run in self._runs.items():
+            try:
+                report.say_unreachable(folder, run, reasons)
+            except OSError as error:
+                self._display.warning("The reasons of unreachable hosts could not be written to %s: %s."
+                                      % (folder, error.strerror))  # fmt: skip

@@ -1,0 +1,229 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A changed host key: reported as such by every playbook, and replaced only against the right fingerprint.
+
+The ssh client is OpenSSH; tests/nodes has a real sshd behind it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import paramiko
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.action import host_key
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.tests.runs import CLONE, play
+from ansible_collections.inference.fleet.tests.unit.engines.ssh_server import SshServer
+
+RECIPES = CLONE / "tests" / "nodes" / "recipes"
+OTHER = "other ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIC of another"
+DEFAULT = {"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
+
+
+class Fleet:
+    """Host n1 behind the server, n2 that nobody may contact."""
+
+    def __init__(self, folder, server, **variables):
+        self.folder, self.server = folder, server
+        self.known = folder / "known_hosts"
+        self.reports = folder / "reports"
+        self.name = "[127.0.0.1]:%d" % server.port
+        ssh = "-F none -o UserKnownHostsFile=%s -o HashKnownHosts=no -o StrictHostKeyChecking=yes" % self.known
+        common = {
+            "ansible_user": "nobody",
+            "ansible_ssh_args": "",
+            "ansible_ssh_common_args": ssh,
+            "ansible_become": False,
+            "fleet_recipe": "node-small",
+            "fleet_recipe_paths": [str(RECIPES)],
+            "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+            "fleet_reports_dir": str(self.reports),
+        }
+        hosts = {
+            "n1": {"ansible_host": "127.0.0.1", "ansible_port": server.port, **variables},
+            "n2": {"ansible_host": "127.0.0.1", "ansible_port": 1},
+            "here": {"ansible_connection": "local"},
+        }
+        groups = {"cpu": {"hosts": hosts, "vars": common}, "vllm": {"children": {"cpu": {}}},
+                  "bastions": {"hosts": {"b1": {"ansible_host": "127.0.0.1"}}}}  # fmt: skip
+        (folder / "hosts.yml").write_text(yaml.safe_dump(groups))
+
+    def play(self, *arguments, playbook="playbooks/replace_node.yml", **options):
+        return play(playbook, self.folder / "hosts.yml", *arguments, timeout=120, **options)
+
+    def knows(self, key, *more):
+        """Write this key into known_hosts, as the node's, and more lines."""
+        self.known.write_text("\n".join([line(self.name, key), *more]) + "\n")
+
+    @property
+    def lines(self):
+        return self.known.read_text().splitlines()
+
+    def cause(self, host):
+        report = json.loads((self.reports / "verdict.json").read_text())
+        return report["hosts"][host]["missing"]["cause"]
+
+    def command(self, key="SHA256:…"):
+        return "ansible-playbook playbooks/replace_node.yml -i %s -e fleet_node=n1 -e fleet_host_key=%s" % (
+            self.folder / "hosts.yml", key)  # fmt: skip
+
+
+def line(name, key):
+    return "%s %s %s" % (name, key.get_name(), key.get_base64())
+
+
+OLD, NEW, RSA = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate(), paramiko.RSAKey.generate(2048)
+
+
+@pytest.fixture
+def server():
+    with SshServer(NEW, RSA) as one:
+        yield one
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("environment", [None, DEFAULT])
+def test_a_changed_host_key_is_reported_as_such(tmp_path, server, environment):
+    fleet = Fleet(tmp_path, server)
+    fleet.knows(OLD)
+    run = fleet.play("--limit", "n1", playbook="site.yml", environment=environment)
+    assert run.status == 4, run.output
+    reason = (
+        "its host key has changed to %s (ECDSA), %s:1 has another; if the node was replaced, and that is its "
+        "fingerprint: %s" % (NEW.fingerprint, fleet.known, fleet.command(NEW.fingerprint))
+    )
+    assert reason in flat(run.output)
+    if environment is None:
+        assert "fatal: [n1]: UNREACHABLE!\n    its host key has changed" in run.output
+        assert "@@@@" not in run.output
+        assert "UNREACHABLE ***" not in run.output, "it is said once"
+    assert fleet.cause("n1") == "Unreachable: %s." % reason
+    assert "its host key has changed" in (fleet.reports / "verdict.html").read_text()
+    assert "Planned, but in no run so far." in fleet.cause("n2")
+
+
+def test_the_reason_of_every_unreachable_host_is_in_the_report(tmp_path, server):
+    fleet = Fleet(tmp_path, server)
+    fleet.known.write_text(line(fleet.name, NEW) + "\n")
+    run = fleet.play("--limit", "n1,n2", playbook="playbooks/verify.yml").failed()
+    assert run.count("unreachable") == 2
+    assert re.match(r"Unreachable: the login is refused \(.*\); see ansible_user and ansible_ssh_private_key_file\.$",
+                    fleet.cause("n1"))  # fmt: skip
+    assert fleet.cause("n2") == (
+        "Unreachable: connection refused: nothing listens on its ssh port. It may be booting, or ansible_port is "
+        "another."
+    )
+
+
+def test_none_or_a_wrong_fingerprint_is_refused_and_the_right_one_replaces(tmp_path, server):
+    fleet = Fleet(tmp_path, server)
+    fleet.knows(OLD, OTHER, "# mine")
+    before = fleet.known.read_bytes()
+    refused = (
+        "No fingerprint of the new host key of n1, at 127.0.0.1 port %d was given. It shows: %s "
+        "(ecdsa-sha2-nistp256) %s "
+        "(ssh-rsa) Compare with what the node itself says, on its console: `ssh-keygen -lf "
+        "/etc/ssh/ssh_host_ed25519_key.pub`. Where they are equal, type: %s Nothing was changed."
+        % (server.port, NEW.fingerprint, RSA.fingerprint, fleet.command(NEW.fingerprint))
+    )
+    assert refused in flat(fleet.play(variables={"fleet_node": "n1"}).failed().output)
+    run = fleet.play(variables={"fleet_node": "n1", "fleet_host_key": OLD.fingerprint}).failed()
+    assert "The host key of n1, at 127.0.0.1 port %d is not the one that was expected." % server.port in run.output
+    assert "Nothing was changed." in run.output
+    assert run.count("unreachable") == 0, "nothing comes after it"
+    assert fleet.known.read_bytes() == before
+
+    right = {"fleet_node": "n1", "fleet_host_key": NEW.fingerprint}
+    fleet.play("--check", variables=right)
+    assert fleet.known.read_bytes() == before
+    run = fleet.play(variables=right)
+    assert fleet.lines == [OTHER, "# mine", line(fleet.name, NEW)]
+    assert "the login is refused" in run.output, "site.yml came next, with OpenSSH and the new key"
+    assert "n2 " not in run.output
+    assert server.connections > 0
+    # the same command again, and without a fingerprint: the key is right already
+    for variables in (right, {"fleet_node": "n1"}):
+        run = fleet.play(variables=variables)
+        assert run.count("changed") == 0
+        assert "the login is refused" in run.output
+    assert fleet.lines == [OTHER, "# mine", line(fleet.name, NEW)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [RSA.fingerprint, "%s %s" % (RSA.get_name(), RSA.get_base64()), [OLD.fingerprint, RSA.fingerprint]],
+)
+def test_any_key_type_may_match_and_that_one_is_written(tmp_path, server, given):
+    fleet = Fleet(tmp_path, server, fleet_host_key=given)
+    fleet.knows(OLD)
+    run = fleet.play(variables={"fleet_node": "n1"})
+    assert fleet.lines == [line(fleet.name, RSA)]
+    assert "the login is refused" in run.output
+
+
+GROUPS = {"all": ["n1", "n2", "b1"], "cpu": ["n1", "n2"], "neuron": [], "bastions": ["b1"]}
+THERE = "There are: n1, n2."
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (None, "fleet_node is missing: say which node was replaced, -e fleet_node=NAME. " + THERE),
+        ("", "fleet_node is missing: say which node was replaced, -e fleet_node=NAME. " + THERE),
+        ("n11", "fleet_node 'n11' is not in the inventory; did you mean 'n1'? " + THERE),
+        ("localhost", "fleet_node 'localhost' is not in the inventory. " + THERE),
+        ("cpu", "fleet_node 'cpu' is a group; one node after another is replaced. Its nodes: n1, n2."),
+        ("all", "fleet_node 'all' is a group; one node after another is replaced. Its nodes: b1, n1, n2."),
+        ("neuron", "fleet_node 'neuron' is a group; one node after another is replaced. Its nodes: none."),
+        ("n1,n2", "fleet_node 'n1,n2' names several; one node after another is replaced. " + THERE),
+        ("n1:n2", "fleet_node 'n1:n2' names several; one node after another is replaced. " + THERE),
+        ("n1*", "fleet_node 'n1*' names several; one node after another is replaced. " + THERE),
+        (["n1"], "fleet_node is ['n1']; allowed: the name of one node. " + THERE),
+        (1, "fleet_node is 1; allowed: the name of one node. " + THERE),
+        ("b1", "fleet_node 'b1' is in none of the groups cpu, neuron, nvidia, ascend, so no servers are planned for "
+               "it. " + THERE),
+        ("n2", "fleet_node 'n2' is left out by --limit; fleet_node is limit enough."),
+    ],
+)  # fmt: skip
+def test_a_node_that_is_not_one_is_refused(node, message):
+    with pytest.raises(FleetError) as caught:
+        host_key.check_node(node, GROUPS, ["n1"])
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"fleet_node": "here"}, "fleet_node here is reached by the connection 'local', which has no host key. There "
+                                 "is nothing "
+                                 "to replace: run site.yml --limit here."),
+        ({"fleet_node": "n1", "fleet_host_key": "abc"}, "fleet_host_key is 'abc'; allowed:"),
+        ({"fleet_node": "n2", "fleet_host_key": NEW.fingerprint},
+         "The host keys of [127.0.0.1]:1 could not be fetched from 127.0.0.1 port 1: [Errno 111] Connection refused. "
+         "Is the node "
+         "up, and is this its address?"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_error(tmp_path, server, variables, message):
+    fleet = Fleet(tmp_path, server)
+    run = fleet.play(variables=variables).failed()
+    assert message in flat(run.output)
+    assert run.count("failed") == 1
+    assert not fleet.known.exists()
+
+
+def test_without_paramiko_the_message_says_what_to_install(tmp_path, server):
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "paramiko.py").write_text("raise ImportError('no paramiko here')\n")
+    run = (
+        Fleet(tmp_path, server)
+        .play(variables={"fleet_node": "n1"}, environment={"PYTHONPATH": str(tmp_path / "hidden")})
+        .failed()
+    )
+    assert "Install it: python -m pip install 'paramiko>=3.4,<6'" in flat(run.output)

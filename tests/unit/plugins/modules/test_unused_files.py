@@ -1,0 +1,277 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What nothing uses is listed and, when asked, deleted; what anything uses, or is not ours, stays."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from ansible_collections.inference.fleet.plugins.action.unused_files import table
+from ansible_collections.inference.fleet.plugins.module_utils import unused_files as files
+from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.modules import unused_files
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
+
+KEYS = {name: hashlib.sha256(name.encode()).hexdigest()[:16] for name in ("planned", "deployed", "old")}
+
+
+class Node:
+    """A root with server-0 planned, server-1 deployed by an earlier plan, and what older plans left."""
+
+    def __init__(self, folder):
+        self.root = str(folder / "root")
+        self.lib = self.root + "/var/lib/inference-fleet"
+        self.planned = [self.entry("server-0", "planned", "new")]
+        self.deployment = {"model": {"path": self.lib + "/models/next"}, "venv": {"path": self.lib + "/venvs/next"}}
+        deployed = self.entry("server-1", "deployed", "earlier")
+        self.write(self.root + "/etc/inference-fleet/servers/server-1.json", json.dumps(deployed))
+        for name in ("server-0", "server-1", "server-7"):
+            for kind in files.KINDS:
+                self.write("servers/%s/%s/file" % (name, kind))
+        for name in KEYS:
+            self.write("artifacts/trn3/%s/inference-fleet.json" % KEYS[name])
+        for name in ("new", "earlier", "next", "old"):
+            self.write("venvs/%s/.inference-fleet.json" % name)
+            self.write("models/%s/.inference-fleet-manifest.json" % name)
+            self.write("models/.%s.inference-fleet-new/model.safetensors.incomplete" % name)
+        for path in ("new", "earlier", "next", "old"):
+            self.write("jobs/%s/lock" % self.job(path))
+        self.write("encodings/o200k_base.tiktoken")
+        self.parameters = {"root": self.root, "servers": self.planned, "deployment": self.deployment}
+
+    def entry(self, name, key, version, **changes):
+        lib = self.lib
+        artifact = "%s/artifacts/trn3/%s" % (lib, KEYS[key])
+        server = "%s/servers/%s" % (lib, name)
+        return plan_entry(
+            8000,
+            name,
+            artifact_key=KEYS[key],
+            command=["%s/venvs/%s/bin/python" % (lib, version), "--model=%s/models/%s" % (lib, version)],
+            environment={"TIKTOKEN_ENCODINGS_BASE": lib + "/encodings"},
+            weights=["%s/models/%s" % (lib, version)],
+            directories={"artifact": artifact, **{kind: server + "/" + kind for kind in ("work", "compile", "cache")}},
+            **changes,
+        )
+
+    def job(self, model):
+        path = "%s/models/%s" % (self.lib, model)
+        return "weights-" + hashlib.sha256(path.encode()).hexdigest()[:16]
+
+    def write(self, path, text="x" * 5000):
+        path = os.path.join(self.lib, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        return path
+
+    def all_files(self):
+        return sorted(os.path.join(folder, name) for folder, _dirs, names in os.walk(self.root) for name in names)
+
+    def unused(self, **more):
+        found = files.clean(NodePaths(self.root), more.pop("planned", self.planned), self.deployment, **more)
+        return [row["path"][len(self.lib) + 1 :] for row in found["unused"]]
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path)
+
+
+def unused_of(node):
+    return [
+        "artifacts/trn3/" + KEYS["old"],
+        "jobs/" + node.job("old"),
+        "models/.old.inference-fleet-new",
+        "models/old",
+        "servers/server-0/artifact",  # the plan has it elsewhere now
+        "servers/server-1/artifact",
+        "servers/server-7",
+        "venvs/old",
+    ]
+
+
+def test_listed_then_deleted_and_nothing_else(node, capsys):
+    before = node.all_files()
+    listed = run_module(capsys, unused_files, **node.parameters)
+    assert [row["path"][len(node.lib) + 1 :] for row in listed["unused"]] == unused_of(node)
+    assert (listed["changed"], listed["removed"], node.all_files()) == (False, [], before)
+    assert all(row["size"] >= 5000 and row["why"] and not row["shared"] for row in listed["unused"])
+
+    check, applied = four_steps(capsys, unused_files, **node.parameters, remove=True)
+    assert check["removed"] == applied["removed"] == [row["path"] for row in listed["unused"]]
+    assert check["diff"] == applied["diff"]
+    gone = tuple(path + "/" for path in applied["removed"])
+    lock = "%s/jobs/%s.lock" % (node.lib, node.job("old"))  # whoever waits for it must find the same one
+    assert node.all_files() == sorted([*(path for path in before if not path.startswith(gone)), lock])
+
+
+def test_what_the_deployed_entries_use_stays_when_the_plan_is_empty(node):
+    """A recipe that is no longer planned goes on running until it is stopped."""
+    node.deployment = None
+    unused = node.unused(planned=[])
+    assert not [path for path in unused if "earlier" in path or KEYS["deployed"] in path or node.job("earlier") in path]
+    assert not [path for path in unused if path.startswith(("servers/server-1/work", "encodings"))]
+    assert {"venvs/new", "models/new", "servers/server-0"} <= set(unused)
+
+
+FOREIGN = [
+    "venvs/mine/pyvenv.cfg",
+    "models/mine/config.json",
+    "models/.mine/x",
+    "artifacts/trn3/mine/inference-fleet.json",
+    "artifacts/trn3/" + "a" * 16 + "/neff",
+    "servers/NotOurs/work/x",
+    "servers/server-8/notes.txt",
+    "jobs/other/lock",
+    "jobs/weights-file",
+    "encodings/mine.tiktoken",
+    "toolkit/bin/python",
+    "elsewhere/x",
+]
+
+
+@pytest.mark.parametrize("path", FOREIGN)
+def test_what_is_not_of_ours_is_not_listed(node, path):
+    node.write(path)
+    assert node.unused() == unused_of(node)
+
+
+def test_foreign_files_in_a_server_folder_keep_it(node):
+    node.write("servers/server-7/notes.txt")
+    assert "servers/server-7" not in node.unused()
+    node_result = files.clean(NodePaths(node.root), node.planned, node.deployment, remove=True)
+    assert "%s/servers/server-7/work" % node.lib in node_result["removed"]
+    assert os.listdir(node.lib + "/servers/server-7") == ["notes.txt"]
+
+
+def test_links_are_neither_followed_nor_deleted(node, tmp_path):
+    (tmp_path / "valuable").mkdir()
+    (tmp_path / "valuable" / ".inference-fleet-manifest.json").write_text("{}")
+    (tmp_path / "valuable" / ".inference-fleet.json").write_text("{}")
+    for place in ("models/link", "venvs/link", "servers/server-9", "artifacts/trn3/" + "b" * 16, "jobs/weights-link"):
+        os.symlink(tmp_path / "valuable", os.path.join(node.lib, place))
+    os.symlink(tmp_path / "valuable", os.path.join(node.lib, "models/old/link"))
+    assert node.unused() == unused_of(node)
+    files.clean(NodePaths(node.root), node.planned, node.deployment, remove=True)
+    assert len(os.listdir(tmp_path / "valuable")) == 2
+
+
+def test_what_a_link_leads_to_is_used(node):
+    """An entry may name a checkpoint by a link."""
+    os.symlink("old", node.lib + "/models/current")
+    planned = plan_entry(8000, "server-0", weights=[node.lib + "/models/current"])
+    assert "models/old" not in node.unused(planned=[planned])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"container": {"mounts": [{"source": "LIB/models", "target": "/m", "read_only": True}]}},
+        {"config": {"path": "/c", "format": "json", "content": {"draft": "LIB/models/old"}}},
+        {"environment": {"SOME": "a:LIB/models/old/sub:b"}},
+        {"command": ["x", '{"model": "LIB/models/old"}']},
+    ],
+)
+def test_any_word_of_an_entry_counts(node, changes):
+    entry = {**node.planned[0], **json.loads(json.dumps(changes).replace("LIB", node.lib))}
+    assert "models/old" not in node.unused(planned=[entry])
+
+
+def test_a_running_process_counts(node):
+    os.makedirs(node.lib + "/venvs/old/bin", exist_ok=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()", node.lib + "/models/old/x"],
+        stdin=subprocess.PIPE, cwd=node.lib + "/venvs/old/bin",
+    ) as process:  # fmt: skip
+        try:
+            assert {"models/old", "venvs/old"} & set(node.unused()) == set()
+        finally:
+            process.stdin.close()
+    assert {"models/old", "venvs/old"} <= set(node.unused())
+
+
+@contextlib.contextmanager
+def held(path):
+    with open(path, "a", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def test_a_download_at_work_keeps_its_job_and_its_files(node):
+    with held("%s/jobs/%s/lock" % (node.lib, node.job("old"))):
+        assert "jobs/" + node.job("old") not in node.unused()
+    with held(node.lib + "/models/.old.inference-fleet-lock"):
+        assert {"models/old", "models/.old.inference-fleet-new"} & set(node.unused()) == set()
+    assert node.unused() == unused_of(node)
+
+
+def test_a_run_that_changes_the_servers_is_waited_for_by_the_user(node, capsys):
+    os.makedirs(node.root + "/run/inference-fleet")
+    before = node.all_files()
+    with held(node.root + "/run/inference-fleet/engine_servers.lock"):
+        failed = run_module(capsys, unused_files, **node.parameters, remove=True)
+        assert failed["msg"] == "Another run changes the servers of %s; run again when it is done." % node.root
+        assert not run_module(capsys, unused_files, **node.parameters)["changed"]
+    assert [path for path in node.all_files() if not path.endswith("engine_servers.lock")] == before
+
+
+def test_an_unreadable_entry_stops_it(node, capsys):
+    path = node.write(node.root + "/etc/inference-fleet/servers/server-3.json", "{half")
+    failed = run_module(capsys, unused_files, **node.parameters, remove=True)
+    assert failed["msg"] == (
+        "%s is no plan entry, so what its server uses is not known. Nothing was deleted; deploy again, or remove "
+        "it." % path
+    )
+
+
+def test_what_lies_elsewhere_is_listed_and_deleted_by_a_second_word_only(node, tmp_path, capsys):
+    shared = tmp_path / "shared"
+    for name in ("mine", "others"):
+        (shared / name).mkdir(parents=True)
+        (shared / name / ".inference-fleet-manifest.json").write_text("{}")
+    (shared / "photos").mkdir()
+    for key in ("planned", "old"):
+        (shared / "artifacts" / KEYS[key]).mkdir(parents=True)
+        (shared / "artifacts" / KEYS[key] / "inference-fleet.json").write_text("{}")
+    entry = plan_entry(8000, "server-0", weights=[str(shared / "mine")], artifact_key=KEYS["planned"],
+                       directories={"artifact": str(shared / "artifacts" / KEYS["planned"])})  # fmt: skip
+    parameters = {**node.parameters, "servers": [entry]}
+    result = run_module(capsys, unused_files, **parameters, remove=True)
+    elsewhere = [str(shared / "artifacts" / KEYS["old"]), str(shared / "others")]
+    assert [row["path"] for row in result["unused"] if row["shared"]] == elsewhere == result["kept"]
+    assert (shared / "others").is_dir()
+    result = run_module(capsys, unused_files, **parameters, remove=True, remove_shared=True)
+    assert result["removed"] == elsewhere
+    assert sorted(os.listdir(shared)) == ["artifacts", "mine", "photos"]
+
+
+def test_what_is_mounted_in_it_keeps_it(node, monkeypatch):
+    monkeypatch.setattr(files, "mount_points", lambda: {node.lib + "/models/old/mnt"})
+    result = files.clean(NodePaths(node.root), node.planned, node.deployment, remove=True, remove_shared=True)
+    assert result["kept"] == [node.lib + "/models/old"]
+    assert os.path.isdir(node.lib + "/models/old")
+
+
+def test_an_empty_node_has_nothing(tmp_path, capsys):
+    result = run_module(capsys, unused_files, root=str(tmp_path), servers=[], remove=True)
+    assert (result["changed"], result["unused"], os.listdir(tmp_path)) == (False, [], [])
+
+
+def test_the_table_says_what_happened_to_each(node):
+    result = files.clean(NodePaths(node.root), node.planned, node.deployment, remove=True, check=True)
+    shown = table("n1", result, True)
+    assert shown["columns"] == ["host", "path", "what", "size", "state", "why"]
+    assert {row[4] for row in shown["rows"][:-1]} == {"would be deleted"}
+    assert shown["rows"][-1][1] == "all of it"
+    result["unused"][0]["shared"], result["removed"] = True, []
+    assert [row[4] for row in table("n1", result, False)["rows"][:2]] == ["other nodes may use it", "there"]
