@@ -9,7 +9,7 @@ import concurrent.futures
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils import http_client, processes
-from ansible_collections.inference.fleet.plugins.module_utils.acceptance import causes
+from ansible_collections.inference.fleet.plugins.module_utils.acceptance import causes, identity
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.guard import RESTART_DELAY_S
@@ -142,12 +142,19 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
     if check and len(current) < len(names):
         return {"changed": False, "msg": UNVERIFIED, "skipped_reason": UNVERIFIED, "servers": list(rows.values())}
     lacks = _probe_all([planned[name] for name in current], timeout)
+    if current:  # what was asked may have been replaced meanwhile, and who answered may be somebody else
+        seen = observe(node.paths, node.manager, planned)
+        now = {name: condition(seen[name]) for name in names}
     problems, final, age = [], False, 0
     for name in names:
-        if name in lacks and lacks[name] is None:
-            rows[name]["ready"] = True
-            continue
-        words, hopeless = _problem(planned[name], seen[name], lacks.get(name))
+        words, hopeless = _replaced(node, planned[name], seen[name])
+        if words is None and name in lacks and lacks[name] is None:
+            lacks[name] = _stranger(node, planned[name], seen)
+            if lacks[name] is None:
+                rows[name]["ready"] = True
+                continue
+        if words is None:
+            words, hopeless = _problem(planned[name], seen[name], lacks.get(name))
         final = final or hopeless
         since = now[name].since
         age = max(age, time.time() - since) if since else age
@@ -162,6 +169,24 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
             "%s after %d s. %s" % (count, age, " ".join(problems)), final=final, servers=list(rows.values())
         )
     return {"changed": False, "msg": count + ".", "servers": list(rows.values())}
+
+
+def _replaced(node, entry, one):
+    """(why what is deployed is no longer this run's plan, True), or (None, False)."""
+    if one.entry is None or one.entry.get("hash") == entry["hash"]:
+        return None, False
+    fields = ", ".join(change[0] for change in entry_changes(one.entry, entry))
+    return "another run deployed another entry in its place%s, which differs in %s" % (
+        identity.deployer_words(node, one), fields), True  # fmt: skip
+
+
+def _stranger(node, entry, seen):
+    """Why it is not the planned server that answers, None where it is."""
+    try:
+        identity.who_answers(node, entry, seen)
+    except identity.Stranger as stranger:
+        return str(stranger)
+    return None
 
 
 def _probe_all(entries, timeout):

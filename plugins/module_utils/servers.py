@@ -190,7 +190,7 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
             fresh = process is not None and process.ticks == state.get("ticks")
         configs = {config_path(one) for one in (entry, entries.get(name)) if config_path(one)}
         definition = None if manager.masked(name) else manager.definition_path(name)
-        own = [paths.entry(name), paths.secret(name), *([definition] if definition else []), paths.server_state(name)]
+        own = [paths.entry(name), paths.deployer(name), paths.secret(name), *([definition] if definition else []), paths.server_state(name)]
         files = [path for path in [*own, *sorted(configs)] if os.path.lexists(path)] + manager.log_files(name)
         secrets = _read_secrets(paths, name)
         folders, kept = _purged(paths, (entry, entries.get(name)), purge_artifacts) if purge else ((), ())
@@ -480,12 +480,15 @@ def log_tail(paths, manager, name, lines):
 
 class Node:
     """Where and with what the servers of a node are kept: NodePaths, ServiceManager, and the user that servers run as
-    whose entry names none (None: whoever runs this)."""
+    whose entry names none (None: whoever runs this). deployer: what is written down of a run that deploys, {by, at,
+    run, recipe}. acted: the actions that were begun, see apply()."""
 
-    def __init__(self, paths, manager, user=None):
+    def __init__(self, paths, manager, user=None, deployer=None):
         self.paths = paths
         self.manager = manager
         self.user = user
+        self.deployer = deployer or {}
+        self.acted = []
 
 
 def reconcile(node, entries, state="started", only=None, secrets=None, purge=False, check=False,
@@ -547,8 +550,14 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
         "diff": diff,
         "servers": [row(node, name, seen.get(name) or Seen(name), planned.get(name)) for name in shown],
         "removed": [action.name for action in actions if action.kind == "remove"],
+        "actions": acted(actions),
         "kept": kept if state == "absent" else [],
     }
+
+
+def acted(actions):
+    """[{name, kind, reason}] of actions, as a module returns them."""
+    return [{"name": action.name, "kind": action.kind, "reason": action.reason} for action in actions]
 
 
 def row(node, name, seen, planned=None):
@@ -723,6 +732,7 @@ def apply(node, actions, wanted, seen, shared, purge=False):
             staging.add(path, text)
         for action in writes:
             _stage(node, staging, action, wanted[action.name], owners[action.name])
+        node.acted = list(actions)
         stop(node, [*stop_first, *ends], seen)
         staging.commit()
 
@@ -828,6 +838,7 @@ def _stage(node, staging, action, one, owner):
     if action.kind == "redefine":
         return
     staging.add(node.paths.entry(name), json.dumps(entry, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    staging.add(node.paths.deployer(name), json.dumps({**node.deployer, "hash": entry["hash"]}, sort_keys=True) + "\n")
     if one.secrets:
         staging.add(node.paths.secret(name), json.dumps(one.secrets), 0o600, owner)
     if one.config is not None:
