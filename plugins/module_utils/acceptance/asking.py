@@ -93,6 +93,7 @@ class Asking:
         self.options = options
         self.url = http_client.base_url(entry["bind"], entry["port"])
         self.model = entry["model_id"]  # what requests name; what the server lists, once that is known
+        self.context = None  # tokens, where the server tells
         self.listed = None  # the ids in /v1/models, once they are known
         self.standin = gpt_oss.is_standin(entry["model_id"])
         self.max_tokens = MAX_TOKENS

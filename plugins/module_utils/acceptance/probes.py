@@ -36,6 +36,7 @@ FULL = (
     "tool-call", "tool-round-trip", "tool-arguments", "tool-result", "system-message", "long-prompt", "sampling",
     "responses", "streaming", "unbuffered", "concurrent", "still-right", "disaggregation",
 )  # fmt: skip
+NO_CHAT = ("responses", "still-right")  # what is seen there may be of /v1/responses
 DISAGGREGATED = ("census", "disaggregation")  # only where a frontend has prefill or decode workers beside it
 AT_ONCE = gpt_oss.SUMS[4:8]  # what the probe concurrent asks, the first two streamed
 
@@ -84,7 +85,7 @@ class Acceptance(Asking):
         self._lanes(of("streaming", "unbuffered", "concurrent", "still-right", "disaggregation") +
                     (own if self.options.mode == "full" else []))  # fmt: skip
         for name, function in of("reasoning", "harmony-residue"):  # look at all answers
-            self._run(name, function, always=True)
+            self._run(name, function, always=name == "harmony-residue" or self.chat_answer is not None)
         if self._stopped != "identity":
             before = self.results_of["identity"]
             self._run("identity", self._identity, always=True)
@@ -230,7 +231,7 @@ class Acceptance(Asking):
         if self.chat_answer is None:
             raise NotMeasured("not run: chat brought no answer")
         self._here.sent = self.chat_sent
-        answers = [self.chat_answer] + [answer for _probe, _sent, answer in self.seen if answer is not self.chat_answer]
+        answers = [self.chat_answer, *(answer for probe, _sent, answer in self.seen if probe not in NO_CHAT)]
         found = next((answer for answer in answers if answer.reasoning), None)
         flags = causes.REASONING_FLAGS[causes.engine_of(self.entry)]
         if found is None:

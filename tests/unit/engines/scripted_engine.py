@@ -428,14 +428,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 message["content"] = "It will be sunny, says report %s." % report.group(1)
             if self.has("leak-after-tool"):
                 message["content"] = "<|message|>All is well."
-            if self.has("aloof-after-tool"):
+            if self.has("aloof-after-tool") and not report:
                 message["content"] = "Done."
             if self.has("mute-after-tool"):
                 message["content"] = None
         elif body.get("tools") and not (
             self.has("words")
-            or (self.has("words-first") and "Call get_system_health" not in question)
-            or (self.has("stream-words-first") and body.get("stream") and "Call get_system_health" not in question)
+            or (self.has("words-first") and "quick check" in question)
+            or (self.has("stream-words-first") and body.get("stream") and "quick check" in question)
         ):
             message.update(content=None, tool_calls=[call_for(question, body["tools"])])
             finish = "tool_calls"

@@ -100,6 +100,9 @@ ROWS.append(([Fault("reasoning", "whole", value="We add.<|end|><|start|>assistan
 ROWS.append(([Fault("reasoning", "stream", value="We add.assistantfinal")], "streaming", None))
 ROWS.append(([Fault("reasoning", "responses", value="We add.<|end|>")], "harmony-residue", None))
 
+ROWS.append(([Fault("reasoning", "chat", value="")], "reasoning", causes.REASONING_FLAGS["vllm"]))
+ROWS.append(([Fault("reasoning", "stream", value="")], "streaming", causes.STREAM_REASONING))
+
 # /v1/responses
 for status in ("failed", "cancelled", "in_progress", "queued"):
     ROWS.append(([Fault("fields", "responses", value={"status": status})], "responses", causes.RESPONSES_FAILED))
