@@ -172,11 +172,11 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
 
 
 def _replaced(node, entry, one):
-    """(why what is deployed is no longer this run's plan, True), or (None, False)."""
+    """(why what is deployed is not this run's plan, True), or (None, False)."""
     if one.entry is None or one.entry.get("hash") == entry["hash"]:
         return None, False
     fields = ", ".join(change[0] for change in entry_changes(one.entry, entry))
-    return "another run deployed another entry in its place%s, which differs in %s" % (
+    return "another entry than the planned one is deployed%s, it differs in %s; run engine_servers to deploy this one" % (
         identity.deployer_words(node, one), fields), True  # fmt: skip
 
 

@@ -91,8 +91,8 @@ def test_from_nothing_to_ready(node, tmp_path, monkeypatch):
     changed = rehash(entries[0], environment={"A": "1"})
     older = fails(node, [changed, *entries[1:]])
     assert re.match(
-        r"3 of 4 servers ready after \d+ s\. server-0: it runs another entry than the planned one; run "
-        r"engine_servers to restart it\. Last log lines: ",
+        r"3 of 4 servers ready after \d+ s\. server-0: another entry than the planned one is deployed, it differs in "
+        r"environment; run engine_servers to deploy this one\. Last log lines: ",
         older["msg"],
     )
     assert older["final"] is True
