@@ -87,7 +87,7 @@ def test_started_in_four_steps(node, monkeypatch):
     apply = node.servers(entries)
     assert apply["changed"]
     assert apply["diff"] == check["diff"]
-    assert sorted(apply) == ["answering", "changed", "diff", "kept", "removed", "servers"]
+    assert sorted(apply) == ["actions", "answering", "changed", "diff", "kept", "removed", "servers"]
     assert not apply["answering"]  # what was just started is waited for
     for entry, server in zip(entries, apply["servers"]):
         assert server == {
