@@ -27,7 +27,7 @@ print(json.dumps({"changed": changed, "answering": not changed}))
 """
 VARIABLES = {
     "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
-    "serve_engine_restart": "auto", "fleet_root": "",
+    "serve_engine_restart": "auto", "serve_deployment": {}, "serve_reports_dir": "", "fleet_root": "",
 }  # fmt: skip
 
 

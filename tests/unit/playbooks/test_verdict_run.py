@@ -61,11 +61,10 @@ class Fleet:
         """The servers of n1, n2, … as planned, deployed in front of these engines for the block."""
         plan = self.folder / "plan.json"
         self.play("-e", "fleet_plan_file=%s" % plan, playbook="playbooks/plan.yml").ok()
-        hosts = json.loads(plan.read_text())["hosts"]
+        planned = json.loads(plan.read_text())
         with contextlib.ExitStack() as stack:
             for (name, host), listener, engine in zip(self.hosts.items(), self.listeners, engines):
-                (entry,) = hosts[name]["servers"]
-                root = host["fleet_root"]
+                (entry,), root = planned[name], host["fleet_root"]
                 pid = stack.enter_context(holding(listener, engine.port, root, entry["name"]))
                 write_down(root, entry, pid)
             yield self

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 
@@ -667,6 +668,55 @@ def test_quick_finds_a_dead_server():
     verdict = verdict_of(free_port(), asking.Options(mode="quick", timeout=60))
     assert failing(verdict) == {"model-id": REFUSED}
     assert unmeasured(verdict) == {"completion": "not run: model-id failed"}
+
+
+@pytest.mark.parametrize("mode", ["quick", "full"])
+def test_health_and_models_have_a_short_timeout_of_their_own(monkeypatch, mode):
+    """A server that takes connections and never answers, as one that was stopped by a signal does."""
+    assert asking.LOOK_S == 10
+    monkeypatch.setattr(asking, "LOOK_S", 0.3)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        verdict = verdict_of(deaf.getsockname()[1], asking.Options(mode=mode, timeout=1200))
+    name = {"quick": "model-id", "full": "alive"}[mode]
+    assert failing(verdict) == {name: HANGS}
+    assert by_name(verdict)[name]["got"] == "no answer: no whole answer in time (0.3 s)"
+
+
+def test_the_whole_of_quick_has_a_limit_of_its_own():
+    """Where the models are listed and completions hang."""
+    assert asking.Options().quick_timeout + 10 <= 30
+    with ScriptedEngine("hangs") as engine:
+        verdict = verdict_of(engine, asking.Options(mode="quick", timeout=1200, quick_timeout=0.5))
+    assert failing(verdict) == {
+        "completion": "the whole sequence may take 0.5 s (verify_quick_timeout_s) and did not get through: the server "
+        "is far too slow; see the ms of the probes before"
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "expected"),
+    [
+        ("391", 391, True), ("391.", 391, True), ("**391**", 391, True), ("3 9 1", 391, True), ("= 391,", 391, True),
+        ("\uff13\uff19\uff11", 391, True), ("48,213", 48213, True), ("$391$", 391, True), ("(391)", 391, True),
+        ("17 391", 391, True), ("3910", 391, False), ("1391", 391, False), ("391.5", 391, False), ("0.391", 391, False),
+        ("1,391", 391, False), ("39 1000", 391, False), ("", 391, False), ("three", 391, False),
+    ],
+)  # fmt: skip
+def test_a_number_is_found_however_it_is_set(text, number, expected):
+    assert gpt_oss.says_number(text, number) is expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The final analysis is done.", "An assistant finally answers.", "analysis: 391", "It goes to=x.", "a || b | c",
+        "| start | end |", "Use functions.get_weather.", "Channel: 5", "finally", "f |> g", "!!", "commentary",
+    ],
+)  # fmt: skip
+def test_plain_words_are_no_residue(text):
+    assert causes.residue(text) is None
 
 
 @pytest.mark.parametrize(
