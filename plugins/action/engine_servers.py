@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs inference.fleet.engine_servers on the node, tells it who deploys, and voids the verdicts that it makes untrue."""
+"""Runs inference.fleet.engine_servers on the node, tells it who deploys, and voids verdicts that it makes untrue."""
 
 from __future__ import annotations
 

@@ -25,4 +25,6 @@ def node_of(params):
         paths = NodePaths(params["root"])
     except ValueError as error:
         raise FleetError("%s." % error) from error
-    return Node(paths, get_manager(params["manager"], paths, params["toolkit"]), params.get("user"), params.get("deployer"))
+    return Node(
+        paths, get_manager(params["manager"], paths, params["toolkit"]), params.get("user"), params.get("deployer")
+    )

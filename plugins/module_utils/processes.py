@@ -94,7 +94,7 @@ def port_holders(bind, port):
 
 
 def _holders(listeners):
-    """[{pid, command, user, server, root}] of sockets ({inode: uid}), in the order of pids; those not seen come last."""
+    """[{pid, command, user, server, root}] of sockets ({inode: uid}), in the order of pids, those not seen last."""
     holders, missing = [], dict(listeners)
     for pid in sorted(guard.process_table()) if missing else ():
         held = missing.keys() & _socket_inodes(pid)

@@ -176,8 +176,8 @@ def _replaced(node, entry, one):
     if one.entry is None or one.entry.get("hash") == entry["hash"]:
         return None, False
     fields = ", ".join(change[0] for change in entry_changes(one.entry, entry))
-    return "another entry than the planned one is deployed%s, it differs in %s; run engine_servers to deploy this one" % (
-        identity.deployer_words(node, one), fields), True  # fmt: skip
+    words = "another entry than the planned one is deployed%s, it differs in %s; run engine_servers to deploy this one"
+    return words % (identity.deployer_words(node, one), fields), True
 
 
 def _stranger(node, entry, seen):

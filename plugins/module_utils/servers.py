@@ -190,7 +190,13 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
             fresh = process is not None and process.ticks == state.get("ticks")
         configs = {config_path(one) for one in (entry, entries.get(name)) if config_path(one)}
         definition = None if manager.masked(name) else manager.definition_path(name)
-        own = [paths.entry(name), paths.deployer(name), paths.secret(name), *([definition] if definition else []), paths.server_state(name)]
+        own = [
+            paths.entry(name),
+            paths.deployer(name),
+            paths.secret(name),
+            *([definition] if definition else []),
+            paths.server_state(name),
+        ]
         files = [path for path in [*own, *sorted(configs)] if os.path.lexists(path)] + manager.log_files(name)
         secrets = _read_secrets(paths, name)
         folders, kept = _purged(paths, (entry, entries.get(name)), purge_artifacts) if purge else ((), ())

@@ -244,9 +244,7 @@ def void(report, actions, when):
 
 def _void(verdicts, actions, when):
     return [
-        dict(
-            verdict, ok=None, void="%s at %s, after this verdict; run verify.yml" % (actions[verdict["server"]], when)
-        )
+        dict(verdict, ok=None, void="%s at %s, after this verdict; run verify.yml" % (actions[verdict["server"]], when))
         if verdict.get("server") in actions and not verdict.get("void")
         else verdict
         for verdict in verdicts or []

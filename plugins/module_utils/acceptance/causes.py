@@ -85,8 +85,8 @@ WRONG_SAMPLING = (
     "(`--generation-config`, `--override-generation-config`), or its sampler is wrong away from 1.0"
 )
 WRONG_STREAM = (
-    "the streamed answer is not the right one: the streaming parser loses, repeats or garbles pieces, or the model does "
-    "not compute (then chat fails as well)"
+    "the streamed answer is not the right one: the streaming parser loses, repeats or garbles pieces, or the model "
+    "does not compute (then chat fails as well)"
 )
 WRONG_RESPONSES = (
     "/v1/responses does not give the right answer: its own prompt or output parser is wrong, or the model does not "
@@ -116,7 +116,9 @@ WRONG_TOGETHER = (
     "answers are wrong when several requests come at once: batched kernels, the KV cache, or speculation over a batch"
 )
 UNASKED_CALL = "a tool call came although no tool was offered: the tool-call parser takes plain text for a call"
-TOOL_ID = "the call has no id: clients cannot hand the tool's result back; the tool-call parser is not the one for gpt-oss"
+TOOL_ID = (
+    "the call has no id: clients cannot hand the tool's result back; the tool-call parser is not the one for gpt-oss"
+)
 TOOL_ARGUMENTS_LOST = (
     "the arguments of the call are not the ones in the question: the tool-call parser loses, changes or invents "
     "arguments"

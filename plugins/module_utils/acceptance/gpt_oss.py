@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is particular to gpt-oss: the questions that it must answer, how the answers are judged, and harmony's residue."""
+"""What is particular to gpt-oss: questions that it must answer, how the answers are judged, and harmony's residue."""
 
 from __future__ import annotations
 
@@ -157,6 +157,5 @@ RESIDUE = re.compile(
     r"|\A\s*(?:analysis|commentary|final)(?=[A-Z0-9])"
     r"|\b(?:analysis|commentary)\s+to="
     r"|\bto=(?:functions|browser|python|assistant)\b"
-    r"|!!!!!!"  # what broken weights and looping drafts write
-    % {"names": _NAMES}
+    r"|!!!!!!" % {"names": _NAMES}  # what broken weights and looping drafts write
 )

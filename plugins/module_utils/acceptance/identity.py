@@ -115,7 +115,7 @@ def _doing(one):
 
 
 def _answers_instead(node, entry, seen):
-    """"; the port … is held by …" where somebody answers in place of the planned server."""
+    """ "; the port … is held by …" where somebody answers in place of the planned server."""
     port = entry["port"] or entry["ports"].get("system")
     holders = processes.port_holders(entry["bind"], port) if port else []
     if not holders:

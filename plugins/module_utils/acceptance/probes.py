@@ -303,7 +303,9 @@ class Acceptance(Asking):
             if chat.tool_arguments(call) is None:
                 raise Failed(got, causes.TOOL_ARGUMENTS)
         # trtllm-serve ends streamed calls with stop
-        ends = ("tool_calls", "stop") if streamed and causes.engine_of(self.entry) in ("trtllm", None) else ("tool_calls",)
+        ends = (
+            ("tool_calls", "stop") if streamed and causes.engine_of(self.entry) in ("trtllm", None) else ("tool_calls",)
+        )
         if answer.finish_reason not in ends:
             raise Failed(got, causes.TOOL_FINISH)
         return chat.tool_arguments(answer.tool_calls[0])
@@ -543,9 +545,7 @@ class Acceptance(Asking):
                 raise Failed(got, failure.cause) from failure
             return ms
 
-        asked = [
-            lambda number=number, one=one: ask(number, one, number <= 2) for number, one in enumerate(AT_ONCE, 1)
-        ]
+        asked = [lambda number=number, one=one: ask(number, one, number <= 2) for number, one in enumerate(AT_ONCE, 1)]
         times = self._at_once(*asked)
         self._here.sent = "%d at once, the last: POST %s %s" % (
             len(AT_ONCE), CHAT, compact(self._body(AT_ONCE[-1].question)),

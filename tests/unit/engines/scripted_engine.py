@@ -185,7 +185,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for fault in self.engine.faults:
             if not isinstance(fault, Fault) or fault.kind != kind or not fault.where <= tags:
                 continue
-            if fault.when == "late" and self.number <= LATE or fault.when == "together" and not self.held:
+            if (fault.when == "late" and self.number <= LATE) or (fault.when == "together" and not self.held):
                 continue
             if fault.when == "once":
                 with self.engine.lock:

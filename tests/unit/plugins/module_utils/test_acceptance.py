@@ -109,7 +109,9 @@ def failing(verdict):
 
 
 def unmeasured(verdict):
-    return {probe["name"]: probe["cause"] for probe in verdict["probes"] if probe["ok"] is None and probe["cause"][:17] != "the stream is too"}
+    found = {probe["name"]: probe["cause"] for probe in verdict["probes"] if probe["ok"] is None}
+    # scripted streams are short
+    return {name: cause for name, cause in found.items() if not cause.startswith("the stream is too short to tell")}
 
 
 # -- a good server -----------------------------------------------------------------------------------------------------
@@ -625,7 +627,7 @@ def test_a_sequence_that_takes_too_long_fails_where_it_stands(monkeypatch, secon
     with ScriptedEngine(seconds=seconds) as engine:
         verdict = verdict_of(engine, asking.Options(timeout=1))
     assert verdict["ok"] is False
-    late, cause = next(iter(failing(verdict).items()))
+    cause = next(iter(failing(verdict).values()))
     assert set(failing(verdict).values()) == {cause}  # of all that were asked side by side
     assert cause == (
         "the whole sequence may take 1 s (1 times the timeout) and did not get through: the server is far too slow; "

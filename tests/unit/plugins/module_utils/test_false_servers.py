@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""False servers, each of which one probe must fail with its cause, and sound ones that must pass whatever their ways."""
+"""False servers, each of which one probe must fail with its cause, and sound ones that must pass all the same."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ ROWS.append(([Fault("status", "", "together", (429, NOW))], "concurrent", causes
 
 # what of harmony is left in an answer, with its brackets or without
 RESIDUES = (
-    " assistantfinal", " analysisWe need to think.assistantfinal", "<|channel|>final<|message|>", "<|end|>", "|channel|final",
-    "<|chan channel|>", " to=functions.get_weather", " commentary to=assistant", "<|return", "&lt;|message|&gt;",
+    " assistantfinal", " analysisWe need to think.assistantfinal", "<|channel|>final<|message|>", "<|end|>",
+    "|channel|final", "<|chan channel|>", " to=functions.get_weather", " commentary to=assistant", "<|return", "&lt;|message|&gt;",
     " assistantanalysis", " assistantcommentary to=functions.x", " !!!!!!!!",
 )  # fmt: skip
 for residue in RESIDUES:
@@ -162,7 +162,7 @@ ROWS.append(([Fault("deltas", "stream text", value=lambda deltas: [one for one i
              "streaming", causes.WRONG_STREAM))  # fmt: skip
 ROWS.append(([Fault("deltas", "stream text", value=lambda deltas: [one for one in deltas if "content" not in one[0]])],
              "streaming", causes.EMPTY))  # fmt: skip
-ROWS.append(([Fault("deltas", "stream tools", value=lambda deltas: [one for one in deltas if not one[0].get("tool_calls")])],
+ROWS.append(([Fault("deltas", "stream tools", value=lambda deltas: [one for one in deltas if "tool_calls" not in one[0]])],
              "streaming", causes.TOOL_FLAGS["vllm"]))  # fmt: skip
 ROWS.append(([Fault("deltas", "stream weather", value=lambda deltas: deltas[:-9] + deltas[-1:])], "streaming",
              causes.TOOL_ARGUMENTS))  # fmt: skip
@@ -224,13 +224,17 @@ SOUND = {
     "the first stream skips reasoning": {"faults": [Fault("reasoning", "stream text", "once", "")]},
     "one wrong answer of all": {"faults": [Fault("say", "cold", "once", GIBBERISH)]},
     "one wrong stream of all": {"faults": [Fault("say", "stream text", "once", GIBBERISH)]},
-    "arguments are an empty string": {"faults": [Fault("arguments", "tools", value=lambda a: json.dumps(a) if a else "")]},
+    "arguments are an empty string": {
+        "faults": [Fault("arguments", "tools", value=lambda a: json.dumps(a) if a else "")]
+    },
     "arguments are null": {"faults": [Fault("arguments", "tools whole", value=lambda a: json.dumps(a) if a else None)]},
     "arguments are the word null": {"faults": [Fault("arguments", "tools", value=lambda a: json.dumps(a or None))]},
     "arguments are an empty object": {
         "faults": [Fault("arguments", "tools whole", value=lambda a: json.dumps(a) if a else {})]
     },
-    "arguments with blanks": {"faults": [Fault("arguments", "tools", value=lambda a: " %s \n" % json.dumps(a, indent=1))]},
+    "arguments with blanks": {
+        "faults": [Fault("arguments", "tools", value=lambda a: " %s \n" % json.dumps(a, indent=1))]
+    },
     "a city with its country": {
         "faults": [Fault("arguments", "weather", value=lambda a: json.dumps(dict(a, city=a["city"] + ", Somewhere")))]
     },
@@ -256,13 +260,14 @@ SOUND = {
     },
     "null in deltas": {
         "faults": [
-            Fault("deltas", "stream", value=lambda ds: [({"content": None, "tool_calls": None, **one}, end) for one, end in ds])
+            Fault("deltas", "stream", value=lambda ds: [
+                ({"content": None, "tool_calls": None, **one}, end) for one, end in ds])
         ]
     },
     "the whole answer in one delta": {
         "faults": [
             Fault("deltas", "stream text", value=lambda ds: [
-                ({"content": "".join(one.get("content", "") for one, _end in ds), "reasoning": "I think."}, None), ds[-1]])
+                ({"content": "".join(one.get("content", "") for one, _end in ds), "reasoning": "Hm."}, None), ds[-1]])
         ]
     },
     "a full stop": {"faults": [Fault("say", "text", value=lambda text: text + ".")]},
@@ -298,9 +303,7 @@ def standin(*faults):
 
 
 def test_a_stand_in_is_judged_on_what_it_can_do():
-    verdict = standin(
-        Fault("arguments", "weather", value="{}"), Fault("reasoning", "low", value="")
-    )
+    verdict = standin(Fault("arguments", "weather", value="{}"), Fault("reasoning", "low", value=""))
     assert failing(verdict) == {}
     unmeasured = {probe["name"]: probe["cause"] for probe in verdict["probes"] if probe["ok"] is None}
     assert unmeasured.pop("unbuffered").startswith("a stand-in's stream is too short to tell (")

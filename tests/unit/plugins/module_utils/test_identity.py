@@ -37,9 +37,9 @@ def node_below(root):
 def verify(root, *entries, mode="quick", **arguments):
     node = node_below(root)
     options = asking.Options(mode=mode, timeout=60, quick_timeout=60)
-    return runner.verify_servers(
-        list(entries), options, lambda planned: identity.Watch(node, planned), **arguments
-    )["verdicts"]
+    return runner.verify_servers(list(entries), options, lambda planned: identity.Watch(node, planned), **arguments)[
+        "verdicts"
+    ]
 
 
 def words_of(verdict):
@@ -171,22 +171,26 @@ def test_a_port_that_two_share_is_not_ours_alone(tmp_path):
         assert words_of(verify(tmp_path, entry)[0]) == "the port %d is held by PROCESS" % entry["port"]
 
 
-def test_a_server_that_listens_on_all_addresses_and_another_on_the_one_that_is_asked(tmp_path):
-    wide, narrow = socket.socket(), socket.socket()
-    for listener in (wide, narrow):
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    wide.bind(("0.0.0.0", 0))  # noqa: S104 - what a plan for all addresses does; nothing is asked from elsewhere
-    narrow.bind(("127.0.0.1", wide.getsockname()[1]))
-    narrow.listen()
-    wide.listen()
-    entry = plan_entry(wide.getsockname()[1], bind="0.0.0.0")  # noqa: S104 - as above
-    with (
-        ScriptedEngine() as engine,
-        holding(wide, engine.port, str(tmp_path), "server-0") as pid,
-        holding(narrow, engine.port),
-    ):
-        write_down(tmp_path, entry, pid)
-        assert words_of(verify(tmp_path, entry)[0]) == "the port %d is held by PROCESS" % entry["port"]
+@pytest.mark.parametrize(
+    ("bind", "sockets", "reached"),
+    [
+        ("0.0.0.0", {"0.0.0.0": 1, "127.0.0.1": 2}, {2}),
+        ("0.0.0.0", {"0.0.0.0": 1, "10.0.0.1": 2}, {1}),
+        ("0.0.0.0", {"::": 1}, {1}),
+        ("127.0.0.1", {"::": 1, "0.0.0.0": 2}, {2}),
+        ("127.0.0.1", {"127.0.0.1": 1, "::": 2}, {1}),
+        ("localhost", {"127.0.0.1": 1}, {1}),
+        ("::1", {"::1": 1, "127.0.0.1": 2}, {1}),
+        ("::", {"::": 1, "0.0.0.0": 2}, {1}),
+        ("10.0.0.1", {"127.0.0.1": 1}, set()),
+    ],
+)
+def test_the_socket_that_takes_the_requests_counts(monkeypatch, bind, sockets, reached):
+    """One of the very address comes before one of all addresses."""
+    found = [(address, 8000, inode, 0) for address, inode in sockets.items()]
+    monkeypatch.setattr(processes, "_listeners", lambda: found)
+    monkeypatch.setattr(processes, "_holders", set)
+    assert set(processes.port_holders(bind, 8000)) == reached
 
 
 def test_a_deployed_server_that_does_not_run(tmp_path):
@@ -239,7 +243,8 @@ def container_entry(port):
         (True, None, [8000], "root", "its container runs the planned entry %s; the process that holds the port 8000 "
          "cannot be seen as this user, its container can and holds the port 8000"),
         (True, "0" * 64, [8000], "root", "server-0 runs the entry 000000000000, and the plan's is %s; site.yml "
-         "restarts it; the port 8000 is held by a process of root that this user cannot see; run with become to see it"),
+         "restarts it; the port 8000 is held by a process of root that this user cannot see; run with become to see "
+         "it"),
         (False, None, [8000], None, "no container of server-0 runs (stopped)"),
     ],
 )  # fmt: skip
@@ -257,10 +262,12 @@ def test_a_container_is_known_by_its_labels(monkeypatch, tmp_path, running, its_
 
 
 def test_the_workers_behind_a_frontend_are_the_planned_ones_too(tmp_path):
-    with ScriptedEngine() as engine:
-        with deployed(tmp_path, engine.port, lambda port: plan_entry(port, "frontend", role="frontend")) as entry:
-            worker = plan_entry(None, "decode-0", role="decode")
-            assert words_of(verify(tmp_path, entry, worker)[0]) == "nothing is deployed as decode-0"
+    def frontend(port):
+        return plan_entry(port, "frontend", role="frontend")
+
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, frontend) as entry:
+        worker = plan_entry(None, "decode-0", role="decode")
+        assert words_of(verify(tmp_path, entry, worker)[0]) == "nothing is deployed as decode-0"
 
 
 def test_check_mode_verifies_what_is_planned_and_nothing_else(tmp_path):

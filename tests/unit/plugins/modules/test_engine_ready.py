@@ -127,10 +127,14 @@ def test_a_run_whose_plan_another_run_replaced_is_told_so_at_once(node):
 def test_a_server_whose_port_somebody_else_holds_is_not_ready(node):
     """The stranger answers everything that readiness asks."""
     port = small_node.free_port()
-    stranger = subprocess.Popen([*small_node.python_command(small_node.ENGINE), "--port", str(port), "--model", "small"])
+    stranger = subprocess.Popen(
+        [*small_node.python_command(small_node.ENGINE), "--port", str(port), "--model", "small"]
+    )
     try:
         entry = node.entry("server-0", port=port)
-        waiting = rehash(entry, command=small_node.python_command(small_node.ENGINE, "--port", "1", "--wait-for", "/nowhere"))
+        waiting = rehash(
+            entry, command=small_node.python_command(small_node.ENGINE, "--port", "1", "--wait-for", "/nowhere")
+        )
         wait_until(lambda: readiness.all_answer([waiting], 60))
         with mock.patch.object(small_node.servers, "_check_ports"):  # it takes the port in the moment after
             node.servers([waiting])
