@@ -327,7 +327,7 @@ class Acceptance(Asking):
             raise Failed("%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)
 
     def _weather_body(self, forecast, more=""):
-        tools = [gpt_oss.WEATHER_TOOL, gpt_oss.HEALTH_TOOL]
+        tools = [gpt_oss.WEATHER_TOOL] + ([] if self.standin else [gpt_oss.HEALTH_TOOL])
         return self._body(forecast.question + more, tools=tools, **self.low)
 
     def _answer_body(self, body, call, result):

@@ -86,8 +86,8 @@ ROWS.append(([Fault("status", "", "together", (429, NOW))], "concurrent", causes
 # what of harmony is left in an answer, with its brackets or without
 RESIDUES = (
     " assistantfinal", " analysisWe need to think.assistantfinal", "<|channel|>final<|message|>", "<|end|>",
-    "|channel|final", "<|chan channel|>", " to=functions.get_weather", " commentary to=assistant", "<|return", "&lt;|message|&gt;",
-    " assistantanalysis", " assistantcommentary to=functions.x", " !!!!!!!!",
+    "|channel|final", "<|chan channel|>", " to=functions.get_weather", " commentary to=assistant", "<|return",
+    "&lt;|message|&gt;", " assistantanalysis", " assistantcommentary to=functions.x", " !!!!!!!!",
 )  # fmt: skip
 for residue in RESIDUES:
     ROWS.append(([Fault("insert", "whole text", value=residue)], "harmony-residue", None))
@@ -162,7 +162,7 @@ ROWS.append(([Fault("deltas", "stream text", value=lambda deltas: [one for one i
              "streaming", causes.WRONG_STREAM))  # fmt: skip
 ROWS.append(([Fault("deltas", "stream text", value=lambda deltas: [one for one in deltas if "content" not in one[0]])],
              "streaming", causes.EMPTY))  # fmt: skip
-ROWS.append(([Fault("deltas", "stream tools", value=lambda deltas: [one for one in deltas if "tool_calls" not in one[0]])],
+ROWS.append(([Fault("deltas", "stream tools", value=lambda all_: [one for one in all_ if "tool_calls" not in one[0]])],
              "streaming", causes.TOOL_FLAGS["vllm"]))  # fmt: skip
 ROWS.append(([Fault("deltas", "stream weather", value=lambda deltas: deltas[:-9] + deltas[-1:])], "streaming",
              causes.TOOL_ARGUMENTS))  # fmt: skip
