@@ -28,4 +28,4 @@ def node_of(params):
         raise FleetError("%s." % error) from error
     manager = get_manager(params["manager"], paths, params["toolkit"])
     manager.keep_drop_ins = params.get("drop_ins") == "keep"
-    return Node(paths, manager, params.get("user"))
+    return Node(paths, manager, params.get("user"), params.get("deployer"))

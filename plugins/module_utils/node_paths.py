@@ -37,6 +37,10 @@ class NodePaths:
         """The plan entry of a server as it was deployed (JSON, 0644, no secret in it)."""
         return "%s/%s.json" % (self.servers, name)
 
+    def deployer(self, name):
+        """Which run deployed a server's entry (JSON, see servers.Node)."""
+        return "%s/deployed/%s.json" % (self.etc, name)
+
     def secret(self, name):
         """The secret environment of a server (JSON object ENV -> value, 0600)."""
         return "%s/%s.json" % (self.secrets, name)

@@ -11,7 +11,7 @@ import pwd
 import socket
 import struct
 
-from ansible_collections.inference.fleet.plugins.module_utils import guard
+from ansible_collections.inference.fleet.plugins.module_utils import guard, http_client
 
 LISTEN = "0A"  # TCP_LISTEN in include/net/tcp_states.h
 WILDCARDS = frozenset(("", "*", "0.0.0.0", "::"))
@@ -73,15 +73,39 @@ def port_holder(bind, port):
     known); server and root are set where the process is a fleet server's.
     """
     listeners = {inode: uid for address, found, inode, uid in _listeners() if found == port and _overlap(bind, address)}
-    if not listeners:
-        return None
-    for pid in sorted(guard.process_table()):
-        if not listeners.keys().isdisjoint(_socket_inodes(pid)):
+    holders = _holders(listeners)
+    return next((holder for holder in holders if holder["pid"] is not None), holders[0]) if holders else None
+
+
+def port_holders(bind, port):
+    """[port_holder()] of all sockets that a request to a server bound to (bind, port) can reach; [] where none listens.
+
+    A socket of the very address takes requests before one of all addresses does; several may share a port
+    (SO_REUSEPORT).
+    """
+    host = http_client.connect_host(bind)
+    host = "127.0.0.1" if host == "localhost" else host
+    found = [(address, inode, uid) for address, number, inode, uid in _listeners() if number == port]
+    for reached in ((host,), ("0.0.0.0",) if ":" not in host else (), ("::",)):
+        listeners = {inode: uid for address, inode, uid in found if address in reached}
+        if listeners:
+            return _holders(listeners)
+    return []
+
+
+def _holders(listeners):
+    """[{pid, command, user, server, root}] of sockets ({inode: uid}), in the order of pids, those not seen last."""
+    holders, missing = [], dict(listeners)
+    for pid in sorted(guard.process_table()) if missing else ():
+        held = missing.keys() & _socket_inodes(pid)
+        if held:
             root, server = guard.markers_of(pid) or (None, None)
-            user = user_name(next(iter(listeners.values())))
-            return {"pid": pid, "command": command(pid), "user": user, "server": server, "root": root}
-    user = user_name(next(iter(listeners.values())))
-    return {"pid": None, "command": None, "user": user, "server": None, "root": None}
+            user = user_name(missing[min(held)])
+            holders.append({"pid": pid, "command": command(pid), "user": user, "server": server, "root": root})
+            missing = {inode: uid for inode, uid in missing.items() if inode not in held}
+    for uid in missing.values():
+        holders.append({"pid": None, "command": None, "user": user_name(uid), "server": None, "root": None})
+    return holders
 
 
 def _socket_inodes(pid):

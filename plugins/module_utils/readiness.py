@@ -17,7 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils import (
     node_python,
     processes,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.acceptance import causes
+from ansible_collections.inference.fleet.plugins.module_utils.acceptance import causes, identity
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.healing import waiting_since
@@ -26,6 +26,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers import (
     Seen,
     check_only,
     condition,
+    entry_changes,
     log_tail,
     observe,
     read_secrets,
@@ -148,16 +149,23 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
     if check and len(current) < len(names):
         return {"changed": False, "msg": UNVERIFIED, "skipped_reason": UNVERIFIED, "servers": list(rows.values())}
     lacks = _probe_all([planned[name] for name in current], timeout, seen)
+    if current:  # what was asked may have been replaced meanwhile, and who answered may be somebody else
+        seen = observe(node.paths, node.manager, planned)
+        now = {name: condition(seen[name]) for name in names}
     problems, final, age = [], False, 0
     for name in names:
-        if name in lacks and lacks[name] is None:
-            rows[name]["ready"] = True
-            if not check:
-                healing.note_ready(node.paths, name, seen[name].state)
-            continue
-        words, hopeless = _problem(node.paths, planned[name], seen[name], lacks.get(name))
-        held = port_holders(node, {name: planned[name]}, seen).get(name)
-        words = "; ".join([words, *(held or [])])
+        words, hopeless = _replaced(node, planned[name], seen[name])
+        if words is None and name in lacks and lacks[name] is None:
+            lacks[name] = _stranger(node, planned[name], seen)
+            if lacks[name] is None:
+                rows[name]["ready"] = True
+                if not check:
+                    healing.note_ready(node.paths, name, seen[name].state)
+                continue
+        if words is None:
+            words, hopeless = _problem(node.paths, planned[name], seen[name], lacks.get(name))
+            held = port_holders(node, {name: planned[name]}, seen).get(name)
+            words = "; ".join([words, *(held or [])])
         final = final or hopeless
         since = now[name].since
         age = max(age, time.time() - since) if since else age
@@ -172,6 +180,24 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
             "%s after %d s. %s" % (count, age, " ".join(problems)), final=final, servers=list(rows.values())
         )
     return {"changed": False, "msg": count + ".", "servers": list(rows.values())}
+
+
+def _replaced(node, entry, one):
+    """(why what is deployed is not this run's plan, True), or (None, False)."""
+    if one.entry is None or one.entry.get("hash") == entry["hash"]:
+        return None, False
+    fields = ", ".join(change[0] for change in entry_changes(one.entry, entry))
+    words = "another entry than the planned one is deployed%s, it differs in %s; run engine_servers to deploy this one"
+    return words % (identity.deployer_words(node, one), fields), True
+
+
+def _stranger(node, entry, seen):
+    """Why it is not the planned server that answers, None where it is."""
+    try:
+        identity.who_answers(node, entry, seen)
+    except identity.Stranger as stranger:
+        return str(stranger)
+    return None
 
 
 def _probe_all(entries, timeout, seen):

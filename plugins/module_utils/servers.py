@@ -225,7 +225,13 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
             fresh = process is not None and process.ticks == state.get("ticks")
         configs = {config_path(one) for one in (entry, entries.get(name)) if config_path(one)}
         definition = None if manager.masked(name) else manager.definition_path(name)
-        own = [paths.entry(name), paths.secret(name), *([definition] if definition else []), paths.server_state(name)]
+        own = [
+            paths.entry(name),
+            paths.deployer(name),
+            paths.secret(name),
+            *([definition] if definition else []),
+            paths.server_state(name),
+        ]
         files = [path for path in [*own, *sorted(configs)] if os.path.lexists(path)] + manager.log_files(name)
         secrets = read_secrets(paths, name)
         folders, kept = _purged(paths, (entry, entries.get(name)), purge_artifacts) if purge else ((), ())
@@ -594,12 +600,15 @@ def redactor_of(secrets):
 
 class Node:
     """Where and with what the servers of a node are kept: NodePaths, ServiceManager, and the user that servers run as
-    whose entry names none (None: whoever runs this)."""
+    whose entry names none (None: whoever runs this). deployer: what is written down of a run that deploys, {by, at,
+    run, recipe}. acted: the actions that were begun, see apply()."""
 
-    def __init__(self, paths, manager, user=None):
+    def __init__(self, paths, manager, user=None, deployer=None):
         self.paths = paths
         self.manager = manager
         self.user = user
+        self.deployer = deployer or {}
+        self.acted = []
 
 
 def reconcile(node, entries, state="started", only=None, secrets=None, purge=False, check=False,
@@ -683,6 +692,7 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
         "repaired": {name: action.reason for name, action in repaired.items()},
         "pending": pending,
         "removed": [action.name for action in actions if action.kind == "remove"],
+        "actions": acted(actions),
         "kept": kept if state == "absent" else [],
     }
 
@@ -704,6 +714,11 @@ def _find_hung(node, wanted, seen, only, check):
 def _repoints(node):
     """Whether this run chose a Python that the node's link does not lead to."""
     return node.manager.interpreter is not None and not node_python.leads_to(node.paths, node.manager.interpreter)
+
+
+def acted(actions):
+    """[{name, kind, reason}] of actions, as a module returns them."""
+    return [{"name": action.name, "kind": action.kind, "reason": action.reason} for action in actions]
 
 
 def row(node, name, seen, planned=None):
@@ -917,6 +932,7 @@ def apply(node, actions, wanted, seen, shared, purge=False):
         for action in writes:
             _stage(node, staging, action, wanted[action.name], owners[action.name])
         _probe_folders(node, starts)
+        node.acted = list(actions)
         for action in actions:
             if seen.get(action.name) and seen[action.name].unit and action.kind in WRITES:
                 node.manager.remove_drop_ins(seen[action.name].unit)
@@ -1065,6 +1081,7 @@ def _stage(node, staging, action, one, owner):
                         os.chown(path, uid, owner[1] if owner and mode == 0o600 else 0)
         return
     staging.add(node.paths.entry(name), json.dumps(entry, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    staging.add(node.paths.deployer(name), json.dumps({**node.deployer, "hash": entry["hash"]}, sort_keys=True) + "\n")
     if one.secrets:
         staging.add(node.paths.secret(name), json.dumps(one.secrets), 0o600, owner)
     if one.config is not None:

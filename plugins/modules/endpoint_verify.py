@@ -18,6 +18,9 @@ description:
   - Only entries with the role C(server) or C(frontend) and a port are probed, all at once; the others are ignored.
   - An action plugin of the same name writes the reports on the controller, and fails the task when a verdict is bad. It
     runs the module on the node, as ports may be bound to loopback.
+  - A verdict is about the plan. Before and after the probes it looks who answers. The process that holds the port must
+    be that of the deployed entry, for containers by their labels, and the deployed and the running entry must have the
+    plan's hash. Otherwise the verdict is V(false), C(not verified), and says who answers instead.
 options:
   servers:
     description:
@@ -25,6 +28,22 @@ options:
     type: list
     elements: dict
     required: true
+  root:
+    description:
+      - An absolute path that all files of the fleet lie below, empty for the system's own C(/etc), C(/var) and C(/run).
+    type: path
+    default: ""
+  manager:
+    description:
+      - The service manager of the servers, see M(inference.fleet.engine_servers).
+    type: str
+    default: auto
+    choices: [auto, systemd, supervisord]
+  toolkit:
+    description:
+      - A virtual environment on the node that holds supervisord, C(var/lib/inference-fleet/toolkit) below O(root) by
+        default.
+    type: path
   mode:
     description:
       - V(full) runs the whole sequence, V(quick) reads the model name and sends one completion.
@@ -96,8 +115,14 @@ options:
   timeout:
     description:
       - Seconds for one request. The first completion may take five times as long, the whole sequence fifteen times.
+      - The health path and C(/v1/models) have 10 seconds at most.
     type: float
     default: 120
+  quick_timeout:
+    description:
+      - Seconds for the whole of V(quick).
+    type: float
+    default: 20
   api_key:
     description:
       - API key of the servers, sent as a bearer token. It is printable ASCII without spaces; a line break at its end
@@ -136,7 +161,8 @@ attributes:
     support: full
     description:
       - Nothing on the node is changed in either mode. Where nothing listens yet, or O(servers_changed) is V(true), the
-        verdict is null with the cause C(not verified (check)).
+        verdict is null with the cause C(not verified (check)). So it is where O(servers_changed) is left out and what
+        is deployed or runs is not the plan.
   diff_mode:
     support: none
     description: There is nothing to compare.
@@ -199,6 +225,9 @@ verdicts:
     ok:
       description: V(false) where a probe failed, V(true) where all that were measured passed, null where none was.
       type: bool
+    not_verified:
+      description: Why it is not the planned server that answers, and who does instead; null where it is.
+      type: str
     mode:
       description: V(full) or V(quick).
       type: str
@@ -279,6 +308,7 @@ fleet_report:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.acceptance import runner
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import NODE_ARGUMENTS
 
 
 def main():
@@ -312,6 +342,8 @@ def main():
             },
             "responses_api": {"type": "bool", "default": True},
             "timeout": {"type": "float", "default": 120},
+            "quick_timeout": {"type": "float", "default": 20},
+            **{name: NODE_ARGUMENTS[name] for name in ("root", "manager", "toolkit")},
             "api_key": {"type": "str", "default": "", "no_log": True},
             "reports_dir": {"type": "path", "default": ""},
             "deployment": {"type": "dict", "default": {}},

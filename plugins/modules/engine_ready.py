@@ -15,6 +15,8 @@ description:
     with the health path alone.
   - A server that listens on all addresses where the plan binds it to one is not ready; it would serve whoever reaches
     the node. That is seen in C(/proc/net/tcp) and C(/proc/net/tcp6), for the port that clients talk to.
+  - A server whose port is held by somebody else is not ready. Where another run deployed another entry meanwhile, it
+    fails for good and names that run.
   - RV(final) says that more waiting is no use.
 options:
   timeout:

@@ -62,6 +62,22 @@ options:
     type: str
     default: remove
     choices: [remove, keep]
+  deployment:
+    description:
+      - The recipe as resolved for this host, C(lookup('inference.fleet.plan', field='deployment')). Its name is written
+        down with the servers. For the action plugin.
+    type: dict
+  deployer:
+    description:
+      - What is written down on the node with each deployed server, so that another run can name this one. C(by), C(at),
+        C(run) and C(recipe). The action plugin of the same name fills it in.
+    type: dict
+  reports_dir:
+    description:
+      - Directory on the controller with the reports. The verdicts of the servers that were started, restarted, stopped
+        or removed are voided there, as they are no longer true. Empty voids none. For the action plugin.
+    type: path
+    default: ""
   purge:
     description:
       - With O(state=absent), also delete the directories of the servers (work, compile, artifact, cache) that no other
@@ -234,6 +250,12 @@ pending:
   returned: success
   type: dict
   sample: {}
+actions:
+  description: What was done, or would be in check mode, with which server and why, C(name), C(kind) and C(reason).
+  returned: always, once it began
+  type: list
+  elements: dict
+  sample: [{"name": "server-0", "kind": "restart", "reason": "state is restarted"}]
 answering:
   description:
     - Whether nothing was changed and every server runs and answers 200 on its health path. That is no verdict; it only
@@ -270,7 +292,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import DROP_INS, NODE_ARGUMENTS, node_of
 from ansible_collections.inference.fleet.plugins.module_utils.node_watchdog import Settings, ensure
 from ansible_collections.inference.fleet.plugins.module_utils.readiness import all_answer
-from ansible_collections.inference.fleet.plugins.module_utils.servers import reconcile
+from ansible_collections.inference.fleet.plugins.module_utils.servers import acted, reconcile
 from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
 
 HEALTH_S = 5
@@ -282,6 +304,9 @@ def main():
         "secrets": {"type": "dict", "no_log": True},
         "user": {"type": "str"},
         "drop_ins": DROP_INS,
+        "deployment": {"type": "dict"},
+        "deployer": {"type": "dict"},
+        "reports_dir": {"type": "path", "default": ""},
         "purge": {"type": "bool", "default": False},
         "purge_artifacts": {"type": "bool", "default": False},
         "logs": {
@@ -301,6 +326,7 @@ def main():
     arguments.update(NODE_ARGUMENTS)
     module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
     params = module.params
+    node = None
     try:
         node = node_of(params)
         node.manager.new_log_limits = _log_limits(params["logs"])
@@ -323,7 +349,7 @@ def main():
             for warning in started["warnings"]:
                 module.warn(warning)
     except FleetError as error:
-        module.fail_json(msg=error.message, **error.details)
+        module.fail_json(msg=error.message, actions=acted(node.acted) if node else [], **error.details)
     if params["state"] in ("stopped", "absent") and not module.check_mode:
         _free_devices(module, result)
     result["answering"] = not result["changed"] and _all_answer(params, result["servers"])

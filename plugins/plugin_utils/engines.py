@@ -17,7 +17,7 @@ class Engine:
 
     parallel: flags whose product is the number of devices of one server. port, bind: flags that must agree with the
     entry. repeat_lists: a list becomes the flag given again (click) instead of one flag with several values (argparse).
-    label: the name for people. api_key: the variable of its environment that holds the API key it asks for, empty where it knows
+    label: for people. api_key: the variable of its environment that holds the API key it asks for, empty where it knows
     none: TensorRT-LLM (TensorRT-LLM#9950) and Dynamo's frontend (dynamo#8605) answer whoever reaches them.
     aliases: {short name of a flag: its long one}, with hyphens.
     """

@@ -15,7 +15,7 @@ import re
 import shlex
 import urllib.parse
 
-from ansible_collections.inference.fleet.plugins.module_utils.acceptance.probes import is_standin
+from ansible_collections.inference.fleet.plugins.module_utils.acceptance.gpt_oss import is_standin
 from ansible_collections.inference.fleet.plugins.module_utils.acceptance.runner import PROBED_ROLES
 
 try:
@@ -53,20 +53,28 @@ MODES = {"full": "full sequence", "quick": "quick check"}
 WORDS = {PASSED: "verified", FAILED: "failed", UNKNOWN: "not verified"}
 # What a probe proves, in the words of docs/verification.md.
 PROVES = {
+    "identity": "the planned entry's own process holds the port, before and after the probes",
     "alive": "the process answers",
     "census": "as many workers are registered as planned",
-    "model-id": "exactly the planned model name is listed",
+    "model-id": "the planned model name is listed",
     "completion": "a completion comes back through the server's own port",
     "warm-up": "the engine computes, harmony's vocabulary is there",
-    "chat": "an answer that ends by itself",
+    "chat": "the right answer, which ends by itself",
     "harmony-residue": "no harmony tokens in any answer",
     "reasoning": "reasoning is in a field of its own",
     "effort": "high effort makes the model think longer",
     "tool-call": "a call with the right name and JSON arguments",
     "tool-round-trip": "an answer after the tool's result",
-    "responses": "a message from /v1/responses",
-    "streaming": "the same form streamed, up to [DONE]",
-    "concurrent": "four requests at once are all answered",
+    "tool-arguments": "the arguments of a call come back as they were asked for",
+    "tool-result": "the answer holds what only the tool's result said",
+    "system-message": "an instruction in the system message is followed",
+    "long-prompt": "a fact in more than 4000 characters is found",
+    "sampling": "right at other temperatures, and with the server's own defaults",
+    "responses": "the right answer from /v1/responses, completed",
+    "streaming": "the same streamed, text and tool calls, up to [DONE]",
+    "unbuffered": "events come while the model writes",
+    "concurrent": "each of four requests at once gets its own right answer",
+    "still-right": "what was right at the beginning is right at the end",
     "disaggregation": "each worker took part",
 }
 
@@ -242,7 +250,12 @@ def _server(host, verdict, entry, limit):
     model = _text(verdict.get("model_id"))
     url = _text(verdict.get("url"))
     role = _text(entry.get("role"))
+    void, stranger = _text(verdict.get("void"), CAUSE), _text(verdict.get("not_verified"), CAUSE)
+    if void:  # what was true before
+        probes = [dict(probe, state=UNKNOWN) for probe in probes]
     return {
+        "note": void or ("not verified: " + stranger if stranger else ""),
+        "word": WORDS[UNKNOWN if stranger else _state(verdict.get("ok"))],
         "host": _text(host),
         "name": _text(verdict.get("server")),
         "state": _state(verdict.get("ok")),
@@ -263,6 +276,8 @@ def _server(host, verdict, entry, limit):
 def _full(full, verdict, now, limit):
     """The last full verdict of a server that was asked quickly this time."""
     probes = [_probe_view(probe, limit) for probe in _mappings(verdict.get("probes"))]
+    if verdict.get("void"):
+        probes = [dict(probe, state=UNKNOWN) for probe in probes]
     return {
         "state": _state(verdict.get("ok")),
         "when": _when(full.get("generated")),

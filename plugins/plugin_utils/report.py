@@ -32,6 +32,7 @@ WORDS = {True: "ok", False: "FAILED", None: "not verified"}
 # whole; more of them share it, a third for what was sent, so that file and page stay small enough to be opened.
 EVIDENCE = 800000
 SHORTEST = 60
+DETAILS = 300  # characters of why a server is not verified, in the table
 MISSED = "No verdict of this run yet: not reached, failed before its servers were asked, or not asked yet."
 NEVER = "Planned, but in no run so far."
 
@@ -222,6 +223,53 @@ def _probes(report):
             yield from verdict["probes"]
 
 
+def void(report, actions, when):
+    """A host's report, in which `actions` ({server: what was done with it}) have made verdicts untrue; the same where
+    there is no verdict of these servers, or it was voided before.
+
+    A voided verdict has ok null, and `void`: why. Its probes stay, as what was true before.
+    """
+    if not isinstance(report, dict):
+        return report
+    changed = dict(report, verdicts=_void(report.get("verdicts"), actions, when))
+    full = report.get("last_full")
+    if full:
+        changed["last_full"] = {**full, "verdicts": _void(full.get("verdicts"), actions, when)}
+        changed["last_full"]["ok"] = all_ok(verdict["ok"] for verdict in changed["last_full"]["verdicts"])
+    if changed == report:
+        return report
+    changed["ok"] = False if report.get("problem") else all_ok(verdict["ok"] for verdict in changed["verdicts"])
+    return changed
+
+
+def _void(verdicts, actions, when):
+    return [
+        dict(verdict, ok=None, void="%s at %s, after this verdict; run verify.yml" % (actions[verdict["server"]], when))
+        if verdict.get("server") in actions and not verdict.get("void")
+        else verdict
+        for verdict in verdicts or []
+    ]
+
+
+def void_verdicts(folder, host, actions):
+    """void() in hosts/<host>.json, verdict.json and its page, below `folder`; writes only what changes. OSError."""
+    when, path = now(), host_path(folder, host)
+    before = read_json(path)
+    after = void(before, actions, when)
+    if after is not before:
+        write_atomic(path, _text(after))
+    known = _hosts(read_json(os.path.join(folder, "verdict.json"))).get(host)
+    if void(known, actions, when) is not known:
+        _change(folder, lambda fleet: _void_host(fleet, host, actions, when))
+
+
+def _void_host(fleet, host, actions, when):
+    hosts = dict(_hosts(fleet))
+    if host in hosts:
+        hosts[host] = void(hosts[host], actions, when)
+    return _fleet(hosts, _run(fleet), fleet.get("generated"))
+
+
 def shorten(report, limit):
     """A host's report with at most `limit` characters of what each probe sent and got that did not fail."""
     short = dict(report, verdicts=[_short_verdict(verdict, limit) for verdict in report["verdicts"]])
@@ -373,6 +421,11 @@ def table(host, verdicts):
 
 
 def _row(host, verdict):
+    if verdict.get("not_verified"):
+        return [
+            host, verdict["server"], urllib.parse.urlsplit(verdict["url"]).port, WORDS[None], "0/0",
+            cut("not verified: " + verdict["not_verified"], DETAILS),
+        ]  # fmt: skip
     probes = verdict["probes"]
     passed = [probe for probe in probes if probe["ok"]]
     measured = [probe for probe in probes if probe["ok"] is not None]

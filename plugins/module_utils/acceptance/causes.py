@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.inference.fleet.plugins.module_utils.acceptance import gpt_oss
+
 # -- what an answer looks like when something is missing ---------------------------------------------------------------
 
 ENCODINGS = (
@@ -78,6 +80,65 @@ WRONG_ANSWER = (
     "the model runs but does not compute: a corrupt or wrongly converted checkpoint, or a kernel that is wrong on this "
     "accelerator"
 )
+NO_SENSE = (
+    "the answer is not one that this stand-in gives: a damaged checkpoint, or an output parser that garbles what the "
+    "model wrote"
+)
+WRONG_SAMPLING = (
+    "the server answers well with temperature 1.0 and max_tokens, and not so: its own defaults cut or spoil answers "
+    "(`--generation-config`, `--override-generation-config`), or its sampler is wrong away from 1.0"
+)
+WRONG_STREAM = (
+    "the streamed answer is not the right one: the streaming parser loses, repeats or garbles pieces, or the model "
+    "does not compute (then chat fails as well)"
+)
+WRONG_RESPONSES = (
+    "/v1/responses does not give the right answer: its own prompt or output parser is wrong, or the model does not "
+    "compute (then chat fails as well)"
+)
+RESPONSES_INCOMPLETE = (
+    "the status of the response is incomplete: it ran out of tokens, or the engine ended it on its own; its "
+    "incomplete_details say why"
+)
+RESPONSES_FAILED = "the status of the response is not completed although it came with 200: the server's log says why"
+WRONG_LONG = (
+    "a fact in a prompt of more than 4000 characters is not found: prompts are cut, or attention or the KV cache goes "
+    "wrong beyond a first bucket, chunk or window"
+)
+WRONG_SYSTEM = (
+    "an instruction in the system message is not followed: the chat template or a proxy drops system messages"
+)
+WRONG_LATER = (
+    "what was right at the beginning of the sequence is wrong at its end: state is left over between requests (KV "
+    "cache, prefix cache, speculation), or several servers answer on this port"
+)
+MIXED_UP = (
+    "the answer belongs to another request that was sent at the same time: a batch is taken apart in the wrong order, "
+    "or a proxy mixes connections up"
+)
+WRONG_TOGETHER = (
+    "answers are wrong when several requests come at once: batched kernels, the KV cache, or speculation over a batch"
+)
+UNASKED_CALL = "a tool call came although no tool was offered: the tool-call parser takes plain text for a call"
+TOOL_ID = (
+    "the call has no id: clients cannot hand the tool's result back; the tool-call parser is not the one for gpt-oss"
+)
+TOOL_ARGUMENTS_LOST = (
+    "the arguments of the call are not the ones in the question: the tool-call parser loses, changes or invents "
+    "arguments"
+)
+TOOL_RESULT_IGNORED = (
+    "the answer does not name the number that only the tool's result has: tool messages do not reach the prompt (a "
+    "`--chat-template` or proxy that drops them)"
+)
+STREAM_NOT_JSON = (
+    "an event of the stream is no JSON object: a proxy in front of the server rewrites or splits the stream, or the "
+    "engine writes errors into it as plain text"
+)
+BUFFERED = (
+    "all events come at once at the end: a proxy in front of the server buffers the stream (nginx: proxy_buffering "
+    "off), or the engine does not stream"
+)
 NO_TOOL_CALL = (
     "the model answered in words both times: the tools do not reach it (a `--chat-template` that knows no tools), or "
     "the checkpoint is no gpt-oss"
@@ -96,6 +157,9 @@ CENSUS = (
     "fewer workers are registered than the plan has, and /health is 200 all the same: see the states and logs of the "
     "missing ones"
 )
+
+# a well-formed answer that is wrong: it may be a slip of a sampled model
+WRONG = (WRONG_ANSWER, WRONG_SAMPLING, WRONG_STREAM, WRONG_RESPONSES, WRONG_LONG, WRONG_SYSTEM)
 
 # by engine; None where the command does not tell which engine it is
 TOOL_FLAGS = {
@@ -155,13 +219,6 @@ HTTP = (
     ((503,), r"", NOT_READY),
 )
 
-RESIDUE = re.compile(
-    r"<\|(start|end|channel|message|return|call|constrain)\|>"  # harmony's own tokens
-    r"|\A\s*(analysis|commentary).*assistantfinal"  # the same with the tokens stripped
-    r"|!!!!!!",  # what broken weights and looping drafts write
-    re.DOTALL,
-)
-
 
 def engine_of(entry):
     """vllm, trtllm or dynamo by the entry's command; None where it does not tell."""
@@ -199,7 +256,7 @@ def http_cause(response, path):
 
 def residue(text):
     """None, or (the words around the first harmony residue in `text`, its cause)."""
-    found = RESIDUE.search(text)
+    found = gpt_oss.RESIDUE.search(text)
     if not found:
         return None
     start = max(0, found.start() - 20)
@@ -211,11 +268,6 @@ def model_cause(expected, listed):
     if not listed:
         return NO_MODELS
     names = ", ".join(listed)
-    if expected in listed:
-        return "more than %s is listed (%s): there are aliases of the served model name, or adapters" % (
-            expected,
-            names,
-        )
     if len(listed) == 1 and listed[0] == expected.rstrip("/").rsplit("/", 1)[-1]:
         return (
             "the server lists the basename %s instead of %s: trtllm-serve names a local checkpoint by its folder; make "
@@ -249,9 +301,9 @@ def idle_cause(idle):
     )
 
 
-def too_slow(seconds, factor):
-    """The whole sequence did not fit its time."""
+def too_slow(seconds, why):
+    """The whole sequence did not fit its time; why: where that time comes from."""
     return (
-        "the whole sequence may take %g s (%d times the timeout) and did not get through: the server is far too slow; "
-        "see the ms of the probes before" % (seconds, factor)
+        "the whole sequence may take %g s (%s) and did not get through: the server is far too slow; "
+        "see the ms of the probes before" % (seconds, why)
     )

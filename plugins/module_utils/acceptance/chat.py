@@ -70,29 +70,36 @@ def read_answer(value):
     if not isinstance(message, dict):
         return None
     calls = [
-        {"id": dig(call, "id"), "name": dig(call, "function", "name"), "arguments": dig(call, "function", "arguments")}
+        {
+            "id": text_of(dig(call, "id")) or None,
+            "name": text_of(dig(call, "function", "name")) or None,
+            "arguments": _arguments_text(dig(call, "function", "arguments")),
+        }
         for call in items_of(message.get("tool_calls"))
     ]
     return Answer(
         content=text_of(message.get("content")),
         reasoning={name: message[name] for name in REASONING_FIELDS if text_of(message.get(name))},
-        tool_calls=[{key: text_of(item) or None for key, item in call.items()} for call in calls],
+        tool_calls=calls,
         finish_reason=dig(value, "choices", 0, "finish_reason"),
         completion_tokens=_count(dig(value, "usage", "completion_tokens")),
     )
 
 
 def read_stream(events):
-    """Put the chunks of a streamed chat together: (Answer, error text or None, ms to the first token or None).
-
-    events: [http_client.Event]. The error text is what an event named as the server's error.
-    """
+    """Put the chunks of a streamed chat together: a StreamedAnswer. events: [http_client.Event]."""
     answer = Answer()
     calls = {}
-    error = first_ms = None
+    error = bad = None
+    times = []
     for event in events:
+        if not event.data.strip():
+            continue
         chunk = event.json()
-        if isinstance(chunk, dict) and chunk.get("error"):
+        if not isinstance(chunk, dict):
+            bad = bad or event.data
+            continue
+        if chunk.get("error"):
             error = json.dumps(chunk["error"], ensure_ascii=False)
         delta = dig(chunk, "choices", 0, "delta")
         answer.finish_reason = dig(chunk, "choices", 0, "finish_reason") or answer.finish_reason
@@ -105,19 +112,41 @@ def read_stream(events):
                 answer.reasoning[name] = answer.reasoning.get(name, "") + piece
         for call in items_of(delta.get("tool_calls")):
             pieces.append(_merge_call(calls, call))
-        if first_ms is None and any(pieces):
-            first_ms = event.ms
+        if any(pieces):
+            times.append(event.ms)
     answer.tool_calls = [calls[index] for index in sorted(calls)]
-    return answer, error, first_ms
+    return StreamedAnswer(answer, error, bad, times)
+
+
+class StreamedAnswer:
+    """A streamed chat: answer (Answer); error: what an event named as the server's error, or None; bad: the data of
+    the first event that is no JSON object, or None; times: ms of each event that brought a piece of the answer."""
+
+    def __init__(self, answer, error, bad, times):
+        self.answer = answer
+        self.error = error
+        self.bad = bad
+        self.times = times
 
 
 def tool_arguments(call):
-    """The arguments of a tool call as a dict; None where they are no JSON object."""
+    """The arguments of a tool call as a dict; None where they are no JSON object. Nothing at all is no arguments."""
+    if not (call["arguments"] or "").strip():
+        return {}
     try:
-        value = json.loads(call["arguments"] or "")
+        value = json.loads(call["arguments"])
     except ValueError:
         return None
+    if value is None:
+        return {}
     return value if isinstance(value, dict) else None
+
+
+def _arguments_text(value):
+    """The arguments of a call as a str or None; clients cannot read an object in their place, unless it is empty."""
+    if isinstance(value, str):
+        return value or None
+    return "not a string: %s" % json.dumps(value) if value else None
 
 
 def _merge_call(calls, delta):

@@ -9,10 +9,12 @@ import concurrent.futures
 import datetime
 
 from ansible_collections.inference.fleet.plugins.module_utils import http_client
-from ansible_collections.inference.fleet.plugins.module_utils.acceptance import probes, workers
+from ansible_collections.inference.fleet.plugins.module_utils.acceptance import identity, probes, workers
+from ansible_collections.inference.fleet.plugins.module_utils.acceptance.asking import Failed, Options
 from ansible_collections.inference.fleet.plugins.module_utils.api_keys import api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.entry import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import node_of
 from ansible_collections.inference.fleet.plugins.module_utils.redact import Redactor
 
 SCHEMA = 1
@@ -23,38 +25,54 @@ PROBE_KEYS = frozenset(("name", "path", "body", "expect"))
 EXPECT_KEYS = frozenset(("status", "contains", "field"))
 
 
-def verify_servers(entries, options, servers_changed=None, check_mode=False):
+def verify_servers(entries, options, watch, servers_changed=None, check_mode=False):
     """Probe every server of `entries` that has a port of its own: {"ok": bool|None, "mode", "verdicts": […]}.
 
-    entries: plan entries of one host; options: probes.Options (mode auto is settled here by servers_changed);
+    entries: plan entries of one host; options: asking.Options (mode auto is settled here by servers_changed);
+    watch: a function of {name: entry} that returns one of an entry: words for who answers on its port, see
+    identity.Watch; it raises identity.Stranger where that is not the planned server;
     servers_changed: whether an earlier task changed the servers, None where nobody knows;
     check_mode: servers that are not there, or that are about to change, are not verified instead of failed.
-    A verdict: {schema, host, server, ok, mode, at, url, model_id, hash, probes}. Raises FleetError on bad input.
+    A verdict: {schema, host, server, ok, mode, at, url, model_id, hash, not_verified, probes}. Raises FleetError on bad
+    input.
     """
-    entries = list(check_entries(entries).values())
+    planned = check_entries(entries)
+    entries = list(planned.values())
     options.probes = check_probes(options.probes)
     options.mode = settle_mode(options.mode, servers_changed)
     probed = [entry for entry in entries if entry["role"] in PROBED_ROLES and entry["port"]]
     if not probed:
         return {"ok": None, "mode": options.mode, "verdicts": []}
+    who = watch(planned)
     with concurrent.futures.ThreadPoolExecutor(len(probed)) as pool:
-        verdicts = list(pool.map(lambda entry: _verdict(entry, entries, options, servers_changed, check_mode), probed))
+        verdicts = list(
+            pool.map(lambda entry: _verdict(entry, entries, options, who, servers_changed, check_mode), probed)
+        )
     return {"ok": all_ok(verdict["ok"] for verdict in verdicts), "mode": options.mode, "verdicts": verdicts}
 
 
 def verify_from_parameters(parameters, check_mode):
     """verify_servers() with the parameters of the module endpoint_verify. Raises FleetError."""
-    if parameters["timeout"] <= 0:
-        raise FleetError("timeout is %g, it must be more than 0 seconds." % parameters["timeout"])
-    options = probes.Options(
+    for name in ("timeout", "quick_timeout"):
+        if parameters[name] <= 0:
+            raise FleetError("%s is %g, it must be more than 0 seconds." % (name, parameters[name]))
+    options = Options(
         mode=parameters["mode"],
         probes=parameters["probes"],
         effort_parameter=parameters["effort_parameter"],
         responses_api=parameters["responses_api"],
         timeout=parameters["timeout"],
         api_key=next(iter(api_keys(parameters["api_key"], "verify_api_key")), ""),
+        quick_timeout=parameters["quick_timeout"],
     )
-    return verify_servers(parameters["servers"], options, parameters["servers_changed"], check_mode)
+    node = node_of(parameters)
+    return verify_servers(
+        parameters["servers"],
+        options,
+        lambda planned: identity.Watch(node, planned),
+        parameters["servers_changed"],
+        check_mode,
+    )
 
 
 def settle_mode(mode, servers_changed):
@@ -124,9 +142,20 @@ def _known(where, mapping, keys):
         raise FleetError("%s: unknown keys %s, allowed: %s." % (where, ", ".join(unknown), ", ".join(sorted(keys))))
 
 
-def _verdict(entry, entries, options, servers_changed, check_mode):
-    acceptance = probes.Acceptance(entry, workers.workers_of(entry, entries), options)
-    if check_mode and (servers_changed or _nothing_listens(acceptance.url)):
+def _verdict(entry, entries, options, who, servers_changed, check_mode):
+    beside = workers.workers_of(entry, entries)
+    strangers = []  # why it is not the planned server, each time that it was looked
+
+    def identify():
+        try:
+            return "; ".join(who(one) for one in (entry, *beside))
+        except identity.Stranger as stranger:
+            strangers.append("%s%s" % (stranger, " (since the probes began)" if acceptance.url_asked else ""))
+            raise Failed(str(stranger), identity.NOT_VERIFIED + strangers[-1]) from stranger
+
+    acceptance = probes.Acceptance(entry, beside, options, identify)
+    if check_mode and (servers_changed or _nothing_listens(acceptance.url) or _about_to(identify, servers_changed)):
+        strangers.clear()
         results = [
             {"name": name, "ok": None, "ms": 0, "sent": None, "got": None, "cause": NOT_VERIFIED}
             for name in probes.probe_names(acceptance.workers, options)
@@ -144,8 +173,20 @@ def _verdict(entry, entries, options, servers_changed, check_mode):
         "url": acceptance.url,
         "model_id": entry["model_id"],
         "hash": entry["hash"],
+        "not_verified": strangers[-1] if strangers else None,
         "probes": Redactor([options.api_key]).value(results) if options.api_key else results,
     }
+
+
+def _about_to(identify, servers_changed):
+    """Whether it is not known that the servers stay as they are, and they are not as planned."""
+    if servers_changed is not None:
+        return False
+    try:
+        identify()
+    except Failed:
+        return True
+    return False
 
 
 def _nothing_listens(url):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import re
 import socket
 import struct
 import sys
@@ -23,6 +24,27 @@ VOCAB_MISSING = "Error in harmony chat completion: error downloading or loading 
 TOOL_CALL = {"id": "call-7", "type": "function", "function": {"name": "get_system_health", "arguments": "{}"}}
 
 
+class Fault:
+    """What a server does wrong, or otherwise, with some requests.
+
+    kind: see _Handler.spoil() and the places of hit(); value: what the kind wants. where: words that the request must
+    have, of chat, responses, stream, whole, tools, text, after-tool, weather, system, long, cold (a temperature other
+    than 1), bare (no max_tokens), health, models. when: always, late (the first LATE requests are served well),
+    together (only those that `together` of the engine holds), once (the first such request alone).
+    """
+
+    def __init__(self, kind, where="", when="always", value=None):
+        self.kind = kind
+        self.where = frozenset(where.split())
+        self.when = when
+        self.value = value
+
+    def __repr__(self):
+        return " ".join(filter(None, (self.kind, *sorted(self.where), self.when if self.when != "always" else "",
+                                      "" if self.value is None else repr(self.value)[:30])))  # fmt: skip
+
+
+LATE = 19  # POST requests; the sequence has a few more
 _HELD = []  # sockets that keep a port from other test runs: bound without listening, so connections are refused
 
 
@@ -87,6 +109,8 @@ class ScriptedEngine:
         self.busy = 0
         self.most_busy = 0
         self.together = together
+        self.done = []  # Faults that happen once and have
+        self.held = []  # the questions that `together` brought together
         self.lock = threading.Condition()
         self.stopped = threading.Event()
 
@@ -151,6 +175,36 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *unused):
         """Tests look at requests, not at a log."""
 
+    tags = frozenset()
+    number = 0
+    held = False
+
+    def hit(self, kind, tags=None):
+        """The Fault of this kind that applies to this request, or None."""
+        tags = self.tags if tags is None else tags
+        for fault in self.engine.faults:
+            if not isinstance(fault, Fault) or fault.kind != kind or not fault.where <= tags:
+                continue
+            if (fault.when == "late" and self.number <= LATE) or (fault.when == "together" and not self.held):
+                continue
+            if fault.when == "once":
+                with self.engine.lock:
+                    if fault in self.engine.done:
+                        continue
+                    self.engine.done.append(fault)
+            return fault
+        return None
+
+    def refuse(self, status, headers=()):
+        data = b'{"error": {"message": "refused"}}'
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+        self.close_connection = True
+
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def send_text(self, status, text, content_type="application/json", claim=0):
@@ -178,7 +232,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.engine.requests.append(("GET", self.path, None, dict(self.headers)))
-        if self.has("not-http"):
+        refused = self.hit("status", {"models" if self.path == "/v1/models" else "health"})
+        if refused:
+            self.refuse(*refused.value)
+        elif self.has("not-http"):
             self.wfile.write(b"SSH-2.0-OpenSSH_9.2p1\r\n")
             self.close_connection = True
         elif self.path in self.engine.pages:
@@ -208,9 +265,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             engine.most_busy = max(engine.most_busy, engine.busy)
             alone = engine.busy == 1
             engine.lock.notify_all()
-            if engine.together and engine.together[1](body):
-                engine.lock.wait_for(lambda: engine.most_busy >= engine.together[0], 60)
+            self.held = bool(engine.together and engine.together[1](body))
+            if self.held:
+                engine.held.append(question_of(body))
+                engine.lock.notify_all()
+                engine.lock.wait_for(lambda: len(engine.held) >= engine.together[0], 60)
         try:
+            self.tags = tags_of(self.path, body)
+            self.number = len([one for one in engine.requests if one[0] == "POST"])
+            refused = self.hit("status")
+            if refused:
+                self.refuse(*refused.value)
+                return
             time.sleep(engine.seconds)
             if self.path == "/v1/chat/completions":
                 self.chat(body, alone)
@@ -246,9 +312,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.has("no-responses"):
             self.send_json(404, {"detail": "Not Found"})
             return
-        text = "" if self.has("responses-empty") else "<|channel|>final 391" if self.has("responses-leak") else "391"
-        message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
-        self.send_json(200, {"object": "response", "output": [{"type": "reasoning", "content": []}, message]})
+        said = {"role": "assistant", "content": know(body["input"]), "reasoning": REASONING}
+        if self.has("responses-empty"):
+            said["content"] = ""
+        if self.has("responses-leak"):
+            said["content"] = "<|channel|>final " + said["content"]
+        said, _finish = self.spoil(body, said, "stop")
+        message = {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": said["content"] or ""}],
+        }
+        output = [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": said["reasoning"]}]}, message]
+        output += [{"type": "function_call", **call["function"]} for call in said.get("tool_calls") or ()]
+        answer = {"object": "response", "status": "completed", "output": output}
+        fields = self.hit("fields")
+        answer.update(fields.value if fields else {})
+        self.send_json(200, answer)
 
     # -- chat ----------------------------------------------------------------------------------------------------------
 
@@ -315,17 +395,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """(message, finish_reason) of what the model says to `body`."""
         field = self.engine.reasoning_field
         roles = [message["role"] for message in body["messages"]]
-        question = body["messages"][0]["content"]
+        question = question_of(body)
         effort = (
             body.get("chat_template_args", {}).get("reasoning_effort")
             if self.engine.effort == "chat_template_args"
             else body.get("reasoning_effort")
         )
         reasoning = REASONING * ({"low": 1, "high": 6}.get(effort, 2) if not self.has("effort-ignored") else 2)
-        message = {"role": "assistant", "content": "391", field: reasoning}
+        message = {"role": "assistant", "content": know(question, body["messages"]), field: reasoning}
         finish = "stop"
         if self.has("wrong-answer"):
-            message["content"] = "3910"
+            message["content"] += "0"
         if self.has("length"):
             message["content"], finish = None, "length"
         if self.has("empty"):
@@ -347,17 +427,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.has("reasoning-in-content"):
             message["content"] = message[field] + " 391"
         if "tool" in roles:
-            message["content"] = "<|message|>All is well." if self.has("leak-after-tool") else "All is well: status ok."
-            if self.has("aloof-after-tool"):
+            message["content"] = "All is well: status ok."
+            report = re.search(r'"report_number": ?(\d+)', body["messages"][-1]["content"])
+            if report:
+                message["content"] = "It will be sunny, says report %s." % report.group(1)
+            if self.has("leak-after-tool"):
+                message["content"] = "<|message|>All is well."
+            if self.has("aloof-after-tool") and not report:
                 message["content"] = "Done."
             if self.has("mute-after-tool"):
                 message["content"] = None
         elif body.get("tools") and not (
             self.has("words")
-            or (self.has("words-first") and "Call get_system_health" not in question)
-            or (self.has("stream-words-first") and body.get("stream") and "Call get_system_health" not in question)
+            or (self.has("words-first") and "quick check" in question)
+            or (self.has("stream-words-first") and body.get("stream") and "quick check" in question)
         ):
-            message.update(content=None, tool_calls=[json.loads(json.dumps(TOOL_CALL))])
+            message.update(content=None, tool_calls=[call_for(question, body["tools"])])
             finish = "tool_calls"
             function = message["tool_calls"][0]["function"]
             if self.has("drop-tool-call"):
@@ -371,6 +456,44 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 function["arguments"] = '{"a": "<|call|>"}'
             if self.has("tool-finish-stop"):
                 finish = "stop"
+        return self.spoil(body, message, finish)
+
+    def spoil(self, body, message, finish):
+        """(message, finish_reason) after the Faults that change them."""
+        content = message["content"]
+        for kind in ("say", "insert", "finish", "reasoning", "call", "arguments", "call-keys", "twice", "swap"):
+            fault = self.hit(kind)
+            if fault is None:
+                continue
+            value = fault.value
+            calls = message.get("tool_calls") or []
+            if kind == "say" and (content or "tools" in fault.where):
+                message["content"] = value(content or "") if callable(value) else value
+                if "tools" in fault.where:
+                    message.pop("tool_calls", None)
+                    finish = "stop"
+            elif kind == "insert" and content:
+                message["content"] = "The answer is%s %s" % (value, content)
+            elif kind == "finish":
+                finish = value
+            elif kind == "reasoning":
+                for field in ("reasoning", "reasoning_content"):
+                    if field in message:
+                        message[field] = value
+            elif kind == "call":
+                message["tool_calls"] = [json.loads(json.dumps(TOOL_CALL))]
+            elif kind == "arguments":
+                for call in calls:
+                    text = call["function"]["arguments"]
+                    call["function"]["arguments"] = value(json.loads(text)) if callable(value) else value
+            elif kind == "call-keys":
+                for call in calls:
+                    call.update(value)
+            elif kind == "twice":
+                message["tool_calls"] = calls * 2
+            elif kind == "swap" and self.held:
+                held = self.engine.held
+                message["content"] = know(held[(held.index(question_of(body)) + value) % len(held)])
         return message, finish
 
     def completion(self, body):
@@ -393,7 +516,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self.close_connection = True
-        for delta, reason in self.deltas(message, finish):
+        held = self.hit("buffer")
+        if held:
+            self.engine.stopped.wait(held.value)
+        for text in self.extra("before"):
+            self.raw(text)
+        for delta, reason in self.changed(list(self.deltas(message, finish))):
+            if self.hit("raw-deltas"):
+                self.raw(self.hit("raw-deltas").value(delta, reason))
+                continue
             self.event(json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}))
             if self.has("stream-cut"):
                 self.drop()
@@ -401,7 +532,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if self.has("stream-error"):
                 self.event(json.dumps({"error": {"message": "HarmonyError: unexpected tokens remaining", "code": 500}}))
                 break
-        if not self.has("stream-no-done"):
+        for text in self.extra("after"):
+            self.raw(text)
+        if not self.has("stream-no-done") and not self.hit("no-done"):
             self.event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
 
@@ -419,9 +552,73 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 yield {"tool_calls": [{"index": 0, "function": {"arguments": letter}}]}, None
         yield {}, finish
 
+    def extra(self, kind):
+        """What a Fault writes into the stream as it is, before or after the answer."""
+        fault = self.hit(kind)
+        return [fault.value] if fault else []
+
+    def changed(self, deltas):
+        """The deltas after the Faults that lose or repeat some."""
+        fault = self.hit("deltas")
+        return fault.value(deltas) if fault else deltas
+
     def event(self, data):
         if self.has("stream-empty"):
             return
-        chunk = ("data: %s\n\n" % data).encode("utf-8")
+        form = self.hit("form")
+        self.raw((form.value if form else "data: %s\n\n") % data)
+
+    def raw(self, text):
+        chunk = text.encode("utf-8")
         self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
         self.wfile.flush()
+
+
+def question_of(body):
+    """What the user asked first."""
+    if "input" in body:
+        return body["input"]
+    return next(message["content"] for message in body["messages"] if message["role"] == "user")
+
+
+def tags_of(path, body):
+    """The words for a request that Faults name."""
+    tags = {"responses" if path == "/v1/responses" else "chat", "stream" if body.get("stream") else "whole"}
+    tags.add("tools" if body.get("tools") else "text")
+    messages = body.get("messages") or []
+    roles = [message["role"] for message in messages]
+    tags.update(word for word, given in (
+        ("after-tool", "tool" in roles),
+        ("weather", "weather" in question_of(body)),
+        ("system", "system" in roles),
+        ("long", len(question_of(body)) > 4000),
+        ("cold", body.get("temperature", 1) != 1),
+        ("bare", "max_tokens" not in body and "max_output_tokens" not in body),
+        ("low", body.get("reasoning_effort") == "low"),
+    ) if given)  # fmt: skip
+    return frozenset(tags)
+
+
+def know(question, messages=()):
+    """What the model knows: sums, what stands in its prompt, and how to count."""
+    order = next((one["content"] for one in messages if one["role"] == "system"), "")
+    word = re.search(r"single word (\w+)", order)
+    if word:
+        return word.group(1)
+    box = re.search(r"in box (\d+)\?", question)
+    if box:
+        return re.search(r"number in box %s is (\d+)" % box.group(1), question).group(1)
+    if question.startswith("Count "):
+        return "\n".join(map(str, range(1, 121)))
+    product = re.search(r"(\d+)\*(\d+)", question)
+    return str(int(product.group(1)) * int(product.group(2))) if product else "391"
+
+
+def call_for(question, tools):
+    """The call that answers the question with one of the tools."""
+    call = json.loads(json.dumps(TOOL_CALL))
+    weather = re.search(r"weather be in (.+) for the next (\d+) days", question)
+    if weather and any(tool["function"]["name"] == "get_weather" for tool in tools):
+        arguments = {"city": weather.group(1), "days": int(weather.group(2))}
+        call["function"] = {"name": "get_weather", "arguments": json.dumps(arguments)}
+    return call

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 
 import yaml
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
+from ansible_collections.inference.fleet.tests.unit.engines.deployed import a_port, holding, write_down
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, watched
 
@@ -21,7 +23,11 @@ class Fleet:
     """Hosts n1, n2, … of this machine, each with one server on a port of its own, that verify.yml asks."""
 
     def __init__(self, folder, *ports):
+        """ports: of servers that nobody deploys, or None for one of its own, which deployed() serves."""
         self.folder = folder
+        self.listeners = [a_port() for port in ports if port is None]
+        own = iter(self.listeners)
+        ports = [port or next(own).getsockname()[1] for port in ports]
         self.reports = folder / "reports"
         self.hosts = {
             "n%d" % number: {
@@ -50,6 +56,19 @@ class Fleet:
         options.setdefault("variables", {"fleet_reports_dir": str(self.reports), "fleet_verify": "quick"})
         return play(playbook, inventory, *arguments, timeout=120, **options)
 
+    @contextlib.contextmanager
+    def deployed(self, *engines):
+        """The servers of n1, n2, … as planned, deployed in front of these engines for the block."""
+        plan = self.folder / "plan.json"
+        self.play("-e", "fleet_plan_file=%s" % plan, playbook="playbooks/plan.yml").ok()
+        planned = json.loads(plan.read_text())
+        with contextlib.ExitStack() as stack:
+            for (name, host), listener, engine in zip(self.hosts.items(), self.listeners, engines):
+                (entry,), root = planned[name], host["fleet_root"]
+                pid = stack.enter_context(holding(listener, engine.port, root, entry["name"]))
+                write_down(root, entry, pid)
+            yield self
+
     @property
     def verdict(self):
         return json.loads((self.reports / "verdict.json").read_text())
@@ -67,13 +86,18 @@ def flat(text):
 
 
 def test_a_host_that_a_run_did_not_come_to_is_not_called_well(tmp_path):
-    with ScriptedEngine(model="gpt-oss-small") as first, ScriptedEngine(model="gpt-oss-small") as second:
-        fleet = Fleet(tmp_path, first.port, second.port, second.port)
+    with (
+        ScriptedEngine(model="gpt-oss-small") as first,
+        ScriptedEngine(model="gpt-oss-small") as second,
+        Fleet(tmp_path, None, None, None).deployed(first, second, second) as fleet,
+    ):
         fleet.play(broken=["n3"]).failed("fatal: [n3]")
         one = fleet.verdict
         assert (one["ok"], one["run"]["hosts"], fleet.missing) == (None, ["n1", "n2", "n3"], ["n3"])
         assert one["hosts"]["n3"]["missing"]["last"] is None
-        assert [server["port"] for server in one["hosts"]["n3"]["deployed"]["servers"]] == [second.port]
+        assert [server["port"] for server in one["hosts"]["n3"]["deployed"]["servers"]] == [
+            fleet.hosts["n3"]["fleet_override"]["servers"]["server"]["port"]
+        ]
         assert fleet.says("2 of 3 servers verified")
         assert fleet.says("n3: No verdict of this run yet: not reached, failed before its servers were asked")
 
@@ -141,8 +165,10 @@ def test_the_reports_of_each_inventory_are_where_the_run_was_started(tmp_path):
         ).failed()
         assert [path.name for path in sorted(reports.iterdir())] == ["one", "two"][: 1 + (name == "two")]
         assert json.loads((reports / name / "verdict.json").read_text())["ok"] is None
-    with ScriptedEngine(model="gpt-oss-small") as engine:
-        two = Fleet(tmp_path / "two", engine.port)
+    with (
+        ScriptedEngine(model="gpt-oss-small") as engine,
+        Fleet(tmp_path / "two", None).deployed(engine) as two,
+    ):
         two.play(playbook="inference.fleet.verify", folder=tmp_path, variables={"fleet_verify": "quick"}).ok()
     assert json.loads((reports / "one" / "verdict.json").read_text())["ok"] is None
     assert json.loads((reports / "two" / "verdict.json").read_text())["ok"] is True

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.action import endpoint_verify
+from ansible_collections.inference.fleet.tests.unit.engines.deployed import deployed
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
 
@@ -26,9 +27,11 @@ class Play:
         self.folder = folder
         self.reports = str(folder / "reports")
 
-    def __call__(self, port, *options, hosts=("node-1",), **variables):
+    def __call__(self, server, *options, hosts=("node-1",), **variables):
+        """server: its entry, or the port of one that is not deployed."""
         variables = {
-            "fleet_servers": [plan_entry(port)],
+            "fleet_servers": [server if isinstance(server, dict) else plan_entry(server)],
+            "fleet_root": str(self.folder / "root"),
             "verify_simulated": "the engine",
             "fleet_deployment": {
                 "name": "a-recipe",
@@ -72,9 +75,9 @@ def play(tmp_path):
     return Play(tmp_path)
 
 
-def test_full_then_quick_then_full_again_when_it_failed(play):
-    with ScriptedEngine() as engine:
-        status, output = play(engine.port)
+def test_full_then_quick_then_full_again_when_it_failed(play, tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path / "root", engine.port, plan_entry) as entry:
+        status, output = play(entry)
         assert status == 0, output
         assert "changed=0" in output
         host = play.report("hosts/node-1.json")
@@ -88,17 +91,17 @@ def test_full_then_quick_then_full_again_when_it_failed(play):
         assert "On node-1 the platform is simulated: the engine." in text
 
         engine.requests.clear()
-        status, output = play(engine.port, serve_changed=False)
+        status, output = play(entry, serve_changed=False)
         assert status == 0, output
         assert len(engine.requests) == 2
         host = play.report("hosts/node-1.json")
         assert (host["ok"], host["mode"], host["last_full"]["ok"]) == (True, "quick", True)
 
         engine.faults = frozenset(["drop-tool-call"])
-        status, output = play(engine.port, fleet_verify="full")
+        status, output = play(entry, fleet_verify="full")
         assert status == 2
         engine.requests.clear()
-        status, output = play(engine.port, serve_changed=False)
+        status, output = play(entry, serve_changed=False)
         assert status == 2, "a server that says hello and drops tool calls passed as well"
     host = play.report("hosts/node-1.json")
     assert (host["ok"], host["mode"]) == (False, "full")
@@ -113,12 +116,10 @@ def test_a_bad_verdict_fails_the_task_in_words(play):
     message = (
         "1 of 1 servers on node-1 did not pass the verification.\n"
         "server-0 at http://127.0.0.1:%d (gpt-oss-120b), quick:\n"
-        "  model-id failed after N ms\n"
-        "    sent:  GET /v1/models\n"
-        "    got:   no answer: connection refused\n"
-        "    cause: nothing listens on this port: the server is not running, is still loading, or binds another "
-        "address; see its state and log\n"
-        "  not run after that: completion" % port
+        "  identity failed after N ms\n"
+        "    got:   nothing is deployed as server-0\n"
+        "    cause: not verified: nothing is deployed as server-0\n"
+        "  not run after that: model-id, completion" % port
     )
     before, after = json.dumps(message)[1:-1].split("N ms")
     assert before in output

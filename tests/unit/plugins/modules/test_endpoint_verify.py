@@ -8,13 +8,15 @@ import json
 import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.modules import endpoint_verify
+from ansible_collections.inference.fleet.tests.unit.engines.deployed import deployed
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
 
 
 @pytest.fixture
-def run(capsys):
+def run(capsys, tmp_path):
     def call(check=False, **arguments):
+        arguments = {"root": str(tmp_path), **arguments}
         with patch_module_args(dict(arguments, _ansible_check_mode=check)), pytest.raises(SystemExit) as ended:
             endpoint_verify.main()
         return ended.value.code, json.loads(capsys.readouterr().out)
@@ -22,13 +24,13 @@ def run(capsys):
     return call
 
 
-def test_four_steps(run):
-    with ScriptedEngine() as engine:
-        servers = [plan_entry(engine.port)]
+def test_four_steps(run, tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        servers = [entry]
         for check in (True, False, True, False):
             status, result = run(check, servers=servers, timeout=60)
             assert (status, result["changed"], result["ok"], result["mode"]) == (0, False, True, "full")
-            assert len(result["verdicts"][0]["probes"]) == 12
+            assert len(result["verdicts"][0]["probes"]) == 20
 
 
 def test_a_bad_verdict_is_no_failure_of_the_module(run):
@@ -42,10 +44,13 @@ def test_check_mode_where_nothing_listens(run):
     assert {probe["cause"] for probe in result["verdicts"][0]["probes"]} == {"not verified (check)"}
 
 
-def test_options_reach_the_requests(run):
-    with ScriptedEngine(effort="chat_template_args", api_key="sk-secret") as engine:
+def test_options_reach_the_requests(run, tmp_path):
+    with (
+        ScriptedEngine(effort="chat_template_args", api_key="sk-secret") as engine,
+        deployed(tmp_path, engine.port, plan_entry) as entry,
+    ):
         status, result = run(
-            servers=[plan_entry(engine.port)],
+            servers=[entry],
             effort_parameter="chat_template_args",
             responses_api=False,
             api_key="sk-secret",
@@ -64,12 +69,13 @@ def test_options_reach_the_requests(run):
     names = [probe["name"] for probe in result["verdicts"][0]["probes"]]
     assert names[-1] == "who-are-you"
     assert engine.bodies("/v1/responses") == []
-    assert engine.bodies("/v1/chat/completions")[2]["chat_template_args"] == {"reasoning_effort": "low"}
+    efforts = [body.get("chat_template_args") for body in engine.bodies("/v1/chat/completions")]
+    assert {"reasoning_effort": "low"} in efforts
 
 
-def test_auto_without_reports_goes_by_what_changed(run):
-    with ScriptedEngine() as engine:
-        servers = [plan_entry(engine.port)]
+def test_auto_without_reports_goes_by_what_changed(run, tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        servers = [entry]
         assert run(servers=servers, servers_changed=False)[1]["mode"] == "quick"
         assert run(servers=servers, servers_changed=True)[1]["mode"] == "full"
 
@@ -86,6 +92,8 @@ def test_auto_without_reports_goes_by_what_changed(run):
             "Plan entry 'server-0' appears twice; names are unique on a host.",
         ),
         ({"servers": [], "timeout": 0}, "timeout is 0, it must be more than 0 seconds."),
+        ({"servers": [], "quick_timeout": -1}, "quick_timeout is -1, it must be more than 0 seconds."),
+        ({"servers": [], "root": "here"}, "fleet_root must be an absolute path or empty, got 'here'."),
         (
             {"servers": [], "probes": [{"name": "chat", "body": {}}]},
             "probes[0] (chat): this name is taken by another probe; choose another.",

@@ -10,6 +10,8 @@ import json
 import os
 import pathlib
 import re
+import subprocess
+from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import readiness
@@ -92,8 +94,8 @@ def test_from_nothing_to_ready(node, tmp_path, monkeypatch):
     changed = rehash(entries[0], environment={"A": "1"})
     older = fails(node, [changed, *entries[1:]])
     assert re.match(
-        r"3 of 4 servers ready after \d+ s\. server-0: it runs another entry than the planned one; run "
-        r"engine_servers to restart it\. Last log lines: ",
+        r"3 of 4 servers ready after \d+ s\. server-0: another entry than the planned one is deployed, it differs in "
+        r"environment; run engine_servers to deploy this one\. Last log lines: ",
         older["msg"],
     )
     assert older["final"] is True
@@ -101,6 +103,47 @@ def test_from_nothing_to_ready(node, tmp_path, monkeypatch):
 
     node.servers(entries, state="stopped", only=["server-0"])
     assert fails(node, entries)["servers"][0]["reason"] == "it is stopped; run engine_servers to start it"
+
+
+def test_a_run_whose_plan_another_run_replaced_is_told_so_at_once(node):
+    """Two runs of site.yml at the same time, with different arguments: each says what is true of its own plan."""
+    mine = [node.entry("server-0", "--wait-for", "/nowhere")]
+    theirs = [rehash(mine[0], environment={"A": "1"})]
+    by = {"by": "eve@ctl-2", "at": "2026-01-01T10:00:00Z", "run": "feedbeef", "recipe": "cpu-tiny"}
+    node.servers(mine)
+    assert fails(node, mine)["final"] is False
+    node.servers(theirs, deployer=by)
+    lost = fails(node, mine)
+    assert lost["final"] is True
+    assert lost["servers"][0]["reason"] == (
+        "another entry than the planned one is deployed (deployed by eve@ctl-2 at 2026-01-01T10:00:00Z, run feedbeef, "
+        "recipe cpu-tiny), it differs in environment; run engine_servers to deploy this one"
+    )
+    assert fails(node, theirs)["final"] is False
+    assert json.loads(pathlib.Path(node.paths.deployer("server-0")).read_text()) == {**by, "hash": theirs[0]["hash"]}
+    node.servers(theirs, state="absent")
+    assert not os.path.exists(node.paths.deployer("server-0"))
+
+
+def test_a_server_whose_port_somebody_else_holds_is_not_ready(node):
+    """The stranger answers everything that readiness asks."""
+    port = small_node.free_port()
+    stranger = subprocess.Popen(
+        [*small_node.python_command(small_node.ENGINE), "--port", str(port), "--model", "small"]
+    )
+    try:
+        entry = node.entry("server-0", port=port)
+        waiting = rehash(
+            entry, command=small_node.python_command(small_node.ENGINE, "--port", "1", "--wait-for", "/nowhere")
+        )
+        wait_until(lambda: readiness.all_answer([waiting], 60))
+        with mock.patch.object(small_node.servers, "_check_ports"):  # it takes the port in the moment after
+            node.servers([waiting])
+        message = re.compile(r".* starting %s, the port %d is held by process %d of .*" % (SINCE, port, stranger.pid))
+        assert wait_until(lambda: _that_says(message, fails(node, [waiting])))["final"] is False
+    finally:
+        stranger.kill()
+        stranger.wait(60)
 
 
 def _that_says(message, result):

@@ -88,7 +88,9 @@ def test_started_in_four_steps(node, monkeypatch):
     apply = node.servers(entries)
     assert apply["changed"]
     assert apply["diff"] == check["diff"]
-    assert sorted(apply) == ["answering", "changed", "diff", "kept", "pending", "removed", "repaired", "servers"]
+    assert sorted(apply) == [
+        "actions", "answering", "changed", "diff", "kept", "pending", "removed", "repaired", "servers",
+    ]  # fmt: skip
     assert not apply["answering"]  # what was just started is waited for
     for entry, server in zip(entries, apply["servers"]):
         assert server == {

@@ -472,3 +472,23 @@ def test_the_message_of_a_failure():
         "    cause: nothing listens\n"
         "  not run after that: chat"
     )
+
+
+def test_a_server_that_is_not_the_planned_one_is_told_with_who_answers(tmp_path):
+    words = "nothing is deployed as server-0; the port 8000 is held by process 12 of eve (nc -l 8000)"
+    probe = {"name": "identity", "ok": False, "ms": 3, "sent": None, "got": words, "cause": "not verified: " + words}
+    verdict = {
+        "schema": 1, "host": "node-1", "server": "server-0", "ok": False, "mode": "full", "at": "2026-01-01T00:00:00Z",
+        "url": "http://127.0.0.1:8000", "model_id": "m", "hash": "h", "not_verified": words, "probes": [probe],
+    }  # fmt: skip
+    written = report.write_reports(str(tmp_path), "node-1", "full", [verdict], ["node-1"])
+    assert written["ok"] is False
+    page = (tmp_path / "verdict.html").read_text(encoding="utf-8")
+    assert "0 of 1 server verified" in page
+    assert "<b>not verified: %s</b>" % words in page
+    assert report.table("node-1", [verdict])["rows"] == [
+        ["node-1", "server-0", 8000, "not verified", "0/0", "not verified: " + words]
+    ]
+    assert "  identity failed after 3 ms\n    got:   %s\n    cause: not verified: %s" % (words, words) in (
+        report.failure_message("node-1", [verdict])
+    )

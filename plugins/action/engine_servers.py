@@ -1,0 +1,58 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs inference.fleet.engine_servers on the node, tells it who deploys, and voids verdicts that it makes untrue."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.action.verification_run import run_id
+from ansible_collections.inference.fleet.plugins.plugin_utils import report
+
+# What each kind of action does to a server; the others leave what runs as it is.
+ENDS = {
+    "create": "started", "change": "restarted", "start": "started", "restart": "restarted", "stop": "stopped",
+    "remove": "removed",
+}  # fmt: skip
+
+
+class ActionModule(ActionBase):
+    """Action plugin of inference.fleet.engine_servers."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp=None, task_vars=None):
+        """Returns what the module returns; see modules/engine_servers.py."""
+        result = super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        folder = arguments.pop("reports_dir", None)
+        deployment = arguments.pop("deployment", None)
+        arguments.setdefault("deployer", deployer(deployment))
+        result.update(
+            self._execute_module("inference.fleet.engine_servers", module_args=arguments, task_vars=task_vars)
+        )
+        actions = {one["name"]: ENDS[one["kind"]] for one in result.get("actions") or () if one["kind"] in ENDS}
+        if folder and actions and not self._task.check_mode:
+            folder = os.path.abspath(os.path.expanduser(folder))
+            try:
+                report.void_verdicts(folder, task_vars["inventory_hostname"], actions)
+            except OSError as error:
+                result.setdefault("warnings", []).append(
+                    "The verdicts of %s are no longer true, and the reports in %s still have them: %s."
+                    % (", ".join(sorted(actions)), folder, error.strerror)
+                )
+        return result
+
+
+def deployer(deployment):
+    """What is written down on the node of this run: {by, at, run, recipe}."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())  # a container's user without a name
+    recipe = deployment.get("name") if isinstance(deployment, dict) else None
+    return {"by": "%s@%s" % (user, socket.gethostname()), "at": report.now(), "run": run_id(), "recipe": recipe}

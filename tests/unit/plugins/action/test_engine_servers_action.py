@@ -1,0 +1,137 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A run that changes servers tells the node who it is, and voids the verdicts that it makes untrue."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+from unittest import mock
+
+import pytest
+from ansible_collections.inference.fleet.plugins.action import engine_servers
+from ansible_collections.inference.fleet.plugins.plugin_utils import report
+
+PROBES = [{"name": "chat", "ok": True, "ms": 1, "sent": "a", "got": "b", "cause": None}]
+INVENTORY = ["node-1", "node-2"]
+WHEN = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+
+
+def verdict(server, host="node-1"):
+    return {"schema": 1, "host": host, "server": server, "ok": True, "mode": "full", "at": "2026-01-01T00:00:00Z",
+            "url": "http://127.0.0.1:8000", "model_id": "m", "hash": server, "not_verified": None,
+            "probes": PROBES}  # fmt: skip
+
+
+@pytest.fixture
+def reports(tmp_path):
+    """Two hosts with two verified servers each; of the first the last look was quick."""
+    folder = str(tmp_path / "reports")
+    for host in INVENTORY:
+        both = [verdict("server-0", host), verdict("server-1", host)]
+        report.write_reports(folder, host, "full", both, INVENTORY)
+    both = [dict(one, mode="quick") for one in (verdict("server-0"), verdict("server-1"))]
+    report.write_reports(folder, "node-1", "quick", both, INVENTORY)
+    return tmp_path / "reports"
+
+
+def act(arguments, answer, check_mode=False):
+    """(what the task returns, the arguments that the module got)."""
+    task = mock.Mock(args=arguments, async_val=0, check_mode=check_mode)
+    action = engine_servers.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+    action._execute_module = mock.Mock(return_value=answer)
+    result = action.run(task_vars={"inventory_hostname": "node-1"})
+    return result, action._execute_module.call_args.kwargs["module_args"]
+
+
+def answer(*actions, **more):
+    return {"changed": bool(actions), "actions": [
+        {"name": name, "kind": kind, "reason": "why"} for name, kind in actions], **more}  # fmt: skip
+
+
+def states(folder):
+    """{server: (ok, why it was voided)} as both files have it, the last full verdict included."""
+    host = json.loads((folder / "hosts" / "node-1.json").read_text())
+    fleet = json.loads((folder / "verdict.json").read_text())
+    found = {one["server"]: (one["ok"], one.get("void")) for one in host["verdicts"]}
+    for other in (host["last_full"]["verdicts"], fleet["hosts"]["node-1"]["verdicts"]):
+        assert {one["server"]: (one["ok"], one.get("void")) for one in other} == found
+    assert host["ok"] == fleet["hosts"]["node-1"]["ok"]
+    return found, host, fleet
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        ("create", "started"), ("change", "restarted"), ("start", "started"), ("restart", "restarted"),
+        ("stop", "stopped"), ("remove", "removed"),
+    ],
+)  # fmt: skip
+def test_what_changes_a_server_voids_its_verdict_and_no_other(reports, kind, word):
+    act({"reports_dir": str(reports)}, answer(("server-1", kind)))
+    found, host, fleet = states(reports)
+    assert found["server-0"] == (True, None)
+    ok, why = found["server-1"]
+    assert ok is None
+    assert re.fullmatch(r"%s at %s, after this verdict; run verify.yml" % (word, WHEN), why)
+    assert (host["ok"], host["last_full"]["ok"], fleet["ok"]) == (None, None, None)
+    assert fleet["hosts"]["node-2"]["ok"] is True
+    text = (reports / "verdict.html").read_text()
+    assert why in text
+    assert "3 of 4 servers verified" in " ".join(text.split())
+    # quick is not enough until it was verified in full again
+    entries = [{"name": name, "hash": name, "role": "server", "port": 1} for name in ("server-0", "server-1")]
+    assert report.settle_auto(False, entries, host) == "full"
+
+
+@pytest.mark.parametrize(
+    ("actions", "check_mode"),
+    [([("server-0", "redefine"), ("server-1", "enable")], False), ([], False), ([("server-0", "restart")], True)],
+)
+def test_what_leaves_the_processes_alone_voids_nothing(reports, actions, check_mode):
+    before = {path: path.read_bytes() for path in reports.rglob("*") if path.is_file()}
+    act({"reports_dir": str(reports)}, answer(*actions), check_mode)
+    assert {path: path.read_bytes() for path in reports.rglob("*") if path.is_file()} == before
+
+
+def test_a_module_that_fails_on_the_way_voids_what_it_had_begun(reports):
+    result, _arguments = act({"reports_dir": str(reports)}, answer(("server-0", "restart"), failed=True, msg="no"))
+    assert result["failed"] is True
+    assert states(reports)[0]["server-0"][0] is None
+
+
+def test_the_second_change_does_not_hide_when_the_first_was(reports):
+    act({"reports_dir": str(reports)}, answer(("server-0", "restart")))
+    first = states(reports)[0]
+    act({"reports_dir": str(reports)}, answer(("server-0", "stop")))
+    assert states(reports)[0] == first
+
+
+def test_without_reports_nothing_is_written_and_missing_ones_are_not_made(tmp_path):
+    act({"reports_dir": str(tmp_path / "none")}, answer(("server-0", "restart")))
+    act({"reports_dir": ""}, answer(("server-0", "restart")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reports_that_cannot_be_written_are_a_warning(reports, monkeypatch):
+    def refuse(*unused):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(report, "write_atomic", refuse)
+    result, _arguments = act({"reports_dir": str(reports)}, answer(("server-0", "restart")))
+    assert result["warnings"] == [
+        "The verdicts of server-0 are no longer true, and the reports in %s still have them: Read-only file system."
+        % reports
+    ]
+
+
+def test_the_node_is_told_who_deploys():
+    _result, arguments = act({"deployment": {"name": "cpu-tiny"}, "state": "started"}, answer())
+    deployer = arguments.pop("deployer")
+    assert arguments == {"state": "started"}
+    assert deployer["by"].startswith(getpass.getuser() + "@")
+    assert re.fullmatch(WHEN, deployer["at"])
+    assert re.fullmatch(r"[0-9a-f]{12}", deployer["run"])
+    assert deployer["recipe"] == "cpu-tiny"
