@@ -247,8 +247,8 @@ def plugin(**config):
             (
                 {"arguments": {"no-%s" % paging: None, paging: True}},
                 "server 'server-0': arguments.num-gpu-blocks-override is 16, one for each sequence, but with %s a "
-                "block holds only a few tokens. Remove num-gpu-blocks-override (null), or set it to the number of blocks "
-                "of the whole cache." % paging,
+                "block holds only a few tokens. Remove num-gpu-blocks-override (null), or set it to the number of "
+                "blocks of the whole cache." % paging,
             )
             for paging in ("enable-prefix-caching", "enable-chunked-prefill")
         ),
