@@ -4,9 +4,11 @@ ARGS ?=
 PLATFORM ?= cpu
 SCENARIO ?=
 NODES ?= 10
+RELEASE ?=
 BIN := .venv/bin
 
-.PHONY: demo demo-stop test lint sanity unit e2e nodes nodes-test molecule fleet node node-stop soak bench-weights clean
+.PHONY: demo demo-stop test lint sanity unit e2e nodes nodes-test molecule matrix matrix-one fleet node node-stop \
+	soak bench-weights clean
 
 # Two verified gpt-oss servers on this machine. ARGS='-e …' goes to ansible-playbook.
 demo: .venv
@@ -23,7 +25,7 @@ demo-stop: .venv
 
 # Everything that CI runs: what is quick first, then what needs test nodes beside what does not.
 test: lint
-	$(BIN)/python tools/checks.py nodes=nodes,molecule here=sanity,unit,e2e
+	$(BIN)/python tools/checks.py nodes=nodes,molecule here=sanity,matrix-one,unit,e2e
 
 lint: .venv
 	$(BIN)/ruff check
@@ -50,6 +52,14 @@ nodes nodes-test: .venv
 # Molecule's scenarios, each on nodes of its own: make molecule SCENARIO=default, all of them without.
 molecule: .venv
 	$(BIN)/python tools/scenarios.py $(SCENARIO)
+
+# Plan, site and status under every supported ansible-core that this machine has a Python for; RELEASE=2.20 for one.
+matrix: .venv
+	$(BIN)/python tools/matrix.py $(RELEASE)
+
+# The same under one release, another than that of .venv where there is a Python for it.
+matrix-one: .venv
+	$(BIN)/python tools/matrix.py --other
 
 # Many nodes at once, and what the playbooks cost there: make fleet NODES=10.
 fleet: .venv

@@ -48,6 +48,11 @@ LINES = {
         ("`--max-model-len 8192` (public script)", "--max-model-len",
          "the tutorial's benchmark sends 10000 and wants 3000 tokens"),
         ("`--no-enable-prefix-caching`", "--no-enable-prefix-caching", SAME),
+        ("`--no-enable-chunked-prefill` (sibling tutorials)", "--no-enable-chunked-prefill",
+         "the plugin turns it off by itself; written out, since the next line holds without it only"),
+        ("`--num-gpu-blocks-override`, equal to `--max-num-seqs` without chunked prefill and prefix caching (vLLM user "
+         "guide)", "--num-gpu-blocks-override",
+         "the guide demands it against out-of-bounds errors; the public script leaves it out"),
         ("", "--tool-call-parser", TOOLS_WHY),
         ("", "--enable-auto-tool-choice", TOOLS_WHY),
         ("EAGLE3, speculation length 5", "--speculative-config",

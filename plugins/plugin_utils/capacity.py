@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import json
 import math
 import re
 
@@ -43,6 +44,9 @@ NEURON_KV_CAP = 0.30
 SEQUENCE = 2048
 # Less than this left beside TensorRT-LLM's KV cache is too little for peaks that its profiling did not see.
 SPARE = 1.0 * GIB
+NXDI_BUCKET = (
+    128  # NxD Inference allocates the sliding layers in multiples of it, since its attention kernels want that
+)
 
 SIZES = ("memory_gib", "weights_gib", "kv_gib")  # of one device
 
@@ -73,7 +77,8 @@ class Server:
     memory: bytes of one device as the engine sees it, None where nobody declared them. budget: how the engine sizes
     its KV cache, "utilization" (vLLM), "free" (TensorRT-LLM), "contiguous" (NxD Inference), "capped" (vLLM Neuron) or
     "bytes" (given, cache_bytes). max_len None: the engine chooses it. kv_bytes: of one element. windowed: whether
-    sliding layers keep their window only. buffer_tokens: of Dynamo's KV transfer.
+    sliding layers keep their window only. bucket: positions that they are allocated with for each request, whatever its
+    length (NxD Inference). buffer_tokens: of Dynamo's KV transfer.
     """
 
     model: Model
@@ -94,6 +99,7 @@ class Server:
     batched: int = 8192
     kv_bytes: int = BF16
     windowed: bool = True
+    bucket: int | None = None
     draft: bool = False
     buffer_tokens: int = 0
     sequence: int = SEQUENCE
@@ -140,17 +146,31 @@ def kv_layer_bytes(model, attention_degree=1, kv_bytes=BF16):
     return 2 * _split(model.kv_heads, attention_degree) * model.head_dim * kv_bytes
 
 
-def request_bytes(model, length, attention_degree=1, kv_bytes=BF16, windowed=True, batched=1, pipeline=1):
+def nxdi_bucket(window, speculation=None):
+    """Positions that NxD Inference allocates for a sliding layer of gpt-oss, in each place of its batch.
+
+    They hold the window without the token at hand; with fused speculation all drafted tokens but one as well. The next
+    multiple of 128 above that: 128 without speculation, 256 for a draft of length 5. Source: NxD Inference (SDK 2.27),
+    modules/kvcache/gpt_oss_kv_cache_manager.py and get_kernel_cache_size_bucket.
+    """
+    held = window - 1 if speculation is None else window + speculation - 2
+    return (held // NXDI_BUCKET + 1) * NXDI_BUCKET
+
+
+def request_bytes(model, length, attention_degree=1, kv_bytes=BF16, windowed=True, batched=1, pipeline=1, bucket=None):
     """Bytes of KV cache that one request of ``length`` tokens takes on one device, at most.
 
     Full layers hold the whole sequence. Sliding layers hold it too where the engine does not tell them apart; windowed,
     they hold the window and the tokens of the step that is being computed, in blocks, and one block more because a
     window does not start at a block's edge. Source: vLLM, FullAttentionSpec and SlidingWindowSpec
-    .max_memory_usage_bytes; it reports 4.54 GiB for gpt-oss-120b, 131072 tokens, 1024 batched (vllm#27508).
+    .max_memory_usage_bytes; it reports 4.54 GiB for gpt-oss-120b, 131072 tokens, 1024 batched (vllm#27508). With a
+    bucket they hold as many tokens as that, whatever the request's length (see nxdi_bucket).
     """
     blocks = _split(length, BLOCK)
     sliding = blocks
-    if windowed:
+    if bucket:
+        sliding = bucket // BLOCK
+    elif windowed:
         sliding = min(blocks, _split(min(model.window - 1 + batched, length), BLOCK) + 1)
     tokens = BLOCK * (_split(model.full_layers, pipeline) * blocks + _split(model.sliding_layers, pipeline) * sliding)
     return tokens * kv_layer_bytes(model, attention_degree, kv_bytes)
@@ -227,6 +247,7 @@ def _request(server, length, certain=False):
         "windowed": True if certain else server.windowed,
         "batched": 1 if certain else server.batched,
         "pipeline": server.pipeline,
+        "bucket": server.bucket,
     }
     needs = request_bytes(server.model, length, **layers)
     if server.draft and not certain:  # one layer more, which attends to everything
@@ -552,11 +573,31 @@ def _vllm(values, content, entry, hardware, model):
         if uses_nxdi(environment):
             if not settings["max_seqs_given"] or settings["max_len"] is None:
                 raise _Unreadable("max-num-seqs and max-model-len are not both set")
-            settings.update(budget="contiguous", windowed=False)
+            settings.update(budget="contiguous", bucket=nxdi_bucket(model.window, _speculation(values)))
         else:
             cap = _number(environment, ("VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION",), NEURON_KV_CAP, float)
             settings.update(budget="capped", cap=cap)
     return settings
+
+
+def _speculation(values):
+    """Tokens that NxD Inference drafts in one graph with the model, None where it does not."""
+    override = _json_mapping(values, "additional-config").get("override_neuron_config")
+    override = override if isinstance(override, dict) else {}
+    drafted = _number(_json_mapping(values, "speculative-config"), ("num_speculative_tokens",))
+    if drafted is None and not override.get("enable_fused_speculation"):
+        return None
+    return _number(override, ("speculation_length",), drafted or 0)
+
+
+def _json_mapping(values, name):
+    try:
+        value = json.loads(values.get(name) or "{}")
+    except (TypeError, ValueError):
+        value = None
+    if not isinstance(value, dict):
+        raise _Unreadable("%s is %s, which is no mapping" % (name, values[name]))
+    return value
 
 
 def _trtllm(values, content, entry, hardware, model):

@@ -386,14 +386,7 @@ def _check_nxdi(where, recipe, hardware, values, speculation, config, script):
     for key, other, expected in pairs:
         if key in config and expected is not None and _whole(config[key]) != _whole(expected):
             _differs(where, "%s.%s" % (place, key), config[key], other, expected, "the same value into both")
-    blocks = values.get("num-gpu-blocks-override")
-    caching = values.get("enable-prefix-caching") is True and values.get("no-enable-prefix-caching") is not True
-    if blocks is not None and not caching and _whole(blocks) != _whole(values.get("max-num-seqs")):
-        raise FleetError(
-            "%s: arguments.num-gpu-blocks-override is %s, but arguments.max-num-seqs is %s; without prefix caching one "
-            "block is one sequence, so both must be the same. Remove num-gpu-blocks-override, or set it to %s."
-            % (where, show(blocks), show(values.get("max-num-seqs")), show(values.get("max-num-seqs")))
-        )
+    _check_blocks(where, values)
     if config.get("is_mxfp4_compute") and hardware.accelerator != "trainium3":
         raise FleetError(
             "%s: %s.is_mxfp4_compute is true, but fleet_hardware.accelerator is %s; only trainium3 computes MXFP4. "
@@ -401,6 +394,31 @@ def _check_nxdi(where, recipe, hardware, values, speculation, config, script):
         )
     if not script:
         _check_speculation(where, place, recipe, speculation, config)
+
+
+def _check_blocks(where, values):
+    """FleetError unless num-gpu-blocks-override fits the KV cache: one block for each sequence, or pages."""
+    blocks, sequences = values.get("num-gpu-blocks-override"), values.get("max-num-seqs")
+    if blocks is None:
+        return
+    paging = [
+        name
+        for name in ("enable-prefix-caching", "enable-chunked-prefill")
+        if values.get(name) is True and values.get("no-" + name) is not True
+    ]
+    same = _whole(blocks) == _whole(sequences)
+    if not paging and not same:
+        raise FleetError(
+            "%s: arguments.num-gpu-blocks-override is %s, but arguments.max-num-seqs is %s; without prefix caching one "
+            "block is one sequence, so both must be the same. Remove num-gpu-blocks-override, or set it to "
+            "${max_num_seqs}." % (where, show(blocks), show(sequences))
+        )
+    if paging and same:
+        raise FleetError(
+            "%s: arguments.num-gpu-blocks-override is %d, one for each sequence, but with %s a block holds only a few "
+            "tokens. Remove num-gpu-blocks-override (null), or set it to the number of blocks of the whole cache."
+            % (where, _whole(blocks), paging[0])
+        )
 
 
 def _check_speculation(where, place, recipe, speculation, config):

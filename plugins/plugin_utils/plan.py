@@ -430,6 +430,7 @@ def _context(host, group, own, index, devices):
         device_range=ranges(devices) or None,
         device_count=len(devices),
         config=None,
+        max_num_seqs=None,
     )
     ports = _ports(group, index)
     local.update({kind: ports.get(kind) for kind in PORT_KINDS})
@@ -437,9 +438,15 @@ def _context(host, group, own, index, devices):
 
 
 def _given(host, group, own, local):
-    """The _Given of one server: recipe, group and instance laid over each other. Sets ${config} in its context."""
+    """The _Given of one server: recipe, group and instance laid over each other.
+
+    Sets ${config} and ${max_num_seqs} in its context.
+    """
     recipe = host.recipe
     config = None
+    arguments = _merged("arguments", recipe, group, own)
+    sequences = {artifacts.flag_name(flag): value for flag, value in arguments.items()}.get("max-num-seqs")
+    local["max_num_seqs"] = None if "${" in str(sequences) else sequences
     for layer in (recipe.get("config"), group.get("config"), own.get("config")):
         config = apply(config, layer) if config and layer else layer or config
     if config:
@@ -447,7 +454,7 @@ def _given(host, group, own, local):
         local["config"] = "%s/%s.%s" % (host.paths.configs, local["name"], ending)
     return _Given(
         group.get("command") or recipe["command"],
-        _merged("arguments", recipe, group, own),
+        arguments,
         _merged("environment", recipe, group, own),
         config,
     )

@@ -117,6 +117,8 @@ def test_what_the_parser_of_0_11_1_makes_of_the_tutorial_s_recipe(verdicts):
         "port": 8001, "host": "127.0.0.1", "tensor_parallel_size": 8, "max_num_seqs": 16, "max_model_len": 16384
     }  # fmt: skip
     assert values["enable_prefix_caching"] is False
+    assert values["enable_chunked_prefill"] is False
+    assert values["num_gpu_blocks_override"] == 16  # one for each sequence
     assert values["served_model_name"] == [recipe["model"]["path"]]  # what the tutorial's clients send
 
 

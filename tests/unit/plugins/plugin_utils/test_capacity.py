@@ -164,6 +164,63 @@ def test_trainium3_eight_servers_of_eight_cores():
     assert found["text"] == "fits 262 K tokens; 16 x 2048 needs 33 K"
 
 
+@pytest.mark.parametrize(
+    ("speculation", "positions"), [(None, 128), (1, 128), (2, 256), (5, 256), (129, 256), (130, 384)]
+)
+def test_nxd_inference_allocates_sliding_layers_in_buckets(speculation, positions):
+    # gpt_oss_kv_cache_manager.py: window - 1, with fused speculation window + length - 2; the next multiple of 128
+    assert capacity.nxdi_bucket(128, speculation) == positions
+
+
+def test_the_kv_cache_that_nxd_inference_allocates_for_a_server_of_trn3_eagle3():
+    planned = plan_of(TRN3)["node1"]
+    recipe = recipes.load_recipe(str(ROOT / "recipes" / "trn3-eagle3.yml"))
+    server = capacity.server_of(planned["servers"][0], recipe, parse_hardware(TRN3["fleet_hardware"], "x"))
+    assert (server.budget, server.max_seqs, server.max_len, server.bucket) == ("contiguous", 16, 16384, 256)
+    each = capacity.request_bytes(GPT_OSS_120B, 16384, 8, bucket=server.bucket)
+    assert each == 18 * (16384 + 256) * 256  # 256 bytes: key and value of one head of 64 in bf16
+    assert 16 * each / GIB == pytest.approx(1.14, abs=0.005)
+    assert 16 * capacity.request_bytes(GPT_OSS_120B, 16384, 8, windowed=False) / GIB == 2.25  # as if all were full
+    draft = 16 * 16384 * 256  # the layer of the EAGLE3 head attends to everything
+    assert 16 * capacity._request(server, 16384) == 16 * each + draft
+
+
+@pytest.mark.parametrize(
+    ("more", "bucket"),
+    [
+        ([], 128),
+        (["--speculative-config", '{"num_speculative_tokens": 3}'], 256),
+        (["--additional-config", '{"override_neuron_config": {"speculation_length": 5}}'], 128),
+        (
+            [
+                "--additional-config",
+                '{"override_neuron_config": {"enable_fused_speculation": true, "speculation_length": 5}}',
+            ],
+            256,
+        ),
+        (
+            [
+                "--speculative-config", '{"num_speculative_tokens": 200}',
+                "--additional-config", '{"override_neuron_config": {"speculation_length": 140}}',
+            ],
+            384,
+        ),
+    ],
+)  # fmt: skip
+def test_the_bucket_follows_the_speculation_of_the_command_line(more, bucket):
+    entry = entry_of("vllm serve x --max-num-seqs 1 --max-model-len 1024", "neuron", environment=NXDI)
+    entry["command"] += more
+    declared = hardware("trainium3", count=1)
+    assert capacity.server_of(entry, recipe_of("vllm"), declared).bucket == bucket
+
+
+def test_a_configuration_that_is_no_mapping_is_not_counted():
+    entry = entry_of("vllm --max-num-seqs 1 --max-model-len 64 --additional-config [1]", "neuron", environment=NXDI)
+    deployment = {**recipe_of("vllm"), "name": "x"}
+    (found,) = capacity.check([entry], deployment, hardware("trainium3", count=1))
+    assert (found["verdict"], found["text"]) == ("not checked", "additional-config is [1], which is no mapping")
+
+
 def test_trainium_with_the_public_plugin():
     found = neuron("trainium3", 8, "--max-num-seqs 4 --max-model-len 16384 --no-disable-hybrid-kv-cache-manager")
     assert found["verdict"] == "ok"
@@ -408,8 +465,8 @@ def test_buffers_of_the_kv_transfer_and_the_draft_s_layer_take_their_share():
         recipe_of("vllm", draft={"tokens": 5}),
         hardware("trainium3"),
     )
-    assert capacity._request(server, 16384) == 37 * 16384 * 256
-    assert capacity._request(dataclasses.replace(server, draft=False), 16384) == 36 * 16384 * 256
+    assert capacity._request(server, 16384) == (18 * (16384 + 128) + 16384) * 256
+    assert capacity._request(dataclasses.replace(server, draft=False), 16384) == 18 * (16384 + 128) * 256
 
 
 def test_a_frontend_has_no_memory_to_check():
@@ -457,7 +514,7 @@ def test_windows_double_what_tensorrt_llm_holds_of_long_sequences():
 # --- in the plan ---------------------------------------------------------------------------------------------------
 
 REFUSAL = (
-    "max-num-seqs 64 x max-model-len 131072 is allocated as a whole and needs 36.0 GiB of KV cache on each device, "
+    "max-num-seqs 64 x max-model-len 131072 is allocated as a whole and needs 36.1 GiB of KV cache on each device, "
     "but beside the weights (7.6 GiB) 28.4 GiB are left of 36.0 GiB. Lower max-num-seqs or max-model-len, or raise "
     "tensor-parallel-size."
 )

@@ -241,8 +241,16 @@ def plugin(**config):
             {"arguments": {"num-gpu-blocks-override": 32}},
             "server 'server-0': arguments.num-gpu-blocks-override is 32, but arguments.max-num-seqs is 16; without "
             "prefix caching one block is one sequence, so both must be the same. Remove num-gpu-blocks-override, or "
-            "set "
-            "it to 16.",
+            "set it to ${max_num_seqs}.",
+        ),
+        *(
+            (
+                {"arguments": {"no-%s" % paging: None, paging: True}},
+                "server 'server-0': arguments.num-gpu-blocks-override is 16, one for each sequence, but with %s a "
+                "block holds only a few tokens. Remove num-gpu-blocks-override (null), or set it to the number of "
+                "blocks of the whole cache." % paging,
+            )
+            for paging in ("enable-prefix-caching", "enable-chunked-prefill")
         ),
         (
             {"environment": {"NEURON_RT_VIRTUAL_CORE_SIZE": 1}},
@@ -396,6 +404,17 @@ def test_bad_input_gets_one_sentence(arguments, message):
         {**nxdi(on_device_sampling_config={"min_p": 0.1}), "allow_unknown_config": ["min_p"]},
         {"arguments": {"additional-config": {"quantum_config": {}}}, "allow_unknown_config": ["quantum_config"]},
         {"arguments": {"num-gpu-blocks-override": 16}},
+        {"arguments": {"num-gpu-blocks-override": None}},
+        {"arguments": {"max-num-seqs": 8}},  # num-gpu-blocks-override follows
+        {"arguments": {"max-num-seqs": "8"}},
+        {
+            "arguments": {
+                "enable-prefix-caching": True,
+                "no-enable-prefix-caching": None,
+                "num-gpu-blocks-override": 999,
+            }
+        },
+        {"arguments": {"additional-config": {"override_neuron_config": {"is_full_model_shuffled": True}}}},
         {"arguments": {"max_num_seqs": 8, "max-num-seqs": None}},
         {"arguments": {"speculative-config": '{"method": "eagle3", "model": "${draft}", "num_speculative_tokens": 5}'}},
         nxdi(router_config={"act_fn": "softmax", "dtype": "float32"}, blockwise_matmul_config={"block_size": 256}),
