@@ -8,7 +8,7 @@ from __future__ import annotations
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import TOKEN_LENGTH
+from ansible_collections.inference.fleet.plugins.module_utils.redact import TOKEN_LENGTH
 from ansible_collections.inference.fleet.plugins.plugin_utils.screen import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.tables import status_report, unreachable_report
 
@@ -48,8 +48,13 @@ class ActionModule(ActionBase):
             for name in set(secrets.values()) if isinstance(secrets, dict) else ():
                 if name in task_vars and name not in known:
                     try:
-                        known[name] = str(self._templar.template(task_vars[name]))
+                        value = self._templar.template(task_vars[name])
+                        known[name] = value if isinstance(value, list) else str(value)
                     except Exception:  # whatever the templating engine raises: a locked vault, an undefined variable
                         known[name] = None
         # masked in all that the module returns, a short one would go missing everywhere
-        return {name: value for name, value in known.items() if value is not None and len(value) >= TOKEN_LENGTH}
+        return {
+            name: value
+            for name, value in known.items()
+            if value and all(len(str(one)) >= TOKEN_LENGTH for one in (value if isinstance(value, list) else [value]))
+        }

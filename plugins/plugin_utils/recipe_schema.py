@@ -17,7 +17,7 @@ import sys
 import unicodedata
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.url_secrets import URL_USER
+from ansible_collections.inference.fleet.plugins.module_utils.redact import LOOSE_USER, URL_USER
 
 try:
     import jsonschema
@@ -128,7 +128,9 @@ def coerce(value, schema=None):
 
 def show(value, limit=80):
     """A value as a person reads it in a message, cut. What cannot be seen is escaped, passwords in URLs are masked."""
-    text = URL_USER.sub("://********@", json.dumps(value, ensure_ascii=False, default=str))
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    for login in (URL_USER, LOOSE_USER):
+        text = login.sub("://********@", text)
     return visible(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
