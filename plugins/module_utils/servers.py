@@ -658,9 +658,9 @@ def _reconcile(node, entries, state, only, secrets, purge, purge_artifacts, chec
         check_secrets([entries[name] for name in followers], secrets)
         wanted.update((name, want(node, entries[name], secrets)) for name in followers)
         actions = decide(wanted, seen, state, only, purge, check)
-    acted = {action.name for action in actions}
+    names_acted = {action.name for action in actions}
     due = decide(wanted, seen, state, only, purge, True) if state == "started" else []
-    pending = {action.name: action.reason for action in due if action.repairs and action.name not in acted}
+    pending = {action.name: action.reason for action in due if action.repairs and action.name not in names_acted}
     kept = sorted({path for name in seen if only is None or name in only for path in seen[name].kept})
     diff = describe(actions, seen)
     shared = shared_changes(node) if deploys and wanted else {}
