@@ -40,6 +40,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.launchers import g
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import our_containers, port_holder
 from ansible_collections.inference.fleet.plugins.module_utils.node_layout import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.os_errors import about, os_error
+from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
 
 STATES = ("started", "stopped", "restarted", "absent")
 FAILED_LOG_LINES = 15
@@ -851,6 +852,9 @@ def shared_changes(node):
     texts = {"%s/lib/%s.py" % (node.paths.lib, name): inspect.getsource(module)
              for name, module in (("container_engine", container_engine), ("guard", guard))}  # fmt: skip
     texts.update(node.manager.shared_files())
+    limits, limits_path = node.manager.log_limits(), node.manager.log_limits_path()
+    if limits != LOG_LIMITS or os.path.exists(limits_path):
+        texts[limits_path] = json.dumps(limits, sort_keys=True) + "\n"
     return {path: text for path, text in texts.items() if _digest(read_text(path)) != _digest(text)}
 
 

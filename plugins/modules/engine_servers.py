@@ -96,6 +96,38 @@ options:
         description: Seconds for each answer.
         type: int
         default: 60
+  logs:
+    description:
+      - How much the servers may log. It is remembered on the node; without it that stays as it is.
+      - A change takes effect at the next start of each server.
+    type: dict
+    suboptions:
+      rate:
+        description:
+          - Under systemd, lines of a server that the journal takes in 30 seconds; what is over that is dropped and
+            counted there, so that no server displaces what others wrote. 0 for no limit.
+        type: int
+        default: 10000
+      file_mb:
+        description: Under supervisord, size at which a log file is rotated, in MB.
+        type: int
+        default: 50
+      files:
+        description: Under supervisord, how many log files of a server there are, the current one included.
+        type: int
+        default: 4
+  start_on_boot:
+    description:
+      - What starts supervisord, and the servers with it, after a reboot. Units of systemd start by themselves, and this
+        does nothing there.
+      - V(crontab) adds one line to the crontab of whoever runs this, and leaves all others as they are. V(user-unit)
+        adds a unit to the user's own systemd and lets the user linger, so that it runs without a login. V(auto) takes
+        the one that is open to the user, V(none) removes what an earlier run added, as O(state=absent) does.
+      - Where it cannot be done the module succeeds with a warning.
+      - Servers that were stopped stay stopped. O(state=stopped) and O(only) leave it as it is.
+    type: str
+    default: none
+    choices: [none, auto, crontab, user-unit]
   purge_artifacts:
     description:
       - With O(purge=true), also delete artifacts outside the root's own folder, for all nodes that mount them.
@@ -233,12 +265,13 @@ removed:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils import device_holders
+from ansible_collections.inference.fleet.plugins.module_utils import boot, device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import DROP_INS, NODE_ARGUMENTS, node_of
 from ansible_collections.inference.fleet.plugins.module_utils.node_watchdog import Settings, ensure
 from ansible_collections.inference.fleet.plugins.module_utils.readiness import all_answer
 from ansible_collections.inference.fleet.plugins.module_utils.servers import reconcile
+from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
 
 HEALTH_S = 5
 
@@ -251,6 +284,11 @@ def main():
         "drop_ins": DROP_INS,
         "purge": {"type": "bool", "default": False},
         "purge_artifacts": {"type": "bool", "default": False},
+        "logs": {
+            "type": "dict",
+            "options": {name: {"type": "int", "default": value} for name, value in LOG_LIMITS.items()},
+        },
+        "start_on_boot": {"type": "str", "default": boot.NONE, "choices": list(boot.WAYS)},
         "watchdog": {
             "type": "dict",
             "options": {
@@ -265,6 +303,7 @@ def main():
     params = module.params
     try:
         node = node_of(params)
+        node.manager.new_log_limits = _log_limits(params["logs"])
         watched = Settings(**params["watchdog"]) if params["watchdog"] else None
         result = reconcile(
             node,
@@ -279,6 +318,10 @@ def main():
         if params["only"] is None and params["state"] != "stopped":
             deploys = params["state"] != "absent" and params["servers"]
             _add(result, ensure(node, watched if deploys else None, module.check_mode))
+            started = boot.ensure(node, params["start_on_boot"] if deploys else boot.NONE, module.check_mode)
+            _add(result, started)
+            for warning in started["warnings"]:
+                module.warn(warning)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
     if params["state"] in ("stopped", "absent") and not module.check_mode:
@@ -287,6 +330,14 @@ def main():
     for name, reason in result["repaired"].items():
         module.warn("%s was repaired: %s" % (name, reason))
     module.exit_json(**result)
+
+
+def _log_limits(given):
+    """The limits of logs, None where none are given. FleetError for one that cannot be."""
+    for name, least in (("rate", 0), ("file_mb", 1), ("files", 1)):
+        if given and given[name] < least:
+            raise FleetError("logs: %s is %d; allowed: %d or more." % (name, given[name], least))
+    return given
 
 
 def _add(result, other):

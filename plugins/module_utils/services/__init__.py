@@ -10,10 +10,16 @@ import contextlib
 import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.os_errors import about
 
 SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
 MANAGERS = ("auto", "systemd", "supervisord")
+
+
+# How much a server's output may be: lines in LOG_RATE_S of a unit (0: no limit), MB of a log file, files that are kept.
+LOG_LIMITS = {"rate": 10000, "file_mb": 50, "files": 4}
+LOG_RATE_S = 30
 
 
 class Status:
@@ -81,6 +87,17 @@ class ServiceManager(abc.ABC):
     name = ""
     keep_drop_ins = False  # whether files that others added to our definitions stay
     interpreter = None  # where the node's own Python leads to, where that was found out already
+    new_log_limits = None  # as this run wants them, where it says so
+
+    def log_limits(self):
+        """LOG_LIMITS as this run wants them, else as an earlier one wrote them down."""
+        if self.new_log_limits is not None:
+            return self.new_log_limits
+        known = read_json(self.log_limits_path())
+        return {**LOG_LIMITS, **known} if isinstance(known, dict) else LOG_LIMITS
+
+    def log_limits_path(self):
+        return self.paths.etc + "/logs.json"
 
     @abc.abstractmethod
     def problem(self):

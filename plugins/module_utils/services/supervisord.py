@@ -200,8 +200,8 @@ class Supervisord(ServiceManager):
             "stopwaitsecs=%d" % STOP_WAIT_S,
             "redirect_stderr=true",
             "stdout_logfile=" + ini_value(self.paths.log_file(name), expansions=2),
-            "stdout_logfile_maxbytes=50MB",
-            "stdout_logfile_backups=3",
+            "stdout_logfile_maxbytes=%dMB" % self.log_limits()["file_mb"],
+            "stdout_logfile_backups=%d" % (self.log_limits()["files"] - 1),
         ]
         if user is not None and os.getuid() == 0:
             lines.append("user=" + ini_value(user))
@@ -314,6 +314,12 @@ class Supervisord(ServiceManager):
                 found.append(pid)
         return sorted(pid for pid in found if table[pid].parent not in found)
 
+    def daemon_environment(self):
+        """The variables that supervisord is started with, {name: value}."""
+        home = pwd.getpwuid(os.getuid()).pw_dir
+        root = self.paths.root or "/"
+        return {"PATH": guard.PATH, "HOME": home, "LANG": "C.UTF-8", "PYTHONUTF8": "1", MARKER: root}
+
     def _start_daemon(self):
         """Start supervisord unless it answers. It outlives this process and holds none of its files."""
         if self._call_state() is not None:
@@ -324,9 +330,6 @@ class Supervisord(ServiceManager):
                              % (", ".join(map(str, left)), self.socket))  # fmt: skip
         if self.socket_folder:
             _private_folder(self.socket_folder)
-        home = pwd.getpwuid(os.getuid()).pw_dir
-        environment = {"PATH": guard.PATH, "HOME": home, "LANG": "C.UTF-8", "PYTHONUTF8": "1",
-                       MARKER: self.paths.root or "/"}  # fmt: skip
         with tempfile.TemporaryFile() as output:
             launcher = subprocess.Popen(
                 [self.program, "-c", self.conf],
@@ -334,7 +337,7 @@ class Supervisord(ServiceManager):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd="/",
-                env=environment,
+                env=self.daemon_environment(),
                 close_fds=True,
                 start_new_session=True,
             )

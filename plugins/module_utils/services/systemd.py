@@ -25,6 +25,7 @@ from ansible_collections.inference.fleet.plugins.module_utils import guard, node
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.services import (
+    LOG_RATE_S,
     SYSTEMD_RUNS,
     ServiceManager,
     Status,
@@ -165,7 +166,8 @@ class Systemd(ServiceManager):
             "RuntimeDirectory=inference-fleet/servers",
             "RuntimeDirectoryPreserve=yes",
             "SyslogIdentifier=" + guard.PREFIX + name,
-            "LogRateLimitIntervalSec=0",
+            "LogRateLimitIntervalSec=%d" % (LOG_RATE_S if self.log_limits()["rate"] else 0),
+            "LogRateLimitBurst=%d" % self.log_limits()["rate"],
             *hardening(entry),
             "",
             "[Install]",

@@ -9,10 +9,12 @@ import importlib.util
 import os
 import pathlib
 import signal
+import subprocess
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import guard, healing, processes
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.fleet.plugins.module_utils import boot, guard, healing, processes
 from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
 
 _spec = importlib.util.spec_from_file_location(
@@ -238,3 +240,67 @@ def test_a_watchdog_that_never_waits_is_refused(node, key):
     result = node.module("engine_servers", [node.entry("server-0")], watchdog={key: 0})
     assert result["msg"] == "watchdog: %s is 0; allowed: 1 or more." % key
     assert not os.path.exists(node.root)
+
+
+def test_a_reboot_below_a_root(node, tmp_path, monkeypatch):
+    """Nothing runs any more, what was written down is still there, and then cron does what the line says."""
+    entries = [node.entry("server-0"), node.entry("server-1")]
+    table = tmp_path / "table"
+    program = tmp_path / "crontab"
+    program.write_text('#!/bin/sh\n[ "$1" = - ] && exec cat > "%s"\nexec cat "%s"\n' % (table, table))
+    program.chmod(0o755)
+    monkeypatch.setattr(boot, "PROGRAMS", "%s:%s" % (tmp_path, guard.PATH))
+    monkeypatch.setattr(boot, "cron_runs", lambda: True)
+    table.write_text("# mine\n")
+    first = pids(node.servers(entries, start_on_boot="crontab"))
+    assert node.servers(entries, start_on_boot="crontab")["changed"] is False
+    node.end()
+    assert [node.running(name) for name in ("server-0", "server-1")] == [[], []]
+    mine, line = table.read_text().splitlines()
+    command = line.removeprefix("@reboot ").replace("\\%", "%")
+    subprocess.run(["/usr/bin/env", "-i", "/bin/sh", "-c", command], check=True, cwd="/")
+    node.ready(entries)
+    again = node.servers(entries, start_on_boot="crontab")
+    assert (mine, again["changed"]) == ("# mine", False)
+    assert not set(pids(again).values()) & set(first.values())
+
+    node.servers(entries, start_on_boot="crontab", state="stopped")
+    subprocess.run(["/usr/bin/env", "-i", "/bin/sh", "-c", command], check=True, cwd="/")
+    assert node.daemons() == []  # stopped stays stopped
+    node.servers(entries, state="absent")
+    assert table.read_text() == "# mine\n"
+
+
+def test_where_nothing_can_start_after_a_reboot_is_a_warning(node, monkeypatch):
+    monkeypatch.setattr(boot, "PROGRAMS", "/no/such/folder")
+    warnings = []
+    monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: warnings.append(text))
+    entry = node.entry("server-0")
+    assert node.servers([entry], start_on_boot="crontab")["servers"][0]["state"] == "running"
+    assert warnings == [
+        "After a reboot nothing starts the servers of %s: there is no crontab. Start them with this play, or set "
+        "fleet_start_on_boot to false." % node.root
+    ]
+    assert node.servers([entry])["changed"] is False
+    assert len(warnings) == 1
+
+
+def test_limits_of_logs_restart_nothing_and_are_remembered(node):
+    entry = node.entry("server-0")
+    first = pids(node.servers([entry]))
+    assert not os.path.exists(node.paths.etc + "/logs.json")
+    limits = {"rate": 1, "file_mb": 7, "files": 2}
+    result = node.servers([entry], logs=limits)
+    assert (result["changed"], pids(result)) == (True, first)
+    for given in ({"logs": limits}, {}):
+        assert node.servers([entry], **given)["changed"] is False
+    definition = pathlib.Path(node.paths.etc + "/supervisor.d/inference-fleet-server-0.conf").read_text()
+    assert "stdout_logfile_maxbytes=7MB\nstdout_logfile_backups=1\n" in definition
+    assert node.servers([entry], logs={})["changed"]
+    assert node.servers([entry])["changed"] is False
+
+
+@pytest.mark.parametrize(("key", "value", "least"), [("rate", -1, 0), ("file_mb", 0, 1), ("files", 0, 1)])
+def test_limits_of_logs_that_cannot_be(node, key, value, least):
+    result = node.module("engine_servers", [node.entry("server-0")], logs={key: value})
+    assert result["msg"] == "logs: %s is %d; allowed: %d or more." % (key, value, least)
