@@ -29,7 +29,8 @@ print(json.dumps({"changed": changed, "answering": not changed, "pending": pendi
 """
 VARIABLES = {
     "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
-    "serve_engine_restart": "auto", "serve_drop_ins": "remove", "fleet_root": "", "serve_watchdog": False, "serve_start_on_boot": False,
+    "serve_engine_restart": "auto", "serve_drop_ins": "remove", "fleet_root": "", "serve_watchdog": False,
+    "serve_start_on_boot": False,
     "serve_log_rate": 10000, "serve_log_file_mb": 50, "serve_log_files": 4,
 }  # fmt: skip
 
