@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import hashlib
 import inspect
@@ -1052,7 +1053,7 @@ class _Staging:
                 with about(place):
                     if os.path.lexists(place):
                         old = temporary + ".old"
-                        os.link(place, old, follow_symlinks=False)
+                        _keep(place, old)
                     kept.append((place, old))
                     os.rename(temporary, place)
         except OSError:
@@ -1064,6 +1065,20 @@ class _Staging:
             if old:
                 os.unlink(old)
         self.files = []
+
+
+def _keep(path, copy):
+    """Make `copy` what `path` is now, also on a file system without links. Raises OSError."""
+    try:
+        os.link(path, copy, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        with open(path, "rb") as source, os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as target:
+            shutil.copyfileobj(source, target)
+        shutil.copystat(path, copy)
+        with contextlib.suppress(PermissionError):
+            os.chown(copy, os.stat(path).st_uid, os.stat(path).st_gid)
 
 
 def _stage(node, staging, action, one, owner):

@@ -29,8 +29,9 @@ print(json.dumps({"changed": changed, "answering": not changed, "pending": pendi
 """
 VARIABLES = {
     "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
-    "serve_engine_restart": "auto", "serve_drop_ins": "remove", "serve_watchdog": False,
-    "serve_deployment": {}, "serve_reports_dir": "", "fleet_root": "",
+    "serve_engine_restart": "auto", "serve_drop_ins": "remove", "fleet_root": "", "serve_watchdog": False,
+    "serve_start_on_boot": False, "serve_deployment": {}, "serve_reports_dir": "",
+    "serve_log_rate": 10000, "serve_log_file_mb": 50, "serve_log_files": 4,
 }  # fmt: skip
 
 

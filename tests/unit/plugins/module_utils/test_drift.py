@@ -318,3 +318,46 @@ def test_what_a_unit_executes():
     assert unit_files.executed(shown) == "/usr/bin/python3"
     assert unit_files.executed("") is None
     assert [unit_files.limit(text) for text in ("infinity", "1024", "", None)] == [-1, 1024, None, None]
+
+
+# ---- one at a time
+
+
+def named(name, **changes):
+    """As both(), of a server of this name."""
+    command = [*COMMAND[:-1], name]
+    one = entry(name=name, command=command, launch=command)
+    want, seen = both(one, running(argv=command, environment=environment(INFERENCE_FLEET_SERVER=name), **changes))
+    seen.name = name
+    return want, seen
+
+
+def kinds(found, **options):
+    wanted = {name: want for name, (want, _seen) in found.items()}
+    seen = {name: one for name, (_want, one) in found.items()}
+    return {action.name: action.kind for action in decide(wanted, seen, "started", **options)}
+
+
+def test_of_several_that_differ_one_is_restarted_at_a_time():
+    few = {"NOFILE": (64, 64)}
+    found = {name: named(name, limits=few) for name in ("a", "b")}
+    found["c"] = named("c")
+    assert kinds(found) == {"a": "restart"}
+    assert kinds(found, check=True) == {"a": "restart", "b": "restart"}
+    assert kinds(found, only=["b"]) == {"b": "restart"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        ("inference-fleet-.service.d", {"a": "restart", "b": "restart"}),
+        (UNIT + ".d", {"a": "restart"}),
+    ],
+)
+def test_those_under_one_drop_in_restart_together(folder, expected):
+    """The first restart has systemd forget it for all of them."""
+    path = "/etc/systemd/system/%s/x.conf" % folder
+    found = {name: named(name) for name in ("a", "b")}
+    for _want, seen in found.values():
+        seen.unit = unit(drop_ins=[path], loaded=[path])
+    assert kinds(found) == expected

@@ -524,3 +524,82 @@ def test_a_root_of_its_own_has_no_systemd():
     assert services.get_manager("systemd", NodePaths("")).definition_path("a") == (
         "/etc/systemd/system/inference-fleet-a.service"
     )
+
+
+EXEC = "{ path=%s ; argv[]=%s -I guard.py ; ignore_errors=no ; start_time=[n/a] ; pid=0 }"
+
+
+@pytest.fixture
+def folders(manager, tmp_path, monkeypatch):
+    """Folders of units and drop-ins below tmp_path in place of the node's own; the second is the manager's."""
+    made = [str(tmp_path / name) for name in ("control", "units", "usr")]
+    monkeypatch.setattr(systemd, "UNITS", made[1])
+    monkeypatch.setattr(systemd.unit_files, "FOLDERS", tuple(made))
+    monkeypatch.setattr(systemd.unit_files.overrides, "__defaults__", ((made[0],),))
+    manager.units = made[1]
+    for folder in made:
+        os.makedirs(folder)
+    define(manager, "server-0")
+    return made
+
+
+def drop_in(folder, name="x.conf", of="inference-fleet-server-0.service.d"):
+    path = "%s/%s/%s" % (folder, of, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write("[Service]\n")
+    return path
+
+
+def unit_now(manager, **changes):
+    manager.answers["show"] = shown(**changes)
+    return manager.unit("server-0", manager.statuses()["server-0"])
+
+
+def test_what_changes_a_unit_is_seen_wherever_systemd_reads(manager, folders):
+    assert (unit_now(manager).drop_ins, unit_now(manager).kept, unit_now(manager).overrides) == ([], [], [])
+    own = [drop_in(folder) for folder in folders]
+    prefix = drop_in(folders[2], of="inference-fleet-.service.d")
+    node_wide = drop_in(folders[0], of="service.d")
+    hiding = folders[0] + "/inference-fleet-server-0.service"
+    with open(hiding, "w", encoding="utf-8"):
+        pass
+    found = unit_now(manager, DropInPaths="%s %s" % (own[1], node_wide))
+    assert sorted(found.drop_ins) == sorted([*own, prefix])
+    assert (found.kept, found.overrides) == ([node_wide], [hiding])
+    assert found.loaded == {own[1], node_wide}
+    assert sorted(found.own_drop_ins()) == sorted(own)
+    assert not found.shares_drop_ins()
+
+    manager.remove_drop_ins(found)
+    left = unit_now(manager, DropInPaths=own[1])  # until systemd reads its units again
+    assert (left.drop_ins, left.overrides, left.kept) == ([], [], [node_wide])
+    assert not os.path.exists(os.path.dirname(own[1]))
+
+    manager.keep_drop_ins = True
+    kept = drop_in(folders[1])
+    assert (unit_now(manager).drop_ins, unit_now(manager).kept) == ([], [node_wide, kept])
+
+
+@pytest.mark.parametrize(
+    ("nvidia", "containers", "program", "may"),
+    [
+        (False, True, "/usr/bin/env", True),
+        (True, False, "/usr/bin/env", True),
+        (True, True, "/usr/bin/env", False),
+        (True, True, "/nowhere/python3", True),  # it could not start again
+    ],
+)
+def test_an_older_unit_in_memory(manager, folders, monkeypatch, tmp_path, nvidia, containers, program, may):
+    monkeypatch.setattr(systemd, "NVIDIA", str(tmp_path) if nvidia else "/no/such/device")
+    monkeypatch.setattr(systemd.unit_files, "containers_run", lambda: containers)
+    found = unit_now(manager, NeedDaemonReload="yes", ExecStart=EXEC % (program, program))
+    assert (found.stale, found.may_reload) == (True, may)
+    assert (program, True) in found.programs
+    assert not unit_now(manager, ExecStart=EXEC % (program, program)).stale
+
+
+def test_limits_that_systemd_holds(manager, folders):
+    found = unit_now(manager, LimitNOFILE="4096", LimitMEMLOCK="infinity")
+    assert found.limits == {"NOFILE": 1048576, "MEMLOCK": -1}
+    assert found.loaded_limits == {"NOFILE": 4096, "MEMLOCK": -1}
