@@ -132,7 +132,7 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
             if not check:
                 healing.note_ready(node.paths, name, seen[name].state)
             continue
-        words, hopeless = _problem(node.paths, planned[name], seen[name], lacks.get(name))
+        words, hopeless = _problem(planned[name], seen[name], lacks.get(name))
         final = final or hopeless
         since = now[name].since
         age = max(age, time.time() - since) if since else age
@@ -159,14 +159,14 @@ def _probe_all(entries, timeout):
     return {entry["name"]: lack or _open_to_all(entry, sockets) for entry, lack in zip(entries, answers)}
 
 
-def _doing(paths, seen):
+def _doing(seen):
     """What a server does that runs and does not answer yet, or any more."""
-    if healing.was_ready(paths, seen.name, seen.state):
+    if seen.was_ready:
         return "it was ready and does not answer any more"
     return {"compiles": "compiling", "loads": "loading its artifact"}.get(seen.state.get("artifact"), "starting")
 
 
-def _problem(paths, entry, seen, lack):
+def _problem(entry, seen, lack):
     """(why the server is not ready, whether waiting is no use)."""
     now = condition(seen)
     if seen.ailment is not None and seen.ailment.record is None and lack is None:
@@ -180,7 +180,7 @@ def _problem(paths, entry, seen, lack):
         return "it runs another entry than the planned one; run engine_servers to restart it", True
     if now.state == "waiting":
         return "%s%s" % (now.reason, age), False
-    words = "%s%s, %s" % (_doing(paths, seen), age, lack)
+    words = "%s%s, %s" % (_doing(seen), age, lack)
     if now.restarts:
         words += ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s")
     budget = entry["health"]["budget_s"]
@@ -218,8 +218,8 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10):
             result["ready"] = lacks.get(result["name"], "it does not run") is None
             lack = lacks.get(result["name"])
             one = seen[result["name"]]
-            if lack and (one.state.get("artifact") or healing.was_ready(node.paths, one.name, one.state)):
-                lack = "%s, %s" % (_doing(node.paths, one), lack)
+            if lack and (one.state.get("artifact") or one.was_ready):
+                lack = "%s, %s" % (_doing(one), lack)
             result["reason"] = result["reason"] or lack
     return rows
 

@@ -96,6 +96,7 @@ class Seen:
         self.weights = weights or {}
         self.bound = bound
         self.ailment = ailment
+        self.was_ready = False  # whether the process of the record was seen ready
 
     @property
     def is_there(self):
@@ -234,6 +235,7 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
             weights={folder: notes[folder] for folder in state.get("weights") or () if folder in notes},
             ailment=ailment,
         )
+        seen[name].was_ready = fresh and healing.was_ready(paths, name, state)
         if ailment is None and fresh and state.get("phase") == "running" and entry.get("environment") is not None:
             seen[name].ailment = healing.late_encodings(entry, state)
     return seen

@@ -53,3 +53,15 @@ def test_status_tells_that_no_reboot_would_start_it(monkeypatch):
     monkeypatch.setattr(readiness, "log_tail", lambda *unused: [])
     (row,) = readiness.status(SimpleNamespace(paths=None, manager=None), [entry])
     assert row["drift"] == "its unit is not enabled, so a reboot would not start it"
+
+
+@pytest.mark.parametrize("artifact", [None, "compiles", "loads"])
+def test_a_server_that_was_ready_long_ago_neither_starts_nor_loads(monkeypatch, artifact):
+    entry = plan_entries.plan_entry(8000)
+    monkeypatch.setattr(readiness.time, "time", lambda: 1180.0)
+    record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7,
+              "artifact": artifact}  # fmt: skip
+    seen = Seen("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
+    seen.was_ready = True
+    words, _final = readiness._problem(entry, seen, "health: no answer")
+    assert words == "it was ready and does not answer any more since 00:16:40Z (180 s), health: no answer"
