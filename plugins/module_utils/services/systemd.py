@@ -46,7 +46,7 @@ RESTART_S = 1  # the guard counts starts and delays them; this holds where not e
 LIMIT_INTERVAL_S, LIMIT_BURST = 60, 30
 SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
          "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job")  # fmt: skip
-OTHER_SHOWN = ("ActiveState", "UnitFileState", "NeedDaemonReload")
+OTHER_SHOWN = ("ActiveState", "NeedDaemonReload")
 # systemd.exec(5), process exit codes: what ended before the guard could say why
 EXEC_FAILURES = {"203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
                  "217": "the user of its unit is not on this node any more"}  # fmt: skip
