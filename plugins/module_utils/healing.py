@@ -161,7 +161,7 @@ def find_hung(paths, servers, note=True):
         entry, seen = servers[name]
         budget = entry["health"]["budget_s"]
         began = waiting_since(seen.state, budget)
-        ready = was_ready(paths, name, seen.state)
+        ready = seen.was_ready
         over = began is not None and time.time() - began > budget
         words = None
         if ready or over:

@@ -67,7 +67,7 @@ def _files(node, settings):
     paths = node.paths
     script = paths.lib + "/lib/watchdog.py"
     argv = [node_python.link(paths), "-I", script, paths.etc, "--state", paths.state]
-    argv += ["--memory", paths.run + "/watchdog.json", "--failures", str(settings.failures)]
+    argv += ["--root", paths.root, "--memory", paths.run + "/watchdog.json", "--failures", str(settings.failures)]
     argv += ["--timeout", str(settings.timeout)]
     found = {script: inspect.getsource(watchdog)}
     if node.manager.name == "systemd":
@@ -96,8 +96,9 @@ def _files(node, settings):
 
 def _is_active(node, there):
     if node.manager.name == "systemd":
-        shown = node.manager.properties(NAME + ".timer")
-        return shown.get("ActiveState") == "active" and shown.get("UnitFileState") == "enabled"
+        # of what is enabled systemd may know what was before the last change
+        enabled = os.path.islink("%s/timers.target.wants/%s.timer" % (node.manager.units, NAME))
+        return enabled and node.manager.properties(NAME + ".timer").get("ActiveState") == "active"
     info = node.manager.program_info(NAME)
     return there if info is None else info.get("statename") in ("RUNNING", "STARTING", "BACKOFF", "EXITED")
 

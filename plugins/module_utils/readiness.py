@@ -163,7 +163,7 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
                     healing.note_ready(node.paths, name, seen[name].state)
                 continue
         if words is None:
-            words, hopeless = _problem(node.paths, planned[name], seen[name], lacks.get(name))
+            words, hopeless = _problem(planned[name], seen[name], lacks.get(name))
             held = port_holders(node, {name: planned[name]}, seen).get(name)
             words = "; ".join([words, *(held or [])])
         final = final or hopeless
@@ -215,14 +215,14 @@ def _probe_one(entry, timeout, secrets):
     return lack and redactor_of(secrets).text(lack)
 
 
-def _doing(paths, seen):
+def _doing(seen):
     """What a server does that runs and does not answer yet, or any more."""
-    if healing.was_ready(paths, seen.name, seen.state):
+    if seen.was_ready:
         return "it was ready and does not answer any more"
     return {"compiles": "compiling", "loads": "loading its artifact"}.get(seen.state.get("artifact"), "starting")
 
 
-def _problem(paths, entry, seen, lack):
+def _problem(entry, seen, lack):
     """(why the server is not ready, whether waiting is no use)."""
     now = condition(seen)
     if seen.ailment is not None and seen.ailment.record is None and lack is None:
@@ -236,7 +236,7 @@ def _problem(paths, entry, seen, lack):
         return "it runs another entry than the planned one; run engine_servers to restart it", True
     if now.state == "waiting":
         return "%s%s" % (now.reason, age), False
-    words = "%s%s, %s" % (_doing(paths, seen), age, lack)
+    words = "%s%s, %s" % (_doing(seen), age, lack)
     if now.restarts:
         words += ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s")
     budget = entry["health"]["budget_s"]
@@ -278,9 +278,8 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
         if probes:
             lack = lacks.get(name, "it does not run")
             result["ready"] = lack is None
-            was_ready = healing.was_ready(node.paths, name, one.state)
-            if name in lacks and lack and (one.state.get("artifact") or was_ready):
-                lack = "%s, %s" % (_doing(node.paths, one), lack)
+            if name in lacks and lack and (one.state.get("artifact") or one.was_ready):
+                lack = "%s, %s" % (_doing(one), lack)
             result["reason"] = result["reason"] or (lack if name in lacks else None)
         found = differences(node, planned, name, one, secrets or {}, shared, holders.get(name, [])) if planned else []
         if planned and name in planned and result["ready"] is False and condition(one).state in ("running", "waiting"):

@@ -114,6 +114,7 @@ class Seen:
         self.modes = modes or {}
         self.bound = bound
         self.ailment = ailment
+        self.was_ready = False  # whether the process of the record was seen ready
 
     @property
     def is_there(self):
@@ -261,6 +262,7 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
             ailment=ailment,
         )
         _look_at_process(seen[name])
+        seen[name].was_ready = fresh and healing.was_ready(paths, name, state)
         if ailment is None and fresh and state.get("phase") == "running" and entry.get("environment") is not None:
             seen[name].ailment = healing.late_encodings(entry, state)
     return seen

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Asks each server of a node for one completion and restarts what does not answer. Standard library only.
 
-    watchdog.py ETC --state STATES --memory MEMORY.json --failures N --timeout S [--every S]
+    watchdog.py ETC --state STATES --root ROOT --memory MEMORY.json --failures N --timeout S [--every S]
 
 A copy of this file lies on the node with guard.py beside it. Without --every it looks once, as a timer wants it.
 A server is restarted by ending its engine: its service manager starts it again, and the guard counts that as a start.
@@ -106,6 +106,8 @@ def look(options, memory):
         found = guard().process(record.get("pid") or 0)
         if found is None or found.ticks != record.get("ticks") or found.state in guard().ENDED:
             continue
+        if guard().markers_of(record["pid"]) != (options.root or "/", name):
+            continue  # a record is the word of the server's user, and may name anybody's process
         known = memory.get(name) or {}
         if (known.get("pid"), known.get("ticks")) != (record["pid"], record["ticks"]):
             known = {"pid": record["pid"], "ticks": record["ticks"], "answered": False, "failures": 0}
@@ -145,6 +147,7 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="watchdog.py")
     parser.add_argument("etc")
     parser.add_argument("--state", required=True)
+    parser.add_argument("--root", required=True)
     parser.add_argument("--memory", required=True)
     parser.add_argument("--failures", type=int, required=True)
     parser.add_argument("--timeout", type=float, required=True)

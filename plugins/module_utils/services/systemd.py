@@ -50,7 +50,7 @@ SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState
          "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job", "FragmentPath", "DropInPaths", "ExecStart",
          "LimitNOFILE", "LimitMEMLOCK")  # fmt: skip
 LIMITS = {"NOFILE": 1048576, "MEMLOCK": -1}  # -1: infinity
-OTHER_SHOWN = ("ActiveState", "UnitFileState", "NeedDaemonReload")
+OTHER_SHOWN = ("ActiveState", "NeedDaemonReload")
 # systemd.exec(5), process exit codes: what ended before the guard could say why
 EXEC_FAILURES = {"203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
                  "217": "the user of its unit is not on this node any more"}  # fmt: skip

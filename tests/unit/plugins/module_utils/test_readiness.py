@@ -49,3 +49,15 @@ def test_status_tells_it_too(monkeypatch):
     (row,) = readiness.status(Node(NodePaths("/nowhere"), SimpleNamespace()), [entry], probes=True)
     assert (row["ready"], row["reason"]) == (False, "compiling, health: no answer")
     assert row["differences"] == [{"kind": "not ready", "text": "it is not ready: compiling, health: no answer"}]
+
+
+@pytest.mark.parametrize("artifact", [None, "compiles", "loads"])
+def test_a_server_that_was_ready_long_ago_neither_starts_nor_loads(monkeypatch, artifact):
+    entry = plan_entries.plan_entry(8000)
+    monkeypatch.setattr(readiness.time, "time", lambda: 1180.0)
+    record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7,
+              "artifact": artifact}  # fmt: skip
+    seen = Seen("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
+    seen.was_ready = True
+    words, _final = readiness._problem(entry, seen, "health: no answer")
+    assert words == "it was ready and does not answer any more since 00:16:40Z (180 s), health: no answer"

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import services
+from ansible_collections.inference.fleet.plugins.module_utils import node_python, node_watchdog, services
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.servers import Action, Node, Wanted, apply, observe
@@ -470,6 +471,48 @@ def test_logs_come_from_the_journal(manager):
         "journalctl --identifier inference-fleet-server-0 --lines 2 --output cat --quiet --no-pager --all"
     ]
     assert manager.log_files("server-0") == []
+
+
+def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):
+    node = Node(NodePaths(str(tmp_path / "root")), manager)
+    manager.units = str(tmp_path / "units")
+    os.mkdir(manager.units)
+    settings = node_watchdog.Settings(7, 3, 5)
+    manager.answers["show"] = "ActiveState=inactive\nNeedDaemonReload=no\n"
+    first = node_watchdog.ensure(node, settings, check=True)
+    assert (first["changed"], manager.calls, os.listdir(manager.units)) == (True, [], [])
+    assert node_watchdog.ensure(node, settings)["diff"] == first["diff"]
+    timer = "inference-fleet-watchdog.timer"
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl stop -- " + timer,
+        "systemctl enable --quiet --no-reload -- " + timer,
+        "systemctl start -- " + timer,
+    ]
+    units = pathlib.Path(manager.units)
+    assert "OnUnitInactiveSec=7\n" in (units / timer).read_text()
+    text = (units / "inference-fleet-watchdog.service").read_text()
+    command = [word.decode() for word in read_words(text.split("ExecStart=")[1].split("\n")[0])]
+    lib, run = node.paths.lib + "/lib", node.paths.run
+    assert command == [
+        node_python.link(node.paths), "-I", lib + "/watchdog.py", node.paths.etc,
+        "--state", node.paths.state, "--root", node.paths.root, "--memory", run + "/watchdog.json", "--failures", "3",
+        "--timeout", "5",
+    ]  # fmt: skip
+    assert manager.defined() == []
+
+    os.makedirs(units / "timers.target.wants")
+    os.symlink("../" + timer, units / "timers.target.wants" / timer)
+    assert node_watchdog.ensure(node, settings)["changed"]  # it does not run
+    manager.answers["show"] = "ActiveState=active\nNeedDaemonReload=no\n"
+    manager.calls.clear()
+    assert node_watchdog.ensure(node, settings)["changed"] is False
+    assert node_watchdog.ensure(node, None)["changed"]
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl stop -- %s inference-fleet-watchdog.service" % timer,
+        "systemctl disable --quiet --no-reload -- " + timer,
+    ]
+    manager.calls.clear()
+    assert (node_watchdog.ensure(node, None)["changed"], manager.calls) == (False, [])
 
 
 def test_problems(manager, monkeypatch):

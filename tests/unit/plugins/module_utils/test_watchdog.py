@@ -27,15 +27,19 @@ class Node:
     def __init__(self, folder, monkeypatch):
         self.folder, self.said, self.asked = folder, [], []
         self.answers = {"/v1/chat/completions": (200, "{}"), "/health": (200, "{}"), "/metrics": (404, "")}
-        self.options = types.SimpleNamespace(etc=str(folder), state=str(folder / "state"), failures=2, timeout=9)
+        self.options = types.SimpleNamespace(
+            etc=str(folder), state=str(folder / "state"), root="", failures=2, timeout=9
+        )
         self.process = None
         monkeypatch.setattr(watchdog, "say", self.said.append)
         monkeypatch.setattr(watchdog, "exchange", self.exchange)
         self.memory = {}
         self.start()
 
-    def start(self, entry=ENTRY, age=1000, phase="running", **secrets):
-        self.process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(900)"])
+    def start(self, entry=ENTRY, age=1000, phase="running", server="server-0", root="/", **secrets):
+        sleep = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(900)"]
+        markers = {"INFERENCE_FLEET_SERVER": server, "INFERENCE_FLEET_ROOT": root}
+        self.process = subprocess.Popen(sleep, env=markers)
         pid = self.process.pid
         record = {"name": "server-0", "phase": phase, "pid": pid, "ticks": watchdog.guard().process(pid).ticks,
                   "started": time.time() - age}  # fmt: skip
@@ -137,4 +141,14 @@ def test_a_key_is_sent_and_a_worker_is_asked_for_its_health(node):
     node.asked.clear()
     node.start(dict(ENTRY, port=None))
     assert node.look()
+    assert node.asked == []
+
+
+@pytest.mark.parametrize("marker", [{"server": "server-1"}, {"root": "/other"}])
+def test_a_record_that_names_another_process_is_not_believed(node, marker):
+    """It is the server's user who writes it, and root who restarts."""
+    node.end()
+    node.start(**marker)
+    node.answers["/v1/chat/completions"] = HANGS
+    assert all(node.look() for _turn in range(4))
     assert node.asked == []
