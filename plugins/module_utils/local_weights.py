@@ -195,7 +195,7 @@ class _Look:
             request, request.path if wanted else destination, self.published, wanted or self.recorded
         )
         self.wanted = _with_sums(request, _with_known(request, self.published, wanted))
-        _check_sums(request, destination, self.recorded)
+        _check_sums(request, request.path if wanted else destination, self.wanted or self.recorded)
         self.due = sorted(set(self.wrong) | _outdated(self.recorded, self.wanted))
         self.gone = sorted(set(self.recorded) - set(self.wanted)) if self.wanted is not None else []
         # Without a promise of names, as long as there is nothing at all.

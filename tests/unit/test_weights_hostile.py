@@ -33,9 +33,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.hub import (
 )
 from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WeightLock
 from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import MANIFEST, is_inside
+from ansible_collections.inference.fleet.plugins.modules import model_weights as module
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss_files
-from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
+from ansible_collections.inference.fleet.tests.unit.node_helpers import build_checkpoint, rot, run_module
 
 REPO = "made-up/gpt-oss-tiny"
 SHARD = "model-00001-of-00002.safetensors"
@@ -596,3 +597,54 @@ def test_a_wait_is_shown_with_its_reason_and_has_a_bound(place):
     assert seen and all(text.endswith(" s: HTTP 429") for text in seen)
     assert clock[0] < 2 * download.LONGEST_WAIT_S
     assert run.progress.snapshot()["waiting"] is None
+
+
+# ---- directories of the node
+
+
+@pytest.fixture
+def copied(tmp_path, capsys):
+    """A run that copies a checkpoint of the node; its options can be changed."""
+    shared = build_checkpoint(tmp_path / "share")
+    destination = tmp_path / "models" / "copy"
+    destination.parent.mkdir()
+    arguments = {
+        "source": "path",
+        "repo": "me/tiny",
+        "path": str(shared),
+        "copy": True,
+        "destination": str(destination),
+    }
+    return lambda **changes: run_module(capsys, module, **{**arguments, **changes})
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+@pytest.mark.parametrize("end", ["new", "new.partial", "new.old", "lock"])
+def test_what_is_planted_where_a_copy_grows(copied, tmp_path, end, plant):
+    elsewhere = elsewhere_of(tmp_path)
+    plant(tmp_path / "models" / (".copy.inference-fleet-" + end), elsewhere)
+    before = state_of(elsewhere)
+    result = copied()
+    assert state_of(elsewhere) == before
+    assert result.get("failed", False) is (end == "lock" and plant is folder)
+    assert result.get("failed") or os.listdir(tmp_path / "models") == ["copy"]
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_directory_and_a_list_of_checksums(copied, tmp_path, copy):
+    share = tmp_path / "share"
+    sums = sums_of({path.name: path.read_bytes() for path in share.iterdir() if path.is_file()})
+    more = {"sha256sums": str(tmp_path / "SUMS"), **({} if copy else {"copy": False, "destination": str(share)})}
+    shard = next(name for name in sorted(sums) if name.endswith(".safetensors"))
+    for wrong in ({**sums, shard: "0" * 64}, {name: one for name, one in sums.items() if name != shard}):
+        (tmp_path / "SUMS").write_text("".join("%s  %s\n" % (one, name) for name, one in wrong.items()))
+        failed = copied(**more)
+        assert failed["failed"] and shard in failed["msg"] and "Traceback" not in failed["msg"]
+    (tmp_path / "SUMS").write_text("".join("%s  %s\n" % (one, name) for name, one in sums.items()))
+    assert copied(**more)["verified"] == "full"
+    assert not copied(**more)["changed"]
+    (tmp_path / "SUMS").unlink()
+    assert copied(**more)["msg"] == (
+        "sha256sums is %s, which can be read neither on the controller nor on this node: No such file or directory."
+        % (tmp_path / "SUMS")
+    )

@@ -429,7 +429,7 @@ class TestJob:
         first = node.run(wait_s=0)
         assert (first["changed"], first["finished"]) == (False, False)
         assert sorted(first["progress"]) == [
-            "bytes_done", "bytes_total", "eta_s", "file", "percent", "phase", "rate_bytes_s"
+            "bytes_done", "bytes_total", "eta_s", "file", "percent", "phase", "rate_bytes_s", "waiting",
         ]  # fmt: skip
         last = node.finish()
         assert (last["changed"], last["finished"]) == (True, True)
