@@ -260,7 +260,7 @@ def _site(variables, recipe, mistakes):
         with mistakes.noted():
             check_mirror(variables.get("fleet_registry_mirror"))
     versions = {
-        key: _read(variables, secret + "_version", "1", mistakes, lambda name, value: None)
+        key: _read(variables, secret + "_version", "1", mistakes, input_checks.check_version)
         for key, secret in sorted((recipe.get("secrets") or {}).items())
         if secret
     }
