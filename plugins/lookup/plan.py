@@ -61,6 +61,7 @@ from ansible.plugins.lookup import LookupBase
 from ansible.utils.display import Display
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plan_inventory, without_recipe
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import show
 
 
 class LookupModule(LookupBase):
@@ -70,9 +71,12 @@ class LookupModule(LookupBase):
         """The field of each host in ``terms``."""
         self.set_options(var_options=variables, direct=kwargs)
         hosts = list(terms) or [variables["inventory_hostname"]]
-        unknown = sorted(host for host in hosts if host not in variables["hostvars"])
+        unknown = [host for host in hosts if not isinstance(host, str) or host not in variables["hostvars"]]
         if unknown:
-            raise AnsibleLookupError("'%s' is no host of the inventory." % unknown[0])
+            raise AnsibleLookupError(
+                "inference.fleet.plan: %s is no host of the inventory. Give names of its hosts, each as a term."
+                % show(unknown[0])
+            )
         try:
             planned = plan_inventory(hosts, variables, self.get_option("deploys"), self.get_option("required"))
         except FleetError as error:

@@ -276,7 +276,7 @@ def _site(variables, recipe, deploys, mistakes):
         has_key = server_keys.has_key(variables, deploys)
     secrets = {**(recipe.get("secrets") or {}), **(server_keys.SECRETS if has_key else {})}
     versions = {
-        key: _read(variables, secret + "_version", "1", mistakes, lambda name, value: None)
+        key: _read(variables, secret + "_version", "1", mistakes, input_checks.check_version)
         for key, secret in sorted(secrets.items())
         if secret
     }

@@ -30,6 +30,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema impo
 MAX_DEPTH = 32
 MAX_VALUES = 100_000  # of one variable or recipe, aliases written out
 MAX_NUMBER = 2**63 - 1
+MAX_LINE = 1024
 # Folders that no deployment may have for itself: a purge, or a new checkpoint, would remove what is in them.
 SYSTEM_FOLDERS = (
     "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root", "/run",
@@ -154,11 +155,11 @@ def _check_key(inner, key, mistakes):
 
 def check_string(where, value):
     """FleetError unless ``value`` is a string on one line, of characters that can be seen."""
-    if not isinstance(value, str) or not value or value != value.strip() or invisible(value):
+    if not isinstance(value, str) or not value or value != value.strip() or invisible(value) or len(value) > MAX_LINE:
         odd = odd_characters(value) if isinstance(value, str) else ""
         raise FleetError(
-            "%s is %s%s; allowed: a string on one line, without spaces around it. Remove what is too much."
-            % (where, show(value), odd)
+            "%s is %s%s; allowed: a string on one line, without spaces around it, of %d characters at most. Remove "
+            "what is too much." % (where, show(value), odd, MAX_LINE)
         )
 
 
@@ -231,6 +232,12 @@ def check_switch(where, value):
         raise FleetError("%s is %s; allowed: true or false." % (where, show(value)))
 
 
+def check_version(where, value):
+    """FleetError unless ``value`` is a string or a number: the version of a secret."""
+    if isinstance(value, (list, dict)) or value == "":
+        raise FleetError("%s is %s; allowed: a string or a number. Set another one." % (where, show(value)))
+
+
 def check_batches(where, value):
     """FleetError unless ``value`` says how many hosts at a time: what Ansible's `serial` takes."""
     batches = value if isinstance(value, list) else [value]
@@ -246,5 +253,5 @@ def check_batches(where, value):
 
 __all__ = [
     "Mistakes", "check_address", "check_batches", "check_choice", "check_folder", "check_number", "check_string",
-    "check_switch", "clean", "invisible", "number", "visible",
+    "check_switch", "check_version", "clean", "invisible", "number", "visible",
 ]  # fmt: skip

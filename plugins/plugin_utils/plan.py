@@ -34,6 +34,7 @@ START = {"order": "together", "restart_with_leader": False, "budget_s": 300, "po
 PORT_KINDS = ("metrics", "system", "side_channel")
 FIRST_PORT = 1024  # those below are the superuser's
 MAX_SERVERS = 1024  # of a host
+MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name
 SYSTEM_USER = "inference-fleet"
 HOME = re.compile(r"^/home/([a-z_][a-z0-9_-]*)/")
 
@@ -627,6 +628,11 @@ def _check_bytes(where, words):
                     "%s: %s has %s with a NUL character, which no argv or environment can hold. Remove it."
                     % (where, key, show(value))
                 )
+            if len(value.encode("utf-8", "surrogatepass")) >= MAX_WORD:
+                raise FleetError(
+                    "%s: %s has a word of %d KiB; allowed: less than %d KiB, as Linux takes no longer one. Shorten it."
+                    % (where, key, len(value) // 1024, MAX_WORD // 1024)
+                )
 
 
 def _check_plan(engine, values, written, where, devices, local, group):
@@ -637,6 +643,14 @@ def _check_plan(engine, values, written, where, devices, local, group):
         flag = written.get(name)
         if flag is not None:
             sizes[flag] = int(values[flag])
+    served = written.get("served-model-name")
+    if served is not None and local["model_id"] not in (
+        values[served] if isinstance(values[served], list) else [text(values[served])]
+    ):
+        raise FleetError(
+            "%s: arguments.%s is %s, but model.id is %s; the id must be among the names. Write ${model_id} there and "
+            "set model.id." % (where, served, show(values[served]), show(local["model_id"]))
+        )
     product = 1
     for size in sizes.values():
         product *= size

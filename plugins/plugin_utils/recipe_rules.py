@@ -13,7 +13,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.cpu_list import pa
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, canonical_flag
 from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import ACCELERATORS
-from ansible_collections.inference.fleet.plugins.plugin_utils.input_checks import Mistakes, invisible, number
+from ansible_collections.inference.fleet.plugins.plugin_utils.input_checks import MAX_LINE, Mistakes, invisible, number
 from ansible_collections.inference.fleet.plugins.plugin_utils.overrides import group_name
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe_schema import (
     FALSE,
@@ -56,7 +56,7 @@ def all_problems(recipe, text_of=path_text, in_file=False):
     found = problems(recipe, text_of)
     found += [item for item in _strings(recipe, [], text_of, in_file) if not _covered(item[0], found)]
     if not found:
-        for rule in (_needs, _groups, _variables, _probes):
+        for rule in (_needs, _groups, _start, _variables, _probes):
             found += [(path, "'%s' %s" % (text_of(path), text)) for path, text in rule(recipe)]
     return found
 
@@ -86,10 +86,10 @@ def _string(value, keys, last, in_file):
         return "; allowed: a string without a line break at its end. Remove it, in YAML with |- instead of |"
     if keys & set(FREE) or (not value and last in EMPTY):
         return ""
-    if not value or value != value.strip() or invisible(value):
+    if not value or value != value.strip() or invisible(value) or len(value) > MAX_LINE:
         return (
-            "%s; allowed: one line that is not empty, without spaces around it or characters that cannot be seen. "
-            "Remove these, or the key" % odd_characters(value)
+            "%s; allowed: one line that is not empty, of %d characters at most, without spaces around it or characters "
+            "that cannot be seen. Remove these, or the key" % (odd_characters(value), MAX_LINE)
         )
     return ""
 
@@ -163,6 +163,14 @@ def _reaches(groups, name, goal, seen):
         return False
     seen.add(name)
     return any(_reaches(groups, other, goal, seen) for other in groups[name].get("after", ()))
+
+
+def _start(recipe):
+    start = recipe.get("start") or {}
+    if start.get("poll_s", 0) > start.get("budget_s", float("inf")):
+        yield ["start", "poll_s"], "is %g, but 'start.budget_s' is %g; allowed: up to that. Lower it" % (
+            start["poll_s"], start["budget_s"]
+        )  # fmt: skip
 
 
 def _variables(recipe):

@@ -142,7 +142,7 @@ def visible(text):
 def odd_characters(text):
     """Names of the characters in ``text`` that look like others or like nothing, " (it holds U+200B …)", or ""."""
     odd = dict.fromkeys(one for one in str(text) if not " " <= one <= "~")
-    names = ["U+%04X %s" % (ord(one), unicodedata.name(one, "a control character")) for one in odd]
+    names = ["U+%04X %s" % (ord(one), unicodedata.name(one, "that is no letter")) for one in odd]
     return " (it holds %s; type it again)" % ", ".join(names[:3]) if names else ""
 
 

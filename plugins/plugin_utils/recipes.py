@@ -121,7 +121,8 @@ def available(paths):
     names = set()
     for folder in paths:
         if os.path.isdir(folder):
-            names.update(name[:-4] for name in os.listdir(folder) if name.endswith(".yml"))
+            files = [name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name))]
+            names.update(name[:-4] for name in files if name.endswith(".yml"))
     return sorted(names)
 
 
@@ -134,6 +135,17 @@ def find_recipe(name, paths):
             if os.path.basename(name) == name and os.path.isfile(path):
                 return path
     known = available(folders)
+    for path in [os.path.join(folder, "%s.%s" % (name, ending)) for folder in folders for ending in ("yml", "yaml")]:
+        if (
+            isinstance(name, str)
+            and name
+            and os.path.basename(name) == name
+            and "\0" not in name
+            and os.path.lexists(path)
+        ):
+            raise FleetError(
+                "fleet_recipe is %s, but %s is no file that ends in .yml. Make it one." % (json.dumps(name), path)
+            )
     close = difflib.get_close_matches(str(name), known, 1)
     raise FleetError(
         "fleet_recipe is %s, but there is no such recipe%s; allowed: %s. Looked in: %s."

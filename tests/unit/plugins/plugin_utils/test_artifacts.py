@@ -45,7 +45,13 @@ def test_all_servers_of_all_hosts_share_one_artifact(name):
     [
         {"servers": {"server": {"port": 9000}}},
         {"servers": {"server": {"name": "endpoint"}}},
-        {"arguments": {"served-model-name": "x", "tool-call-parser": None, "uvicorn_log_level": "debug"}},
+        {
+            "arguments": {
+                "served-model-name": ["${model_id}", "x"],
+                "tool-call-parser": None,
+                "uvicorn_log_level": "debug",
+            }
+        },
         {"environment": {"TIKTOKEN_ENCODINGS_BASE": "/x", "NEURON_RT_LOG_LEVEL": "INFO", "VLLM_RPC_TIMEOUT": 1}},
         {"model": {"id": "gpt-oss-120b"}},
         {"start": {"budget_s": 60}},

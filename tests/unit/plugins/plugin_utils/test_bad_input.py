@@ -90,6 +90,15 @@ def write(folder, content):
     return {"sources": [str(folder)], "fleet_recipe": "mine"}
 
 
+@pytest.mark.parametrize("name", ["mine.yml", "mine.yaml"])
+def test_a_recipe_that_is_no_file(tmp_path, name):
+    (tmp_path / "recipes" / name).mkdir(parents=True)
+    message = refusal([str(tmp_path)], fleet_recipe="mine")
+    assert message == (
+        'node1: fleet_recipe is "mine", but %s/recipes/%s is no file that ends in .yml. Make it one.' % (tmp_path, name)
+    )
+
+
 def test_there_are_more_than_two_hundred_rows():
     tables = (bad_inputs.FILES, bad_inputs.LINES, bad_inputs.OVERRIDES, bad_inputs.HARDWARE, bad_inputs.VARIABLES)
     assert sum(len(table) for table in tables) > 250

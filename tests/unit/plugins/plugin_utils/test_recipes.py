@@ -155,14 +155,14 @@ def test_texts_of_the_command_line_are_coerced():
     path = recipes.find_recipe("cpu-tiny", [])
     layer = {
         "servers": {"server": {"count": "3", "port": "9000"}},
-        "start": {"budget_s": "1.5"},
+        "start": {"budget_s": "2.5"},
         "verify": {"responses_api": "no"},
         "arguments": {"max-model-len": "8"},
         "needs": {"cpu_flags": '["avx2"]'},
     }
     recipe = recipes.resolve_recipe(path, [("fleet_override", layer)])
     assert (recipe["servers"][0]["count"], recipe["servers"][0]["port"]) == (3, 9000)
-    assert recipe["start"]["budget_s"] == 1.5
+    assert recipe["start"]["budget_s"] == 2.5
     assert recipe["verify"]["responses_api"] is False
     assert recipe["arguments"]["max-model-len"] == "8"
     assert recipe["needs"]["cpu_flags"] == ["avx2"]
