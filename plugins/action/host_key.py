@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 
 from ansible import constants as C
 from ansible.errors import AnsibleActionFail, AnsibleError
@@ -54,15 +55,15 @@ class ActionModule(ActionBase):
         names = C.config.get_plugin_vars("connection", connection._load_name)
         try:
             connection.set_options(var_options={name: variables[name] for name in names if name in variables})
-            option, split = connection.get_option, connection._split_ssh_args
+            option = connection.get_option
             # in the order in which Ansible gives them: of several values ssh takes the first
-            arguments = split(option("ssh_args") or "")
+            arguments = shlex.split(option("ssh_args") or "")
             for name, value in (("Port", option("port")), ("User", option("remote_user"))):
                 arguments += ["-o", "%s=%s" % (name, value)] if value else []
             for name in ("ssh_common_args", "ssh_extra_args"):
-                arguments += split(option(name) or "")
+                arguments += shlex.split(option(name) or "")
             return option("host") or node, arguments, option("ssh_executable")
-        except AnsibleError as error:
+        except (AnsibleError, ValueError) as error:
             raise FleetError("The connection to %s is not as it should be: %s" % (node, error)) from error
 
 
