@@ -31,11 +31,13 @@ class ActionModule(ActionBase):
         arguments = dict(self._task.args)
         folder = arguments.pop("reports_dir", None)
         deployment = arguments.pop("deployment", None)
+        actions = dict.fromkeys(arguments.pop("restarted", ()), "restarted")
         arguments.setdefault("deployer", deployer(deployment))
         result.update(
             self._execute_module("inference.fleet.engine_servers", module_args=arguments, task_vars=task_vars)
         )
-        actions = {one["name"]: ENDS[one["kind"]] for one in result.get("actions") or () if one["kind"] in ENDS}
+        done = result.get("actions") or ()
+        actions.update((one["name"], ENDS[one["kind"]]) for one in done if one["kind"] in ENDS)
         if folder and actions and not self._task.check_mode:
             folder = os.path.abspath(os.path.expanduser(folder))
             try:

@@ -78,6 +78,13 @@ options:
         or removed are voided there, as they are no longer true. Empty voids none. For the action plugin.
     type: path
     default: ""
+  restarted:
+    description:
+      - Names of servers that an earlier task restarted, such as a restart of their container engine. Their verdicts are
+        voided as well. For the action plugin.
+    type: list
+    elements: str
+    default: []
   purge:
     description:
       - With O(state=absent), also delete the directories of the servers (work, compile, artifact, cache) that no other
@@ -307,6 +314,7 @@ def main():
         "deployment": {"type": "dict"},
         "deployer": {"type": "dict"},
         "reports_dir": {"type": "path", "default": ""},
+        "restarted": {"type": "list", "elements": "str", "default": []},
         "purge": {"type": "bool", "default": False},
         "purge_artifacts": {"type": "bool", "default": False},
         "logs": {

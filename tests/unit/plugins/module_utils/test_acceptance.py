@@ -296,7 +296,7 @@ def test_an_api_key_is_sent_and_never_told():
 
 def test_a_server_that_tells_the_key_is_not_repeated():
     with ScriptedEngine(pages={"/health": lambda: json.dumps({"authorization": "Bearer " + KEY})}) as engine:
-        verdict = verdict_of(engine, probes.Options(timeout=60, api_key=KEY))
+        verdict = verdict_of(engine, asking.Options(timeout=60, api_key=KEY))
     assert by_name(verdict)["alive"]["got"] == 'HTTP 200 {"authorization": "Bearer ***"}'
 
 
@@ -305,7 +305,7 @@ def test_a_key_that_no_header_can_hold_is_an_error_that_does_not_show_it(key):
     with pytest.raises(FleetError) as caught:
         runner.verify_from_parameters({"timeout": 1, "mode": "full", "probes": [], "api_key": key, "servers": [],
                                        "effort_parameter": "reasoning_effort", "responses_api": True,
-                                       "servers_changed": None}, False)  # fmt: skip
+                                       "servers_changed": None, "quick_timeout": 20}, False)  # fmt: skip
     assert caught.value.message.startswith("verify_api_key has ")
     assert key not in caught.value.message
 

@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import readiness
-from ansible_collections.inference.fleet.plugins.module_utils.acceptance import probes, runner
+from ansible_collections.inference.fleet.plugins.module_utils.acceptance import asking, runner
 
 _spec = importlib.util.spec_from_file_location(
     "small_node_of_ready", pathlib.Path(__file__).parents[2] / "engines" / "small_node.py"
@@ -368,8 +368,9 @@ def test_whatever_address_a_server_is_bound_to_it_is_asked_there(node, bind):
     entry = node.entry("server-0", "--bind", bind, bind=bind, **KEYED)
     node.servers([entry], secrets={"fleet_api_key": KEY})
     assert node.ready([entry])["msg"] == "1 of 1 servers ready."
-    with_verdict = runner.verify_servers([entry], probes.Options(mode="quick", timeout=60, api_key=KEY))
-    assert with_verdict["verdicts"][0]["probes"][0]["ok"] is True
+    options = asking.Options(mode="quick", timeout=60, api_key=KEY)
+    with_verdict = runner.verify_servers([entry], options, lambda planned: lambda one: "ours")
+    assert with_verdict["verdicts"][0]["ok"] is True
 
 
 def test_every_missing_secret_is_named_at_once(node):
