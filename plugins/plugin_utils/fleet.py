@@ -47,7 +47,10 @@ KNOWN = (
     "fleet_hf_endpoint",
     "fleet_hf_token",
     "fleet_host_key",
+    "fleet_log_file_mb",
+    "fleet_log_files",
     "fleet_log_lines",
+    "fleet_log_rate",
     "fleet_log_server",
     "fleet_modelscope_endpoint",
     "fleet_modelscope_token",
@@ -69,9 +72,15 @@ KNOWN = (
     "fleet_serial",
     "fleet_server",
     "fleet_servers",
+    "fleet_start_on_boot",
     "fleet_status_file",
     "fleet_status_strict",
     "fleet_verify",
+    "fleet_watchdog",
+    "fleet_watchdog_failures",
+    "fleet_watchdog_interval_s",
+    "fleet_watchdog_timeout_s",
+    "fleet_weights_min_rate",
 )
 
 
