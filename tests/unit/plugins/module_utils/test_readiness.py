@@ -31,7 +31,7 @@ def test_a_server_that_compiles_is_told_apart(monkeypatch, artifact, doing):
     record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7,
               "artifact": artifact}  # fmt: skip
     seen = Seen("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
-    words, final = readiness._problem(NodePaths("/nowhere"), entry, seen, "health: no answer")
+    words, final = readiness._problem(entry, seen, "health: no answer")
     assert (words, final) == ("%s since 00:16:40Z (180 s), health: no answer" % doing, False)
 
 

@@ -136,7 +136,7 @@ def test_a_server_whose_port_somebody_else_holds_is_not_ready(node):
         waiting = rehash(
             entry, command=small_node.python_command(small_node.ENGINE, "--port", "1", "--wait-for", "/nowhere")
         )
-        wait_until(lambda: readiness.all_answer([waiting], 60))
+        wait_until(lambda: readiness.all_answer([waiting], 60, node.paths))
         with mock.patch.object(small_node.servers, "_check_ports"):  # it takes the port in the moment after
             node.servers([waiting])
         message = re.compile(r".* starting %s, the port %d is held by process %d of .*" % (SINCE, port, stranger.pid))
@@ -370,7 +370,7 @@ def test_whatever_address_a_server_is_bound_to_it_is_asked_there(node, bind):
     assert node.ready([entry])["msg"] == "1 of 1 servers ready."
     options = asking.Options(mode="quick", timeout=60, api_key=KEY)
     with_verdict = runner.verify_servers([entry], options, lambda planned: lambda one: "ours")
-    assert with_verdict["verdicts"][0]["ok"] is True
+    assert {probe["name"]: probe["ok"] for probe in with_verdict["verdicts"][0]["probes"]}["model-id"] is True
 
 
 def test_every_missing_secret_is_named_at_once(node):
