@@ -137,7 +137,8 @@ def test_a_foreign_holder_is_named_while_the_server_restarts(deployed, tmp_path)
         " except OSError: time.sleep(.001)\ns.listen()\ntime.sleep(3600)\n"
     )
     pid = deployed.state("server-0")["pid"]
-    taken = "printf '%%s' '%s' > /tmp/taker.py; setsid python3 /tmp/taker.py > /dev/null 2>&1 < /dev/null & echo $! > /tmp/taker.pid"
+    taken = "printf '%%s' '%s' > /tmp/taker.py; setsid python3 /tmp/taker.py > /dev/null 2>&1 < /dev/null & "
+    taken += "echo $! > /tmp/taker.pid"
     shell(deployed, taken % taker.replace("%", "%%"))
     shell(deployed, "kill -9 %d" % pid)
     deployed.wait_for(lambda: "python3" in shell(deployed, "ss -Hltnp 'sport = :8000'"), 120, "the holder")
