@@ -41,7 +41,7 @@ def restarted(site, text):
 
 
 def prlimit(site):
-    shell(site, "prlimit --pid %d --nofile=512:512" % site.state("server-0")["pid"])
+    shell(site, "runuser -u inference-fleet -- prlimit --pid %d --nofile=512:512" % site.state("server-0")["pid"])
     return ["its limit NOFILE is 512 instead of 1048576"]
 
 
@@ -66,7 +66,7 @@ def dropped_in_by_prefix(site):
     folder = "/run/systemd/system/inference-fleet-server-.service.d"
     shell(site, "mkdir -p {0} && printf '[Service]\\nMemoryMax=8G\\n' > {0}/a.conf && systemctl daemon-reload"
                 .format(folder))  # fmt: skip
-    return ["the drop-in %s/a.conf changes its unit" % folder, "MemoryMax of its unit's cgroup is 8589934592"]
+    return ["the drop-in %s/a.conf changes its unit" % folder]  # a node may lack the controller of memory
 
 
 def without_interpreter(site):
@@ -137,7 +137,8 @@ def test_a_foreign_holder_is_named_while_the_server_restarts(deployed, tmp_path)
         " except OSError: time.sleep(.001)\ns.listen()\ntime.sleep(3600)\n"
     )
     pid = deployed.state("server-0")["pid"]
-    taken = "printf '%%s' '%s' > /tmp/taker.py; setsid python3 /tmp/taker.py > /dev/null 2>&1 < /dev/null & echo $!"
+    taken = "printf '%%s' '%s' > /tmp/taker.py; setsid python3 /tmp/taker.py > /dev/null 2>&1 < /dev/null & "
+    taken += "echo $! > /tmp/taker.pid"
     shell(deployed, taken % taker.replace("%", "%%"))
     shell(deployed, "kill -9 %d" % pid)
     deployed.wait_for(lambda: "python3" in shell(deployed, "ss -Hltnp 'sport = :8000'"), 120, "the holder")
@@ -150,7 +151,7 @@ def test_a_foreign_holder_is_named_while_the_server_restarts(deployed, tmp_path)
     rows = {row["name"]: row for row in found["servers"]}
     assert "port" in [one["kind"] for one in rows["server-0"]["differences"]]
     assert rows["server-1"]["differences"] == []
-    shell(deployed, "pkill -f /tmp/taker.py")
+    shell(deployed, "kill $(cat /tmp/taker.pid)")
     deployed.site().ok()
     status(deployed).ok()
 
