@@ -86,7 +86,7 @@ def login_forms(user, password):
     """The forms of a password (of the user, who then is a token, where there is none), and of the header that a client
     makes of the two."""
     found = forms(password or user)
-    for pair in {(user, password), (unquote(user), unquote(password))}:
+    for pair in ((user, password), (unquote(user), unquote(password))):
         raw = ":".join(pair).encode("utf-8", "surrogatepass")
         found |= {base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode()}
     return found

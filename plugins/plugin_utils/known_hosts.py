@@ -173,8 +173,8 @@ def _edited(path, lines, names, keys, hashed, add):
                 continue
             found = _blob_print(line)
             if marker == "REVOKED" and found in right:
-                raise FleetError("%s line %d says that the key %s is revoked. Nothing was changed." % (path, number + 1,
-                                                                                                    found))  # fmt: skip
+                message = "%s line %d says that the key %s is revoked. Nothing was changed."
+                raise FleetError(message % (path, number + 1, found))
             if marker is None and found in right:
                 if name == names[0]:
                     there.add(found)

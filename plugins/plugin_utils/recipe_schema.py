@@ -60,7 +60,9 @@ def _validator():
         )
     # A count of 8.0 is no whole number: Python could not count with it. Nor may "$" pass over a line break at the end.
     draft = jsonschema.Draft202012Validator
-    whole = draft.TYPE_CHECKER.redefine("integer", lambda _checker, value: type(value) is int)
+    whole = draft.TYPE_CHECKER.redefine(
+        "integer", lambda _checker, value: isinstance(value, int) and not isinstance(value, bool)
+    )
     return jsonschema.validators.extend(draft, {"pattern": _check_pattern}, type_checker=whole)(recipe_schema())
 
 

@@ -180,8 +180,8 @@ def _load(path, _stamp):
         raise FleetError("\n".join("%s: %s" % (label, line) for line in error.message.splitlines())) from error
     found = all_problems(recipe, in_file=True)
     if recipe.get("name") != os.path.basename(path)[:-4] and not any(where == ["name"] for where, _text in found):
-        found = [*found, (["name"], "'name' is %s; allowed: the file's own name, %s"
-                  % (show(recipe.get("name")), os.path.basename(path)[:-4]))]  # fmt: skip
+        words = "'name' is %s; allowed: the file's own name, %s"
+        found = [*found, (["name"], words % (show(recipe.get("name")), os.path.basename(path)[:-4]))]
     if found:
         raise FleetError("\n".join("%s: %s." % (label, text) for _path, text in found))
     return recipe

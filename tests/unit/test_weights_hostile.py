@@ -16,6 +16,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import sha256sums, weight_lock, weight_staging
@@ -386,7 +387,7 @@ def test_rot_that_cannot_be_repaired_is_named(place, monkeypatch, trouble):
     elif trouble == "read-only":
         monkeypatch.setattr(os, "access", lambda *_given: False)
     else:
-        monkeypatch.setattr(weight_lock.WeightLock, "_taken", lambda _self: (_ for _ in ()).throw(OSError(30, "EROFS")))
+        monkeypatch.setattr(weight_lock.WeightLock, "_taken", mock.Mock(side_effect=OSError(30, "EROFS")))
     with pytest.raises(FleetError) as caught:
         place.run(verify="full")
     assert caught.value.message.startswith("In %s %s has sha256 " % (place.destination, SHARD))

@@ -460,7 +460,7 @@ class Acceptance(Asking):
     def _streaming(self):
         asked = [self._streamed_text]
         if self.tool_call_made is not None:
-            asked.append(lambda: self._streamed_health())
+            asked.append(self._streamed_health)
         if self.weather_call is not None:
             asked.append(lambda: self._streamed_weather(gpt_oss.FORECASTS[2]))
         words = self._at_once(*asked)

@@ -358,6 +358,7 @@ def carried():
         local_weights,
         node_layout,
         node_paths,
+        os_errors,
         redact,
         standin,
         weight_lock,
@@ -379,8 +380,8 @@ def carried():
 
     return (
         checkpoints, download, eagle3, errors, files, hub, huggingface, known, local_weights, modelscope, node_layout,
-        node_paths, path_source, plain, redact, selection, standin, standin_source, weight_lock, weight_manifest,
-        weight_sources, weight_staging, worker,
+        node_paths, os_errors, path_source, plain, redact, selection, standin, standin_source, weight_lock,
+        weight_manifest, weight_sources, weight_staging, worker,
     )  # fmt: skip
 
 

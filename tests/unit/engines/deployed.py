@@ -47,7 +47,7 @@ def holding(listener, target, root="", name=""):
         process.stdout.close()
 
 
-def write_down(root, entry, pid, runs=None, deployer=DEPLOYER):
+def write_down(root, entry, pid, runs=None, deployer=None):
     """The files of an entry whose process is `pid` and runs the entry with the hash `runs`, its own by default."""
     paths = NodePaths(str(root))
     record = {"name": entry["name"], "hash": runs or entry["hash"], "user": "x", "pid": pid, "phase": "running",
@@ -55,7 +55,7 @@ def write_down(root, entry, pid, runs=None, deployer=DEPLOYER):
     for path, value in (
         (paths.entry(entry["name"]), entry),
         (paths.server_state(entry["name"]), record),
-        (paths.deployer(entry["name"]), {**deployer, "hash": entry["hash"]}),
+        (paths.deployer(entry["name"]), {**(deployer or DEPLOYER), "hash": entry["hash"]}),
     ):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as stream:

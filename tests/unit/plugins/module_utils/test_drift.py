@@ -79,79 +79,147 @@ BROKEN = tempfile.mkdtemp() + "/python3"
 os.symlink("/bin/false", BROKEN)
 EDITED = "/run/systemd/system/%s.d/a.conf" % UNIT
 CASES = {
-    "another command": ({"process": running(argv=[*COMMAND, "--more"])},
-        ("command", "its process runs another command than its entry", "restart")),
-    "a word less": ({"process": running(argv=COMMAND[:-1])},
-        ("command", "its process runs another command than its entry", "restart")),
-    "another program": ({"process": running(argv=["/usr/bin/nc", *COMMAND[1:-1], "9"])},
-        ("command", "its process runs another command than its entry", "restart")),
-    "a variable less": ({"process": running(environment=environment(A=None))},
-        ("environment", "its process's environment lacks A", "restart")),
-    "another value": ({"process": running(environment=environment(A="2"))},
-        ("environment", "its process's environment has another value of A", "restart")),
-    "another secret": ({"process": running(environment=environment(TOKEN="old"))},
-        ("environment", "its process's environment has another value of TOKEN", "restart")),
-    "no secret in the environment": ({"process": running(environment=environment(TOKEN=None))},
-        ("environment", "its process's environment lacks TOKEN", "restart")),
-    "more variables": ({"process": running(environment=environment(LD_PRELOAD="/x", Z="1"))},
-        ("environment", "its process's environment also has LD_PRELOAD, Z", "restart")),
-    "another user": ({"process": running(uid=4_000_000)},
-        ("user", "it runs as 4000000 instead of " + ME, "restart")),
-    "fewer open files": ({"process": running(limits={**NOFILE, "NOFILE": (1024, 1024)})},
-        ("limits", "its limit NOFILE is 1024 instead of 1048576", "restart")),
-    "a lower soft limit": ({"process": running(limits={**NOFILE, "NOFILE": (1024, 1048576)})},
-        ("limits", "its limit NOFILE is 1024 (hard 1048576) instead of 1048576", "restart")),
-    "more open files": ({"process": running(limits={**NOFILE, "NOFILE": (2000000, 2000000)})},
-        ("limits", "its limit NOFILE is 2000000 instead of 1048576", "restart")),
-    "less locked memory": ({"process": running(limits={**NOFILE, "MEMLOCK": (65536, 65536)})},
-        ("limits", "its limit MEMLOCK is 65536 instead of unlimited", "restart")),
-    "less memory": ({"process": running(group={"memory.max": "1048576"})},
-        ("limits", "MemoryMax of its unit's cgroup is 1048576 instead of max", "restart")),
-    "less CPU": ({"process": running(group={"cpu.max": "50000 100000"})},
-        ("limits", "CPUQuota of its unit's cgroup is 50000 100000 instead of max", "restart")),
-    "fewer processes": ({"process": running(group={"pids.max": "100"})},
-        ("limits", "TasksMax of its unit's cgroup is 100 instead of max", "restart")),
-    "other CPUs": ({"process": running(cpus={0, 5})},
-        ("cpus", "it runs on the CPUs 0,5 instead of 0-3", "restart")),
-    "another unit": ({"process": running(unit="cron.service")},
-        ("unit", "its process 7 runs in cron.service instead of " + UNIT, "restart")),
-    "no unit": ({"process": running(unit=None)},
-        ("unit", "its process 7 runs in no unit instead of " + UNIT, "restart")),
-    "a process outside": ({"outside": [2_000_000_000]},
-        ("unit", "its process 2000000000 runs outside of its unit (gone)", "restart")),
+    "another command": (
+        {"process": running(argv=[*COMMAND, "--more"])},
+        ("command", "its process runs another command than its entry", "restart"),
+    ),
+    "a word less": (
+        {"process": running(argv=COMMAND[:-1])},
+        ("command", "its process runs another command than its entry", "restart"),
+    ),
+    "another program": (
+        {"process": running(argv=["/usr/bin/nc", *COMMAND[1:-1], "9"])},
+        ("command", "its process runs another command than its entry", "restart"),
+    ),
+    "a variable less": (
+        {"process": running(environment=environment(A=None))},
+        ("environment", "its process's environment lacks A", "restart"),
+    ),
+    "another value": (
+        {"process": running(environment=environment(A="2"))},
+        ("environment", "its process's environment has another value of A", "restart"),
+    ),
+    "another secret": (
+        {"process": running(environment=environment(TOKEN="old"))},
+        ("environment", "its process's environment has another value of TOKEN", "restart"),
+    ),
+    "no secret in the environment": (
+        {"process": running(environment=environment(TOKEN=None))},
+        ("environment", "its process's environment lacks TOKEN", "restart"),
+    ),
+    "more variables": (
+        {"process": running(environment=environment(LD_PRELOAD="/x", Z="1"))},
+        ("environment", "its process's environment also has LD_PRELOAD, Z", "restart"),
+    ),
+    "another user": ({"process": running(uid=4_000_000)}, ("user", "it runs as 4000000 instead of " + ME, "restart")),
+    "fewer open files": (
+        {"process": running(limits={**NOFILE, "NOFILE": (1024, 1024)})},
+        ("limits", "its limit NOFILE is 1024 instead of 1048576", "restart"),
+    ),
+    "a lower soft limit": (
+        {"process": running(limits={**NOFILE, "NOFILE": (1024, 1048576)})},
+        ("limits", "its limit NOFILE is 1024 (hard 1048576) instead of 1048576", "restart"),
+    ),
+    "more open files": (
+        {"process": running(limits={**NOFILE, "NOFILE": (2000000, 2000000)})},
+        ("limits", "its limit NOFILE is 2000000 instead of 1048576", "restart"),
+    ),
+    "less locked memory": (
+        {"process": running(limits={**NOFILE, "MEMLOCK": (65536, 65536)})},
+        ("limits", "its limit MEMLOCK is 65536 instead of unlimited", "restart"),
+    ),
+    "less memory": (
+        {"process": running(group={"memory.max": "1048576"})},
+        ("limits", "MemoryMax of its unit's cgroup is 1048576 instead of max", "restart"),
+    ),
+    "less CPU": (
+        {"process": running(group={"cpu.max": "50000 100000"})},
+        ("limits", "CPUQuota of its unit's cgroup is 50000 100000 instead of max", "restart"),
+    ),
+    "fewer processes": (
+        {"process": running(group={"pids.max": "100"})},
+        ("limits", "TasksMax of its unit's cgroup is 100 instead of max", "restart"),
+    ),
+    "other CPUs": ({"process": running(cpus={0, 5})}, ("cpus", "it runs on the CPUs 0,5 instead of 0-3", "restart")),
+    "another unit": (
+        {"process": running(unit="cron.service")},
+        ("unit", "its process 7 runs in cron.service instead of " + UNIT, "restart"),
+    ),
+    "no unit": (
+        {"process": running(unit=None)},
+        ("unit", "its process 7 runs in no unit instead of " + UNIT, "restart"),
+    ),
+    "a process outside": (
+        {"outside": [2_000_000_000]},
+        ("unit", "its process 2000000000 runs outside of its unit (gone)", "restart"),
+    ),
     "a stranger in the unit": (
-        {"fresh": False,
-         "process": running(argv=["/bin/other"], environment={"B": "1"}, command="/bin/other --token x")},
-        ("process", "its unit's process 7 is no server of ours (/bin/other --token ********)", "restart")),
-    "an edited unit": ({"definition": "d # edited"},
-        ("definition", "its service definition differs (%s)" % PATH, "rewrite")),
-    "a drop-in": ({"manager": unit(drop_ins=[EDITED], loaded=[EDITED])},
-        ("drop-in", "the drop-in %s changes its unit" % EDITED, "restart")),
-    "a drop-in that is not read yet": ({"manager": unit(drop_ins=[EDITED])},
-        ("drop-in", "the drop-in %s will change its unit" % EDITED, "rewrite")),
-    "a unit of a higher place": ({"manager": unit(overrides=["/run/systemd/transient/" + UNIT])},
-        ("definition", "/run/systemd/transient/%s takes the place of its unit" % UNIT, "restart")),
-    "an older unit in memory": ({"manager": unit(stale=True)},
-        ("reload", "systemd holds another version of its unit than the files", "rewrite")),
-    "an interpreter that is gone": ({"manager": unit(programs=[("/nowhere/python", False)])},
-        ("interpreter", "/nowhere/python, which its service definition executes, is broken: it is not there; it would "
-         "not start again", None)),
-    "one that ends badly": ({"manager": unit(programs=[(BROKEN, True)])},
-        ("interpreter", BROKEN + ", which its service definition executes, is broken: it ends with exit status 1; it "
-         "would not start again", "rewrite")),
-    "secrets for everybody": ({"modes": {**MODES, "/s": (0o644, 0)}},
-        ("file mode", "/s has mode 0644 instead of 0600", "rewrite")),
-    "an entry for nobody": ({"modes": {**MODES, "/e": (0o600, 0)}},
-        ("file mode", "/e has mode 0600 instead of 0644", "rewrite")),
-    "somebody's entry": ({"modes": {**MODES, "/e": (0o644, 4_000_000)}},
-        ("file owner", "/e belongs to 4000000 instead of root", "rewrite")),
-    "a secret less in the file": ({"secrets": {}},
-        ("secrets", "its file of secrets lacks TOKEN", "restart")),
-    "a secret more in the file": ({"secrets": {"TOKEN": "t0p", "X": "y"}},
-        ("secrets", "its file of secrets also has X", "restart")),
-    "no file of secrets": ({"modes": {"/e": (0o644, 0)}, "secrets": {}},
-        ("secrets", "its file of secrets is missing", "restart")),
-}  # fmt: skip
+        {
+            "fresh": False,
+            "process": running(argv=["/bin/other"], environment={"B": "1"}, command="/bin/other --token x"),
+        },
+        ("process", "its unit's process 7 is no server of ours (/bin/other --token ********)", "restart"),
+    ),
+    "an edited unit": (
+        {"definition": "d # edited"},
+        ("definition", "its service definition differs (%s)" % PATH, "rewrite"),
+    ),
+    "a drop-in": (
+        {"manager": unit(drop_ins=[EDITED], loaded=[EDITED])},
+        ("drop-in", "the drop-in %s changes its unit" % EDITED, "restart"),
+    ),
+    "a drop-in that is not read yet": (
+        {"manager": unit(drop_ins=[EDITED])},
+        ("drop-in", "the drop-in %s will change its unit" % EDITED, "rewrite"),
+    ),
+    "a unit of a higher place": (
+        {"manager": unit(overrides=["/run/systemd/transient/" + UNIT])},
+        ("definition", "/run/systemd/transient/%s takes the place of its unit" % UNIT, "restart"),
+    ),
+    "an older unit in memory": (
+        {"manager": unit(stale=True)},
+        ("reload", "systemd holds another version of its unit than the files", "rewrite"),
+    ),
+    "an interpreter that is gone": (
+        {"manager": unit(programs=[("/nowhere/python", False)])},
+        (
+            "interpreter",
+            "/nowhere/python, which its service definition executes, is broken: it is not there; it would "
+            "not start again",
+            None,
+        ),
+    ),
+    "one that ends badly": (
+        {"manager": unit(programs=[(BROKEN, True)])},
+        (
+            "interpreter",
+            BROKEN + ", which its service definition executes, is broken: it ends with exit status 1; it "
+            "would not start again",
+            "rewrite",
+        ),
+    ),
+    "secrets for everybody": (
+        {"modes": {**MODES, "/s": (0o644, 0)}},
+        ("file mode", "/s has mode 0644 instead of 0600", "rewrite"),
+    ),
+    "an entry for nobody": (
+        {"modes": {**MODES, "/e": (0o600, 0)}},
+        ("file mode", "/e has mode 0600 instead of 0644", "rewrite"),
+    ),
+    "somebody's entry": (
+        {"modes": {**MODES, "/e": (0o644, 4_000_000)}},
+        ("file owner", "/e belongs to 4000000 instead of root", "rewrite"),
+    ),
+    "a secret less in the file": ({"secrets": {}}, ("secrets", "its file of secrets lacks TOKEN", "restart")),
+    "a secret more in the file": (
+        {"secrets": {"TOKEN": "t0p", "X": "y"}},
+        ("secrets", "its file of secrets also has X", "restart"),
+    ),
+    "no file of secrets": (
+        {"modes": {"/e": (0o644, 0)}, "secrets": {}},
+        ("secrets", "its file of secrets is missing", "restart"),
+    ),
+}
 
 
 @pytest.mark.parametrize("case", CASES)

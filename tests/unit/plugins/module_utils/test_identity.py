@@ -26,7 +26,12 @@ from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine impo
 USER = getpass.getuser()
 BY = " (deployed by ada@ctl at 2026-01-01T10:00:00Z, run abc123, recipe a-recipe)"
 MANAGER = SimpleNamespace(
-    statuses=dict, defined=list, masked=lambda name: False, definition_path=lambda name: None, log_files=lambda name: []
+    statuses=dict,
+    defined=list,
+    masked=lambda name: False,
+    definition_path=lambda name: None,
+    log_files=lambda name: [],
+    restart_reason=lambda text: None,
 )  # no server of these tests is held by a service manager
 
 

@@ -36,14 +36,14 @@ class Node:
         self.memory = {}
         self.start()
 
-    def start(self, entry=ENTRY, age=1000, phase="running", server="server-0", root="/", **secrets):
+    def start(self, entry=None, age=1000, phase="running", server="server-0", root="/", **secrets):
         sleep = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(900)"]
         markers = {"INFERENCE_FLEET_SERVER": server, "INFERENCE_FLEET_ROOT": root}
         self.process = subprocess.Popen(sleep, env=markers)
         pid = self.process.pid
         record = {"name": "server-0", "phase": phase, "pid": pid, "ticks": watchdog.guard().process(pid).ticks,
                   "started": time.time() - age}  # fmt: skip
-        for path, value in (("servers", entry), ("state", record), ("secrets", secrets)):
+        for path, value in (("servers", entry or ENTRY), ("state", record), ("secrets", secrets)):
             (self.folder / path).mkdir(exist_ok=True)
             (self.folder / path / "server-0.json").write_text(json.dumps(value))
 

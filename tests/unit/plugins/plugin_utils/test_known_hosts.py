@@ -93,12 +93,16 @@ BARE = NEW.fingerprint.partition(":")[2]
         (True, "fleet_host_key is True; %s, or a list of these." % ALLOWED),
         ({"a": 1}, "fleet_host_key is {'a': 1}; %s, or a list of these." % ALLOWED),
         ([7], "fleet_host_key is 7; %s, or a list of these." % ALLOWED),
-        ("ssh-ed25519 "
-         "AAAA", "fleet_host_key is 'ssh-ed25519 AAAA': what stands after ssh-ed25519 is no public key; it was "
-                             "cut, or changed on its way. %s" % CONSOLE),
-        ("ssh-rsa " + TEXT, "fleet_host_key is '%s': the key is of type ssh-ed25519; give the host's plain public "
-                            "key, from "
-                            "/etc/ssh/ssh_host_*_key.pub." % ("ssh-rsa " + TEXT)),
+        (
+            "ssh-ed25519 AAAA",
+            "fleet_host_key is 'ssh-ed25519 AAAA': what stands after ssh-ed25519 is no public key; it was cut, or "
+            "changed on its way. %s" % CONSOLE,
+        ),
+        (
+            "ssh-rsa " + TEXT,
+            "fleet_host_key is 'ssh-rsa %s': the key is of type ssh-ed25519; give the host's plain public key, from "
+            "/etc/ssh/ssh_host_*_key.pub." % TEXT,
+        ),
     ],
 )  # fmt: skip
 def test_what_is_no_fingerprint_is_refused(value, message):
