@@ -753,7 +753,7 @@ class TestTwoPlays:
         given = {
             "include": [], "exclude": ["original/*", "metal/*"], "token": None, "refresh": False, "workers": 8,
             "verify": "quick", "draft": None, "draft_repo": None, "draft_revision": None, "draft_eagle3": False,
-            "ca_bundle": None,
+            "ca_bundle": None, "sha256sums": None, "sums": None, "min_rate": 0, "min_rate_window_s": 60,
             **node.arguments,
         }  # fmt: skip
         fault = node.hub.fault("hold", path=SHARD, at=1000)
@@ -877,7 +877,7 @@ class TestTwoNodes:
 def test_a_destination_that_cannot_be_looked_at(node, monkeypatch):
     """It is told in one sentence before a draft comes, too."""
 
-    def refuse(destination, *_more):
+    def refuse(destination, *_more, **_options):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), destination)
 
     monkeypatch.setattr(model_weights, "own_manifest", refuse)
@@ -1621,7 +1621,7 @@ def test_many_calls_at_once_start_one_job(node, tmp_path, wait_s):
     given = {
         "include": [], "exclude": ["original/*", "metal/*"], "token": None, "refresh": False, "workers": 8,
         "verify": "quick", "draft": None, "draft_repo": None, "draft_revision": None, "draft_eagle3": False,
-        "ca_bundle": None,
+        "ca_bundle": None, "sha256sums": None, "sums": None, "min_rate": 0, "min_rate_window_s": 60,
         **node.arguments, "wait_s": wait_s,
     }  # fmt: skip
     answers, errors = [], []

@@ -232,8 +232,8 @@ def test_without_the_rights(tmp_path, capsys, accounts):
     (tmp_path / "file").write_text("")
     failed = run_module(capsys, node_layout, root=str(tmp_path / "file"))
     assert failed["msg"] == (
-        "Cannot create the directory %s/file/etc/inference-fleet: %s/file/etc: Not a directory. Part of the path is a "
-        "file: remove it, or set another fleet_root." % (tmp_path, tmp_path)
+        "Cannot create the directory %s/file/etc/inference-fleet: %s/file: File exists. Part of the path is a file: "
+        "remove it, or set another fleet_root." % (tmp_path, tmp_path)
     )
 
 
