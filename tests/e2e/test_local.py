@@ -66,7 +66,7 @@ def test_a_port_of_somebody_else_is_an_error_before_anything_is_installed(deploy
     ("override", "text"),
     [
         ({"needs": {"host_memory_gib": 4000}}, "memory"),
-        ({"needs": {"disk_gib": 4000000}, "venv": {"verify_imports": ["json"]}}, "disk"),
+        ({"needs": {"disk_gib": 1000000}, "venv": {"verify_imports": ["json"]}}, "disk"),
         ({"model": {"source": "path", "path": "/nowhere/model"}}, "/nowhere/model"),
     ],
 )
