@@ -143,8 +143,10 @@ def test_reports_that_cannot_be_written_do_not_fail_the_run(tmp_path):
     (tmp_path / "file").write_text("")
     environment = {"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default", "ANSIBLE_SHOW_CUSTOM_STATS": "1"}
     variables = {"fleet_reports_dir": str(tmp_path / "file" / "reports"), "fleet_verify": "quick"}
-    with ScriptedEngine(model="gpt-oss-small") as engine:
-        fleet = Fleet(tmp_path, engine.port)
+    with (
+        ScriptedEngine(model="gpt-oss-small") as engine,
+        Fleet(tmp_path, None).deployed(engine) as fleet,
+    ):
         run = fleet.play(environment=environment, variables=variables).ok()
     assert "No report could be written to reports_dir %s/file/reports: Not a directory." % tmp_path in flat(run.output)
     stats = flat(run.output[run.output.index("CUSTOM STATS") :])
@@ -152,7 +154,7 @@ def test_reports_that_cannot_be_written_do_not_fail_the_run(tmp_path):
     assert "ok: true problem: null servers: server-0: failed: {} ok: true" in stats
     run = fleet.play(environment=environment, variables=variables).failed("did not pass the verification")
     stats = flat(run.output[run.output.index("CUSTOM STATS") :])
-    assert "ok: false problem: null servers: server-0: failed: model-id: 'nothing listens on this port" in stats
+    assert "ok: false problem: null servers: server-0: failed: identity: 'not verified: " in stats
 
 
 def test_the_reports_of_each_inventory_are_where_the_run_was_started(tmp_path):
