@@ -9,6 +9,7 @@ import difflib
 import functools
 import os
 
+from ansible import context
 from ansible_collections.inference.fleet.plugins.module_utils.container_engine import ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.container_images import check_mirror
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
@@ -339,6 +340,8 @@ def _one_machine(planned, variables_of, groups_of):
 
     One machine is one address, port and kind of connection that Ansible takes to it.
     """
+    if any("ansible_host" in str(given) for given in context.CLIARGS.get("extra_vars") or ()):
+        return  # an address of the command line is every host's, and says nothing about the inventory
     machines = {}
     for host, item in planned.items():
         deployed = set(groups_of(host)) & {*PLATFORM_GROUPS, *ENGINE_GROUPS}
