@@ -576,8 +576,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 def question_of(body):
     """What the user asked first."""
-    if "input" in body:
-        return body["input"]
+    for key in ("input", "prompt"):
+        if key in body:
+            return body[key]
     return next(message["content"] for message in body["messages"] if message["role"] == "user")
 
 
