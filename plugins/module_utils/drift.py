@@ -298,7 +298,7 @@ def process_differences(entry, running, secrets=None, user=None, unit=None, outs
         text = "it runs as %s instead of %s" % (processes.user_name(running.uid), user)
         found.append(Difference("user", text, "restart"))
     wrapped = is_wrapper(launch[0]) if launch and not contained else False
-    if not contained and not wrapped:
+    if not contained and not wrapped and shows_program(running.argv, launch):
         if not is_command(running.argv, launch):
             found.append(Difference("command", "its process runs another command than its entry", "restart"))
         else:
@@ -316,6 +316,12 @@ def process_differences(entry, running, secrets=None, user=None, unit=None, outs
         text = "its process %d runs outside of its unit (%s)" % (pid, shown_command(processes.command(pid)))
         found.append(Difference("unit", text, "restart"))
     return found
+
+
+def shows_program(shown, launch):
+    """Whether a process still shows the program of `launch`; one that has executed another shows that other's words."""
+    names = {os.path.basename(word) for word in [word for word in shown if word][:4]}
+    return len(names) < 2 or os.path.basename(launch[0]) in names
 
 
 def is_command(shown, launch):

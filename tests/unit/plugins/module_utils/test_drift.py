@@ -88,7 +88,7 @@ CASES = {
         ("command", "its process runs another command than its entry", "restart"),
     ),
     "another program": (
-        {"process": running(argv=["/usr/bin/nc", *COMMAND[1:-1], "9"])},
+        {"process": running(argv=[COMMAND[0], "-m", "other", "--port", "9"])},
         ("command", "its process runs another command than its entry", "restart"),
     ),
     "a variable less": (
@@ -265,6 +265,7 @@ NOTHING = {
         "one": entry(launcher="container", command=["serve"], launch=["docker", "run"]),
         "process": running(argv=["docker", "run", "--label=x"], environment={"A": "2"}, unit="podman.scope")},
     "a reload that would harm others": {"manager": unit(stale=True, may_reload=False)},
+    "a program that has executed another": {"process": running(argv=["/opt/other", "serve"])},
     "no CPUs in the plan": {"one": entry(cpus=None), "process": running(cpus={0})},
     "a stranger who may become the guard": {
         "fresh": False, "process": running(argv=["/bin/other"], environment={"B": "1"}, age=1.0)},
