@@ -151,7 +151,7 @@ def hash_speed(seconds=1.0):
 
 def full_check_seconds(folder):
     """Seconds in which this machine reads every byte of a checkpoint that it has, by the code of verify: full."""
-    from ansible_collections.inference.fleet.plugins.module_utils import weight_manifest
+    from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
 
     recorded = weight_manifest.read_manifest(str(folder))["files"]
     started = time.monotonic()

@@ -445,7 +445,7 @@ def share_wheels():
 def share_hub_wheels():
     """The same, and the clients of the model hubs."""
     sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
-    from ansible_collections.inference.fleet.plugins.module_utils import hub
+    from ansible_collections.inference.fleet.plugins.module_utils.weights import hub
 
     clients = [package for packages in hub.PACKAGES.values() for package in packages]
     return [(downloaded([*toolkit_packages(), *clients]), SHARED + "/wheels")]

@@ -16,8 +16,9 @@ import re
 from pathlib import Path
 
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils import plan, recipes
-from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "trainium.md"
 NODE_PAGE = PAGE.with_name("trainium-node.md")

@@ -9,10 +9,10 @@ import os
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
-from ansible_collections.inference.fleet.plugins.plugin_utils import report
-from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plain
-from ansible_collections.inference.fleet.plugins.plugin_utils.screen import show
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plain
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 
 class ActionModule(ActionBase):

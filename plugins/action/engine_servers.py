@@ -11,7 +11,7 @@ import socket
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.action.verification_run import run_id
-from ansible_collections.inference.fleet.plugins.plugin_utils import report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 
 # What each kind of action does to a server; the others leave what runs as it is.
 ENDS = {

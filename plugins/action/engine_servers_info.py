@@ -8,9 +8,9 @@ from __future__ import annotations
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.redact import TOKEN_LENGTH
-from ansible_collections.inference.fleet.plugins.plugin_utils.screen import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.tables import status_report, unreachable_report
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import TOKEN_LENGTH
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import status_report, unreachable_report
 
 
 class ActionModule(ActionBase):

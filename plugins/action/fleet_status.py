@@ -11,9 +11,9 @@ import os
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.files import write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.os_errors import remedy
-from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import plain
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.node.os_errors import remedy
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plain
 
 NOT_ASKED = "not asked: the run ended before; see its output"
 

@@ -13,9 +13,9 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import connection_loader
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils import host_keys, known_hosts
-from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import PLATFORM_GROUPS
-from ansible_collections.inference.fleet.plugins.plugin_utils.unreachable import replace_command
+from ansible_collections.inference.fleet.plugins.plugin_utils.connection import host_keys, known_hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import PLATFORM_GROUPS
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import replace_command
 
 
 class ActionModule(ActionBase):

@@ -10,8 +10,8 @@ import json
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.files import write_atomic
-from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import (
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_atomic
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import (
     capacity_table,
     capacity_warnings,
     check_playbooks,
@@ -20,7 +20,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import (
     plan_inventory,
     plan_table,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.screen import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 
 class ActionModule(ActionBase):

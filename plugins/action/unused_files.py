@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.plugin_utils.screen import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 
 class ActionModule(ActionBase):

@@ -10,8 +10,12 @@ import os
 
 from ansible import constants as C
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.plugin_utils import report
-from ansible_collections.inference.fleet.plugins.plugin_utils.fleet import ENGINE_GROUPS, PLATFORM_GROUPS, plan_each
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import (
+    ENGINE_GROUPS,
+    PLATFORM_GROUPS,
+    plan_each,
+)
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 
 
 class ActionModule(ActionBase):

@@ -45,14 +45,14 @@ import time
 
 from ansible import constants as C
 from ansible.plugins.callback.default import CallbackModule as Default
-from ansible_collections.inference.fleet.plugins.plugin_utils.live_lines import LiveLines
-from ansible_collections.inference.fleet.plugins.plugin_utils.tables import (
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.live_lines import LiveLines
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import (
     gather,
     progress_line,
     render,
     transfer_line,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.unreachable import reason
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import reason
 
 # Of use to machines, of no use on a screen; -v shows them.
 BULKY = ("accelerators", "diff", "fleet_report", "plan", "progress", "servers", "verdict", "verdicts")

@@ -20,7 +20,7 @@ description:
 """
 
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.inference.fleet.plugins.plugin_utils import report, screen, unreachable
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report, screen, unreachable
 
 
 class CallbackModule(CallbackBase):

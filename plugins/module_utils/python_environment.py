@@ -20,12 +20,12 @@ import subprocess
 import tempfile
 from dataclasses import dataclass, field
 
-from ansible_collections.inference.fleet.plugins.module_utils import files
-from ansible_collections.inference.fleet.plugins.module_utils.entry import canonical
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node_layout import existing_parent, make_directory
-from ansible_collections.inference.fleet.plugins.module_utils.node_python import base_executable
-from ansible_collections.inference.fleet.plugins.module_utils.redact import checked_variables
+from ansible_collections.inference.fleet.plugins.module_utils.node import files
+from ansible_collections.inference.fleet.plugins.module_utils.node.directories import existing_parent, make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.node.python import base_executable
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import checked_variables
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical
 
 MARKER = ".inference-fleet.json"
 PARTIAL = ".inference-fleet.partial"

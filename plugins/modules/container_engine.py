@@ -144,10 +144,10 @@ pending:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.container_engine import ENGINES
-from ansible_collections.inference.fleet.plugins.module_utils.container_setup import RESTARTS, STATES, ensure
+from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import ENGINES
+from ansible_collections.inference.fleet.plugins.module_utils.containers.host_settings import RESTARTS, STATES, ensure
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.redact import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
 
 
 class Module(SecretsHidden, AnsibleModule):

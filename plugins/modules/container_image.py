@@ -140,12 +140,9 @@ msg:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.container_images import (
-    ensure_image,
-    remove_image,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.containers.images import ensure_image, remove_image
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.redact import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
 
 
 class Module(SecretsHidden, AnsibleModule):

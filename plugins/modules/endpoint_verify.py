@@ -306,9 +306,9 @@ fleet_report:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.acceptance import runner
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import NODE_ARGUMENTS
+from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import NODE_ARGUMENTS
+from ansible_collections.inference.fleet.plugins.module_utils.verify import runner
 
 
 def main():

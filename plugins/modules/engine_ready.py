@@ -80,8 +80,8 @@ servers:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import NODE_ARGUMENTS, node_of
-from ansible_collections.inference.fleet.plugins.module_utils.readiness import check_ready
+from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import NODE_ARGUMENTS, node_of
+from ansible_collections.inference.fleet.plugins.module_utils.servers.readiness import check_ready
 
 
 def main():

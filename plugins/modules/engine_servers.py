@@ -294,13 +294,18 @@ removed:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils import boot, device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import DROP_INS, NODE_ARGUMENTS, node_of
-from ansible_collections.inference.fleet.plugins.module_utils.node_watchdog import Settings, ensure
-from ansible_collections.inference.fleet.plugins.module_utils.readiness import all_answer
-from ansible_collections.inference.fleet.plugins.module_utils.servers import acted, reconcile
+from ansible_collections.inference.fleet.plugins.module_utils.node import boot
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
+from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import (
+    DROP_INS,
+    NODE_ARGUMENTS,
+    node_of,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.servers.readiness import all_answer
+from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import acted, reconcile
 from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
+from ansible_collections.inference.fleet.plugins.module_utils.services.watchdog import Settings, ensure
 
 HEALTH_S = 5
 

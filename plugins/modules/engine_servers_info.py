@@ -170,9 +170,13 @@ servers:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node_arguments import DROP_INS, NODE_ARGUMENTS, node_of
-from ansible_collections.inference.fleet.plugins.module_utils.os_errors import os_error
-from ansible_collections.inference.fleet.plugins.module_utils.readiness import status
+from ansible_collections.inference.fleet.plugins.module_utils.node.os_errors import os_error
+from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import (
+    DROP_INS,
+    NODE_ARGUMENTS,
+    node_of,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.servers.readiness import status
 
 
 def main():

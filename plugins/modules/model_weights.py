@@ -433,9 +433,9 @@ free_bytes:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils import model_weights
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.redact import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
 
 
 class Module(SecretsHidden, AnsibleModule):

@@ -222,7 +222,7 @@ unchecked:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.preflight import preflight
+from ansible_collections.inference.fleet.plugins.module_utils.servers.preflight import preflight
 
 
 def main():

@@ -180,7 +180,7 @@ stderr:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import python_environment
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.redact import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
 
 
 class Module(SecretsHidden, AnsibleModule):

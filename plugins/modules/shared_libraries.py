@@ -70,7 +70,7 @@ installed:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.shared_libraries import ensure_libraries
+from ansible_collections.inference.fleet.plugins.module_utils.node.shared_libraries import ensure_libraries
 
 
 def main():

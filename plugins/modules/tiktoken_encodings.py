@@ -123,9 +123,9 @@ tried:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils import tiktoken_encodings
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.redact import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.weights import encodings as tiktoken_encodings
 
 
 class Module(SecretsHidden, AnsibleModule):

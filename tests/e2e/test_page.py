@@ -14,7 +14,7 @@ import subprocess
 import threading
 
 import pytest
-from ansible_collections.inference.fleet.plugins.plugin_utils import page, report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page, report
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (

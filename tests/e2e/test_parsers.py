@@ -18,8 +18,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils import overrides, plan, recipes
-from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
 
 CLONE = Path(__file__).resolve().parents[2]
 JUDGE = Path(__file__).with_name("parser_judge.py")

@@ -11,8 +11,10 @@ import os
 import signal
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import container_engine, guard, processes
-from ansible_collections.inference.fleet.plugins.plugin_utils import container_launch
+from ansible_collections.inference.fleet.plugins.module_utils.containers import engine as container_engine
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.tests.nodes.words import NASTY, SLEEP, TEXT
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from hypothesis import HealthCheck, example, given, settings

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import tomllib
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils import recipe_schema, screen
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import screen
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

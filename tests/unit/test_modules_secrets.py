@@ -10,7 +10,7 @@ import json
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.module_utils.redact import parameter_secrets, url_secrets
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import parameter_secrets, url_secrets
 from ansible_collections.inference.fleet.tests.unit.test_modules_docs import WITH_MAIN, documentation_of, load
 
 SECRETS = ("pa55word", "pr0xyword", "t0ken-of-a-hub", "l0gin")

@@ -9,7 +9,7 @@ import pathlib
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.shared_libraries import PACKAGES
+from ansible_collections.inference.fleet.plugins.module_utils.node.shared_libraries import PACKAGES
 
 ROLES = sorted(path for path in (pathlib.Path(__file__).resolve().parents[2] / "roles").iterdir() if path.is_dir())
 FILES = ("README.md", "defaults/main.yml", "meta/main.yml", "meta/argument_specs.yml", "tasks/main.yml")

@@ -10,8 +10,9 @@ import pathlib
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils import plan, recipes
-from ansible_collections.inference.fleet.plugins.plugin_utils.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 
 CLONE = pathlib.Path(__file__).resolve().parents[2]
 spec = importlib.util.spec_from_file_location("trainium_doc", CLONE / "tools" / "trainium_doc.py")

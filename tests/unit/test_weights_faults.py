@@ -23,10 +23,10 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.detached_jobs import DetachedJob
-from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.hub import SOURCES
-from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import MANIFEST
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import SOURCES
+from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import MANIFEST
 from ansible_collections.inference.fleet.plugins.modules import model_weights as module
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss, safetensors

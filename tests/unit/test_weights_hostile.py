@@ -19,9 +19,11 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import sha256sums, weight_lock, weight_staging
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.hub import (
+from ansible_collections.inference.fleet.plugins.module_utils.weights import lock as weight_lock
+from ansible_collections.inference.fleet.plugins.module_utils.weights import sha256sums
+from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
     HubProblem,
     Wanted,
     download,
@@ -32,8 +34,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.hub import (
     selection,
     wait_of,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WeightLock
-from ansible_collections.inference.fleet.plugins.module_utils.weight_manifest import MANIFEST, is_inside
+from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import WeightLock
+from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import MANIFEST, is_inside
 from ansible_collections.inference.fleet.plugins.modules import model_weights as module
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss_files

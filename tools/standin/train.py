@@ -842,8 +842,8 @@ def main():
 
 def finish(args, compact, seconds):
     """Write standin.json, expand, judge the expanded checkpoint, and pin what came out."""
-    expander = load_by_path("standin", ROOT / "plugins/module_utils/standin.py")
-    worker = load_by_path("encodings_worker", ROOT / "plugins/module_utils/encodings_worker.py")
+    expander = load_by_path("standin", ROOT / "plugins/module_utils/weights/standin.py")
+    worker = load_by_path("encodings_worker", ROOT / "plugins/module_utils/weights/encodings_worker.py")
     final = build_examples(random.Random(args.seed + 2), 600, tuple((k, 1) for k in KINDS), held_out=True)
     described = {
         "name": d.NAME,

@@ -12,15 +12,16 @@ import os
 import re
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
-from ansible_collections.inference.fleet.plugins.module_utils.container_engine import (
+from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import (
     EngineError,
     container_name,
     engine_of_entry,
     pinned_reference,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.files import read_text
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 TERM_S = 15
 KILL_S = 5

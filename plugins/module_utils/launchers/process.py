@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 
-from ansible_collections.inference.fleet.plugins.module_utils import guard, processes
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 TERM_S = 15  # as long as a service manager gives it
 KILL_S = 5

@@ -10,8 +10,8 @@ import contextlib
 import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.os_errors import about
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.node.os_errors import about
 
 SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
 MANAGERS = ("auto", "systemd", "supervisord")

@@ -25,14 +25,12 @@ import tempfile
 import time
 import xmlrpc.client
 
-from ansible_collections.inference.fleet.plugins.module_utils import guard, node_python, processes
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.files import read_text
-from ansible_collections.inference.fleet.plugins.module_utils.services import (
-    ServiceManager,
-    Status,
-    Unit,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
+from ansible_collections.inference.fleet.plugins.module_utils.services import ServiceManager, Status, Unit
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 REAPER = guard.PREFIX + "reaper"
 OTHERS = ("reaper", "watchdog")  # programs of ours that are no servers

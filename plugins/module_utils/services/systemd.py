@@ -21,9 +21,9 @@ import re
 import shutil
 import subprocess
 
-from ansible_collections.inference.fleet.plugins.module_utils import guard, node_python
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.files import read_text
+from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.services import (
     LOG_RATE_S,
     SYSTEMD_RUNS,
@@ -32,6 +32,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.services import (
     Unit,
     unit_files,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 UNITS = "/etc/systemd/system"
 SUFFIX = ".service"

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 
-from ansible_collections.inference.fleet.plugins.module_utils import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 # systemd.unit(5), UNIT FILE LOAD PATH of the system manager, highest first
 FOLDERS = (

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.entry import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
 
 
 def plan_entry(port, name="server-0", **changes):

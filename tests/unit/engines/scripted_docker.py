@@ -62,7 +62,8 @@ class ScriptedEngine:
     """Clients of these kinds in a folder that the collection finds them in, and their state."""
 
     def __init__(self, folder, monkeypatch, kinds=("docker",)):
-        from ansible_collections.inference.fleet.plugins.module_utils import container_engine, guard
+        from ansible_collections.inference.fleet.plugins.module_utils.containers import engine as container_engine
+        from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
         self.bin = folder / "engine-bin"
         self.file = folder / "engine.json"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.callback import fleet
-from ansible_collections.inference.fleet.plugins.plugin_utils.live_lines import LiveLines
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.live_lines import LiveLines
 from ansible_collections.inference.fleet.tests.unit.node_helpers import terminal_screen
 
 ROOT = Path(__file__).resolve().parents[3]

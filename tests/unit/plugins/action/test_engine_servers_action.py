@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 from ansible_collections.inference.fleet.plugins.action import engine_servers
-from ansible_collections.inference.fleet.plugins.plugin_utils import report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 
 PROBES = [{"name": "chat", "ok": True, "ms": 1, "sent": "a", "got": "b", "cause": None}]
 INVENTORY = ["node-1", "node-2"]

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import python_environment as pe
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.redact import url_secrets
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import url_secrets
 
 
 def script(path, text):

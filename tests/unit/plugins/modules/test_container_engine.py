@@ -9,11 +9,11 @@ import json
 import os
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import container_setup
-from ansible_collections.inference.fleet.plugins.module_utils.container_engine import EngineError
-from ansible_collections.inference.fleet.plugins.module_utils.container_images import ensure_image
+from ansible_collections.inference.fleet.plugins.module_utils.containers import host_settings as container_setup
+from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import EngineError
+from ansible_collections.inference.fleet.plugins.module_utils.containers.images import ensure_image
+from ansible_collections.inference.fleet.plugins.module_utils.containers.merged_settings import lay
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.laid_settings import lay
 from ansible_collections.inference.fleet.plugins.modules import container_engine as module
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.node_helpers import run_module

@@ -12,14 +12,12 @@ import signal
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import (
-    container_engine,
-    container_images,
-    guard,
-    processes,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.container_engine import pinned_reference
-from ansible_collections.inference.fleet.plugins.module_utils.detached_jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.containers import engine as container_engine
+from ansible_collections.inference.fleet.plugins.module_utils.containers import images as container_images
+from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import pinned_reference
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.modules import container_image
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import CANNOT_BE_USED, ScriptedEngine, image
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until

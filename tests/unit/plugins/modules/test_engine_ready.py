@@ -14,8 +14,8 @@ import subprocess
 from unittest import mock
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import readiness
-from ansible_collections.inference.fleet.plugins.module_utils.acceptance import asking, runner
+from ansible_collections.inference.fleet.plugins.module_utils.servers import readiness
+from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, runner
 
 _spec = importlib.util.spec_from_file_location(
     "small_node_of_ready", pathlib.Path(__file__).parents[2] / "engines" / "small_node.py"

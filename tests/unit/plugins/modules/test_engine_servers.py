@@ -20,20 +20,18 @@ import time
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils import (
-    device_holders,
-    guard,
-    node_python,
-    processes,
-    services,
-    weight_manifest,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.accelerators.host import System
+from ansible_collections.inference.fleet.plugins.module_utils import services
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.launchers import process as process_launcher
-from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.plugins.modules import engine_servers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -727,7 +725,7 @@ def test_through_ansible_itself(node, tmp_path):
     """From the zip that Ansible sends to a node: the guard's source is in it, and what it starts outlives it."""
     entry = node.entry("server-0")
     args = {"servers": [entry], "root": node.root, "manager": "supervisord", "toolkit": sys.prefix}
-    collections = pathlib.Path(guard.__file__).parents[5]
+    collections = pathlib.Path(guard.__file__).parents[6]
     assert (collections / "ansible_collections").is_dir()
     (tmp_path / "ansible.cfg").write_text("", encoding="utf-8")
     environment = {
@@ -752,7 +750,7 @@ def test_through_ansible_itself(node, tmp_path):
 def test_a_kill_is_healed_when_the_environment_of_ansible_is_gone(node, tmp_path):
     """`make clean` after a deployment, and then another clone with an environment of its own."""
     entry, found = node.entry("server-0"), []
-    site = pathlib.Path(guard.__file__).parents[5]
+    site = pathlib.Path(guard.__file__).parents[6]
     for name in ("first", "second"):
         controller = tmp_path / name
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(controller)], check=True)

@@ -14,8 +14,10 @@ import time
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils import boot, guard, healing, processes
-from ansible_collections.inference.fleet.plugins.module_utils.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.node import boot, processes
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.servers import healing
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 _spec = importlib.util.spec_from_file_location(
     "small_node", pathlib.Path(__file__).parents[2] / "engines" / "small_node.py"

@@ -17,22 +17,19 @@ from types import SimpleNamespace
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils import (
-    checkpoints,
-    files,
-    guard,
-    local_weights,
-    model_weights,
-    node_layout,
-    standin,
-    weight_lock,
-    weight_manifest,
-    weight_staging,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.hub import jobs, known
-from ansible_collections.inference.fleet.plugins.module_utils.weight_lock import WeightLock
-from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import path as path_source
-from ansible_collections.inference.fleet.plugins.module_utils.weight_sources import standin as standin_source
+from ansible_collections.inference.fleet.plugins.module_utils.node import directories as node_layout
+from ansible_collections.inference.fleet.plugins.module_utils.node import files
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints, standin
+from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.weights import local as local_weights
+from ansible_collections.inference.fleet.plugins.module_utils.weights import lock as weight_lock
+from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import jobs, known
+from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import WeightLock
+from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import path as path_source
+from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import standin as standin_source
 from ansible_collections.inference.fleet.plugins.modules import model_weights as module
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
@@ -46,7 +43,7 @@ from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     run_module,
     weights_came,
 )
-from ansible_collections.inference.fleet.tests.unit.plugins.module_utils import test_eagle3 as heads
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.platforms.neuron import test_eagle3 as heads
 
 PACKAGE = local_weights.__name__.rpartition(".")[0]
 SHARD = "model-00001-of-00002.safetensors"

@@ -24,10 +24,14 @@ from types import SimpleNamespace
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.module_utils import eagle3, guard, model_weights, weight_manifest
-from ansible_collections.inference.fleet.plugins.module_utils import hub as hub_package
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.hub import (
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import Redactor
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import eagle3
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.weights import hub as hub_package
+from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
     download,
     huggingface,
     jobs,
@@ -36,7 +40,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.hub import (
     plain,
     worker,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.redact import Redactor
 from ansible_collections.inference.fleet.plugins.modules import model_weights as module
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import (
@@ -48,7 +51,7 @@ from ansible_collections.inference.fleet.tests.hubs.repositories import (
 )
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, rot, run_module
-from ansible_collections.inference.fleet.tests.unit.plugins.module_utils import test_eagle3 as heads
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.platforms.neuron import test_eagle3 as heads
 
 REPO = "made-up/gpt-oss-small"
 DRAFT = "made-up/gpt-oss-small-eagle3"
@@ -1614,7 +1617,7 @@ def test_many_calls_at_once_start_one_job(node, tmp_path, wait_s):
     """Processes, as plays would."""
     held = node.hub.fault("hold", path=SHARD, at=1000)
     code = (
-        "import json, os, sys; from ansible_collections.inference.fleet.plugins.module_utils import model_weights as m;"
+        "import json, os, sys; from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as m;"
         "open(sys.argv[1] + str(os.getpid()), 'w').close();"
         "print(json.dumps(m.bring(json.load(sys.stdin))))"
     )

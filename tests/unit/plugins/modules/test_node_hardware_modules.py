@@ -15,9 +15,9 @@ import shutil
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.module_utils import shared_libraries as libraries
-from ansible_collections.inference.fleet.plugins.module_utils.accelerators import DETECTORS, detect
-from ansible_collections.inference.fleet.plugins.module_utils.accelerators.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.node import shared_libraries as libraries
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import DETECTORS, detect
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info, node_preflight, shared_libraries
 
 _spec = importlib.util.spec_from_file_location(

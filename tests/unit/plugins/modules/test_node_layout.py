@@ -11,8 +11,8 @@ import pwd
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import node_layout as layout
-from ansible_collections.inference.fleet.plugins.module_utils.detached_jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.node import directories as layout
+from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.modules import node_layout
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
 

@@ -16,7 +16,7 @@ import threading
 import venv
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import tiktoken_encodings as te
+from ansible_collections.inference.fleet.plugins.module_utils.weights import encodings as te
 from ansible_collections.inference.fleet.plugins.modules import tiktoken_encodings
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
 

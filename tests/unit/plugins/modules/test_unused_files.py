@@ -15,8 +15,8 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.action.unused_files import table
-from ansible_collections.inference.fleet.plugins.module_utils import unused_files as files
-from ansible_collections.inference.fleet.plugins.module_utils.node_paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.node import unused_files as files
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.modules import unused_files
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module

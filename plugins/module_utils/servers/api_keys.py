@@ -1,0 +1,87 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The API key of a fleet, from the variable fleet_api_key to the secrets of a server and the requests of its clients.
+
+A server's secrets hold the first key as API_KEY, which its engine asks for and clients send, and the others, if there
+are any, as OTHER_API_KEYS, which vllm_api_keys.py accepts as well.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm_api_keys import OTHER_API_KEYS
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import API_KEY
+
+VARIABLE = "fleet_api_key"
+LONGEST = 1024
+KINDS = {type(None): "null", dict: "a mapping", bool: "a boolean", int: "a number", float: "a number"}
+PRINTABLE = re.compile(r"[!-~]+")
+ALLOWED = "allowed: printable ASCII characters without spaces, 1 to %d of them; or a list of such keys" % LONGEST
+
+
+def api_keys(value, variable=VARIABLE):
+    """[str] of the keys that a variable holds, the one that clients send first; [] for null, an empty string or list.
+
+    Line breaks at the end, which `echo KEY | ansible-vault encrypt_string` leaves, are cut off. Raises FleetError,
+    which never shows a key.
+    """
+    if value is None or value == "" or value == []:
+        return []
+    several = isinstance(value, (list, tuple))
+    keys = []
+    for number, one in enumerate(value if several else [value]):
+        where = "%s[%d]" % (variable, number) if several else variable
+        if not isinstance(one, str):
+            words = KINDS.get(type(one), "a " + type(one).__name__)
+            raise FleetError("%s is %s; %s. Quote a key that YAML takes for a number." % (where, words, ALLOWED))
+        key = str(one).rstrip("\r\n")
+        if not key and not several:
+            return []
+        if len(key) > LONGEST:
+            raise FleetError("%s has %d characters; %s." % (where, len(key), ALLOWED))
+        if not PRINTABLE.fullmatch(key):
+            raise FleetError("%s %s; %s." % (where, _wrong(key), ALLOWED))
+        if key in keys:
+            raise FleetError("%s is the same as %s[%d]; remove one of the two." % (where, variable, keys.index(key)))
+        keys.append(key)
+    return keys
+
+
+def _wrong(key):
+    if not key:
+        return "is empty"
+    at = next(index for index, one in enumerate(key) if not PRINTABLE.match(one))
+    kind = "no ASCII character" if ord(key[at]) > 126 and key[at] != "\x7f" else "a control character"
+    kind = "a line break" if key[at] in "\r\n" else "a space or tab" if key[at] in " \t" else kind
+    return "has %s as character %d of %d" % (kind, at + 1, len(key))
+
+
+def secret_value(name, variable, value):
+    """What the secret `name` of a server holds, as a string: `value` of `variable`; "" where that holds nothing, None
+    where it need not hold anything.
+
+    Raises FleetError, which never shows the value.
+    """
+    if variable == VARIABLE or name == API_KEY:
+        keys = api_keys(value, variable)
+        return (" ".join(keys[1:]) or None) if name == OTHER_API_KEYS else keys[0] if keys else ""
+    if value is None:
+        return ""
+    if isinstance(value, (dict, list, tuple)):
+        raise FleetError(
+            "%s is a %s; allowed: a string." % (variable, "mapping" if isinstance(value, dict) else "list")
+        )
+    text = str(value)
+    if "\0" in text:
+        raise FleetError("%s contains a NUL character, which no environment can hold." % variable)
+    return text
+
+
+def headers(secrets):
+    """The headers that a server with these secrets ({ENV: value}) asks of its clients; None where it asks for none."""
+    key = (secrets or {}).get(API_KEY)
+    usable = isinstance(key, str) and PRINTABLE.fullmatch(key)  # http.client would show any other in its error
+    return {"Authorization": "Bearer " + key} if usable else None

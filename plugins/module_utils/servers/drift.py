@@ -1,0 +1,434 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How a server on a node differs from the plan, beyond its entry: unit, drop-ins, files, and the process that runs.
+
+look_at() reads what /proc shows of a process; everything else is a pure comparison. Messages name variables, never
+their values. What is found here, playbooks/status.yml reports and engine_servers repairs, by the same functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import time
+
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list, parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+
+UNLIMITED = -1
+LIMITS = {"Max open files": "NOFILE", "Max locked memory": "MEMLOCK"}
+LIMIT = re.compile(r"^(Max [a-z ]+?) {2,}(\S+) +(\S+)")
+GROUP_LIMITS = {"memory.max": "MemoryMax", "memory.high": "MemoryHigh", "pids.max": "TasksMax", "cpu.max": "CPUQuota"}
+CGROUPS = "/sys/fs/cgroup"
+GUARD_S = 30  # within which a process of a unit has become the guard, or what the guard records
+INTERPRETER_S = 20
+# What executes something else with an environment and a command line of its own making.
+SHELLS = frozenset(("sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"))
+WRAPPERS = SHELLS | {"env", "numactl", "taskset", "nice", "ionice", "chrt", "setarch", "stdbuf", "mpirun"}
+PYTHON = re.compile(r"^python[\d.]*$")
+SECRET_OPTION = re.compile(r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passwd|auth|credential)[\w-]*)([= ])\S+")
+SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+@")
+
+
+class Difference:
+    """One thing that differs.
+
+    kind: a word for machines; text: a line for a person; heals: what engine_servers does about it: "restart",
+    "rewrite" (without a restart), or None where it does so for another reason, or only somebody else can.
+    """
+
+    def __init__(self, kind, text, heals=None):
+        self.kind = kind
+        self.text = text
+        self.heals = heals
+
+    def __repr__(self):
+        return "Difference(%r, %r, %r)" % (self.kind, self.text, self.heals)
+
+
+class Running:
+    """A process as /proc shows it.
+
+    environment: {name: value}, None where it is not ours to read; limits: {"NOFILE": (soft, hard)}; cpus: a set, None
+    where they are not known; unit: the service of systemd that it belongs to, or None; group: {file: value} of its
+    cgroup's limits; parent: limits of its parent, the service manager; age: seconds since its start; command: as text.
+    """
+
+    def __init__(self, pid, argv=(), environment=None, limits=None, cpus=None, uid=None, unit=None, group=None,
+                 parent=None, age=0.0, command=None):  # fmt: skip
+        self.pid = pid
+        self.argv = list(argv)
+        self.environment = environment
+        self.limits = limits or {}
+        self.cpus = cpus
+        self.uid = uid
+        self.unit = unit
+        self.group = group or {}
+        self.parent = parent or {}
+        self.age = age
+        self.command = command
+
+
+# ---- what /proc shows
+
+
+def look_at(pid):
+    """The Running process `pid`, None where it is gone."""
+    found = guard.process(pid)
+    if found is None or found.state in guard.ENDED:
+        return None
+    environment = guard.environment_of(pid)
+    try:
+        cpus = os.sched_getaffinity(pid)
+        uid = os.stat("/proc/%d" % pid).st_uid
+    except OSError:
+        cpus, uid = None, None
+    unit, group = unit_of_process(pid)
+    one = Running(
+        pid,
+        argv=processes.argv(pid),
+        environment={os.fsdecode(key): os.fsdecode(value) for key, value in environment.items()} or None,
+        limits=limits_of(pid),
+        cpus=cpus,
+        uid=uid,
+        unit=unit,
+        group=group_limits(group),
+        parent=limits_of(found.parent),
+        age=max(0.0, time.time() - (processes.started_at(pid) or time.time())),
+        command=processes.command(pid),
+    )
+    return one if lives(pid, found.ticks) else None  # what ended meanwhile showed only a part
+
+
+def lives(pid, ticks=None):
+    """Whether the process is there and no zombie; ticks: of its start, where another one of this number is none."""
+    found = guard.process(pid)
+    return found is not None and found.state not in guard.ENDED and ticks in (None, found.ticks)
+
+
+def limits_of(pid):
+    """{"NOFILE": (soft, hard), "MEMLOCK": …} of the process, -1 for no limit; empty where it is gone."""
+    found = {}
+    for line in _lines("/proc/%d/limits" % pid):
+        match = LIMIT.match(line)
+        if match and match.group(1) in LIMITS:
+            pair = tuple(UNLIMITED if word == "unlimited" else int(word) for word in match.groups()[1:])
+            found[LIMITS[match.group(1)]] = pair
+    return found
+
+
+def unit_of_process(pid):
+    """(name of its service of systemd or None, path of its cgroup below /sys/fs/cgroup or None)."""
+    unit = group = None
+    for line in _lines("/proc/%d/cgroup" % pid):
+        number, controllers, path = [*line.rstrip("\n").split(":", 2), "", ""][:3]
+        services = [part for part in path.split("/") if part.endswith(".service")]
+        if services and (controllers in ("", "name=systemd")):
+            unit = services[-1]
+        if number == "0" and not controllers:
+            group = path
+    return unit, group
+
+
+def group_limits(group):
+    """{file: value} of GROUP_LIMITS in the cgroup, those that can be read."""
+    found = {}
+    for name in GROUP_LIMITS if group else ():
+        text = "".join(_lines("%s%s/%s" % (CGROUPS, group, name))).strip()
+        if text:
+            found[name] = text
+    return found
+
+
+def _lines(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.readlines()
+    except OSError:
+        return []
+
+
+@functools.cache
+def interpreter_problem(program):
+    """None, or what is wrong with an interpreter that a unit names. What is no Python by its name is not executed."""
+    if not os.path.isabs(program) or not os.path.exists(program):
+        return "it is not there"
+    if not os.access(program, os.X_OK):
+        return "it cannot be executed"
+    if not PYTHON.match(os.path.basename(program)):
+        return None
+    try:
+        subprocess.run([program, "-I", "-S", "-c", ""], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL, cwd="/", check=True, timeout=INTERPRETER_S)  # fmt: skip
+    except OSError as error:
+        return "it cannot be executed: %s" % error.strerror
+    except subprocess.TimeoutExpired:
+        return "it does not end within %d s" % INTERPRETER_S
+    except subprocess.CalledProcessError as error:
+        return "it ends with exit status %d" % error.returncode
+    return None
+
+
+@functools.cache
+def is_wrapper(program):
+    """Whether the program executes something else that need not look like what was asked for."""
+    if os.path.basename(program) in WRAPPERS:
+        return True
+    try:
+        with open(shutil.which(program) or program, "rb") as stream:
+            first, second = [*stream.read(512).split(b"\n"), b""][:2]
+    except OSError:
+        return False
+    if not first.startswith(b"#!") or second.startswith(b"'''exec'"):  # how pip writes a long path to a Python
+        return False
+    words = first[2:].decode("utf-8", "replace").split()
+    names = [os.path.basename(word) for word in words]
+    return bool(names) and (names[0] in SHELLS or (names[0] == "env" and bool(SHELLS.intersection(names[1:]))))
+
+
+# ---- files
+
+
+def file_differences(modes, expected):
+    """[Difference] of owners and modes. modes: {path: (mode, uid)}; expected: [(path, mode, uid or None)]."""
+    found = []
+    for path, mode, uid in expected:
+        if path not in modes:
+            continue
+        old_mode, old_uid = modes[path]
+        if old_mode != mode:
+            found.append(
+                Difference("file mode", "%s has mode %04o instead of %04o" % (path, old_mode, mode), "rewrite")
+            )
+        if uid is not None and old_uid != uid:
+            names = (path, processes.user_name(old_uid), processes.user_name(uid))
+            found.append(Difference("file owner", "%s belongs to %s instead of %s" % names, "rewrite"))
+    return found
+
+
+def secret_differences(names, in_file, missing):
+    """[Difference] of a secrets file by its names alone. names: those of the entry; in_file: those of the file;
+    missing: whether there is no such file."""
+    if missing:
+        return [Difference("secrets", "its file of secrets is missing", "restart")] if names else []
+    found = []
+    for words, these in (("lacks", set(names) - set(in_file)), ("also has", set(in_file) - set(names))):
+        if these:
+            found.append(Difference("secrets", "its file of secrets %s %s" % (words, _listed(these)), "restart"))
+    return found
+
+
+# ---- unit
+
+
+def unit_differences(unit, definition, planned):
+    """[Difference] of what the service manager knows. unit: services.Unit; definition: the text on disk; planned: the
+    text as it would be written now, None where it is not known."""
+    found = []
+    if planned is not None and definition is not None and definition != planned:
+        found.append(Difference("definition", "its service definition differs (%s)" % unit.path, "rewrite"))
+    for path in unit.drop_ins:
+        loaded = path in unit.loaded
+        words = "the drop-in %s changes its unit" if loaded else "the drop-in %s will change its unit"
+        found.append(Difference("drop-in", words % path, "restart" if loaded else "rewrite"))
+    for path in unit.overrides:
+        found.append(Difference("definition", "%s takes the place of its unit" % path, "restart"))
+    if unit.stale and unit.may_reload:
+        found.append(Difference("reload", "systemd holds another version of its unit than the files", "rewrite"))
+    for program, loaded in unit.programs:
+        problem = interpreter_problem(program)
+        if problem:
+            heals = "rewrite" if loaded or (planned is not None and definition != planned) else None
+            text = "%s, which its service definition executes, is broken: %s; it would not start again"
+            found.append(Difference("interpreter", text % (program, problem), heals))
+    return found
+
+
+def unit_notes(unit):
+    """Sentences on what is no difference and yet worth knowing."""
+    notes = ["the drop-in %s changes its unit" % path for path in unit.kept]
+    if unit.stale and not unit.may_reload:
+        notes.append("systemd takes the new version of its unit at its next start")
+    return notes
+
+
+# ---- all of it
+
+
+def differences(want, seen):
+    """[Difference] of a deployed server beyond its entry. want: servers.Wanted; seen: servers.Seen."""
+    entry, found = want.entry, []
+    if seen.unit is not None:
+        found += unit_differences(seen.unit, seen.definition, want.definition)
+    found += file_differences(seen.modes, want.files)
+    if seen.entry is not None and seen.secrets_read and seen.modes:
+        found += secret_differences(entry["secrets"], seen.secrets, want.secret_path not in seen.modes)
+    running = seen.running
+    if running is None or seen.service is None:
+        return found
+    if not seen.fresh:
+        if is_strange(running, want.root):
+            text = "its unit's process %d is no server of ours (%s)" % (running.pid, shown_command(running.command))
+            found.append(Difference("process", text, "restart"))
+    elif seen.state.get("phase") == "running" and seen.state.get("hash") == entry["hash"] and not is_guard(running):
+        secrets = {name: want.secrets.get(name, seen.secrets.get(name)) for name in entry["secrets"]}
+        found += process_differences(entry, running, secrets, want.user, seen.unit, seen.outside)
+    return found
+
+
+# ---- process
+
+
+def process_differences(entry, running, secrets=None, user=None, unit=None, outside=()):
+    """[Difference] of a process that the guard made the engine of `entry`.
+
+    running: Running; secrets: {name: value, None where it is not known}; user: the name that it should run as, None for
+    any; unit: services.Unit; outside: pids of the server that are not in its unit.
+    """
+    found = []
+    contained = entry["launcher"] == "container"
+    launch = entry["launch"]
+    uid = _uid(user)
+    if uid is not None and running.uid is not None and running.uid != uid:
+        text = "it runs as %s instead of %s" % (processes.user_name(running.uid), user)
+        found.append(Difference("user", text, "restart"))
+    wrapped = is_wrapper(launch[0]) if launch and not contained else False
+    if not contained and not wrapped and shows_program(running.argv, launch):
+        if not is_command(running.argv, launch):
+            found.append(Difference("command", "its process runs another command than its entry", "restart"))
+        else:
+            found += _environment_differences(entry, running, secrets or {})
+    found += _limit_differences(running, unit)
+    if entry["cpus"] and not contained and running.cpus is not None:
+        cpus = parse_cpu_list(entry["cpus"])
+        if running.cpus != cpus:
+            text = "it runs on the CPUs %s instead of %s" % (format_cpu_list(running.cpus), format_cpu_list(cpus))
+            found.append(Difference("cpus", text, "restart"))
+    if unit is not None and unit.name and running.unit != unit.name and not contained:
+        text = "its process %d runs in %s instead of %s" % (running.pid, running.unit or "no unit", unit.name)
+        found.append(Difference("unit", text, "restart"))
+    for pid in outside:
+        text = "its process %d runs outside of its unit (%s)" % (pid, shown_command(processes.command(pid)))
+        found.append(Difference("unit", text, "restart"))
+    return found
+
+
+def shows_program(shown, launch):
+    """Whether a process still shows the program of `launch`; one that has executed another shows that other's words."""
+    names = {os.path.basename(word) for word in [word for word in shown if word][:4]}
+    return len(names) < 2 or os.path.basename(launch[0]) in names
+
+
+def is_command(shown, launch):
+    """Whether a process that shows the words `shown` was executed as `launch`.
+
+    A script stands behind its interpreter, and its options. A program may have given itself a title: one word.
+    """
+    words = [word for word in shown if word]
+    if not words or (len(words) == 1 and (len(launch) > 1 or words != launch)):
+        return True
+    for more in range(min(4, max(0, len(shown) - len(launch)) + 1)):
+        if shown[more + 1 :] == launch[1:] and (
+            not more or os.path.basename(shown[more]) == os.path.basename(launch[0])
+        ):
+            return True
+    return False
+
+
+def _environment_differences(entry, running, secrets):
+    shown = running.environment
+    if shown is None or shown.get(guard.MARKER_SERVER) != entry["name"]:
+        return []  # not ours to read, or overwritten by the engine
+    given = {**entry["environment"], **secrets}
+    ours = set(guard.engine_environment(entry, {}, "")) | set(given)
+    groups = {
+        "lacks": {name for name in given if name not in shown},
+        "has another value of": {
+            name for name, value in given.items() if value is not None and name in shown and shown[name] != value
+        },
+        "also has": set(shown) - ours,
+    }
+    return [
+        Difference("environment", "its process's environment %s %s" % (words, _listed(names)), "restart")
+        for words, names in groups.items()
+        if names
+    ]
+
+
+def _limit_differences(running, unit):
+    found = []
+    planned = unit.limits if unit is not None else {}
+    for name, (soft, hard) in sorted(running.limits.items()):
+        most = running.parent.get(name, (hard, hard))[1]
+        wanted = planned.get(name, most)
+        # a service manager without the right to go beyond its own limits gives what it has
+        accepted = {wanted, _lower(wanted, most)}
+        if unit is not None and unit.kept and name in unit.loaded_limits:
+            accepted.add(unit.loaded_limits[name])
+        if hard not in accepted or soft != hard:
+            shown = _limit(hard) if soft == hard else "%s (hard %s)" % (_limit(soft), _limit(hard))
+            text = "its limit %s is %s instead of %s" % (name, shown, _limit(wanted))
+            found.append(Difference("limits", text, "restart"))
+    if unit is not None and unit.name and running.unit == unit.name and not unit.kept:
+        for file, value in sorted(running.group.items()):
+            if value.split()[0] != "max":
+                text = "%s of its unit's cgroup is %s instead of max" % (GROUP_LIMITS[file], value)
+                found.append(Difference("limits", text, "restart"))
+    return found
+
+
+def _lower(one, other):
+    return min((value for value in (one, other) if value != UNLIMITED), default=UNLIMITED)
+
+
+def _limit(value):
+    return "unlimited" if value == UNLIMITED else str(value)
+
+
+def is_strange(running, root):
+    """Whether the process that a service manager runs for a server is neither a guard nor what a guard executed."""
+    if running is None or running.environment is None or running.age < GUARD_S:
+        return False
+    return running.environment.get(guard.MARKER_ROOT) != (root or "/") and not is_guard(running)
+
+
+def is_guard(running):
+    """Whether the process is a guard yet, also for the moment between its record and the engine."""
+    return any(os.path.basename(word) == "guard.py" for word in running.argv[:4])
+
+
+# ---- ports
+
+
+def holder_words(holder, root):
+    """Who holds a port, for a person. holder: processes.port_holder()'s."""
+    if holder["pid"] is None:
+        return "a process of %s that this user cannot see" % holder["user"]
+    words = "process %d of %s (%s)" % (holder["pid"], holder["user"], shown_command(holder["command"]))
+    if holder["server"] is None:
+        return words
+    whose = "our server '%s'" % holder["server"]
+    return "%s%s, %s" % (whose, "" if holder["root"] == (root or "/") else " of the root %s" % holder["root"], words)
+
+
+def shown_command(command, length=200):
+    """A command line of somebody's for a message: its keys and passwords masked, cut where it is long."""
+    text = SECRET_OPTION.sub(r"\1\2********", command or "gone")
+    return SECRET_WORD.sub("********", text)[:length]
+
+
+def _listed(names):
+    return ", ".join(sorted(names))
+
+
+def _uid(user):
+    try:
+        return None if user is None else pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None

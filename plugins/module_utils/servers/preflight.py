@@ -1,0 +1,369 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a node can take its plan: all that would stop it is found before anything is changed, and told at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform as machine
+import sys
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import our_containers, port_holder
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list, parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.node.directories import existing_parent
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.node.shared_libraries import (
+    install_hint,
+    missing_libraries,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import detector
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.cpu import describe_cpu
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.detect import (
+    lacks_driver,
+    mismatch,
+    package_version,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.packages import (
+    DRIVER,
+    RUNTIME,
+    check_packages,
+    planned,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.preflight import (
+    missing_cores,
+    neuron_checks,
+    replaced_artifacts,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries
+from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import missing_cpus
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
+from ansible_collections.inference.fleet.plugins.module_utils.weights.checkpoints import check_draft
+
+OLDEST_PYTHON = (3, 9)
+COMMAND_SHOWN = 120  # characters of a port holder's command
+
+
+def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", only=(), installable=(), satisfied_by=(),
+              model=None, venv=None, packages=None, sysroot=""):  # fmt: skip
+    """Check the node against its plan. Nothing is changed.
+
+    root: fleet_root. servers: plan entries of this node; only: the names that this run is limited to, all where empty.
+    hardware: fleet_hardware, needs: the recipe's needs; an absent key and None are the same. platform: a name of
+    accelerators.DETECTORS. installable: libraries that the platform's role installs where it is root. satisfied_by:
+    paths that are there once a deployment is; no free disk is asked for then. model: the recipe's, with its paths
+    resolved; one that is to be served from a directory of the node must be there already, and whole. venv: the
+    recipe's; one that is not made here must be there already. packages: neuron_packages, which the role neuron installs
+    where it is root. sysroot: where /proc and /sys are read.
+
+    Returns {changed, accelerators (form.py; None where the driver is yet to be installed), problems: [], warnings:
+    [text] of what works and is slow, and of what this run mends, unchecked: what the node does not tell, as sentences}.
+    FleetError tells all problems; its details hold them as problems: [{check, message}].
+    """
+    try:
+        paths = NodePaths(root)
+    except ValueError as error:
+        raise FleetError(
+            "root is %r; it must be an absolute path, or empty for the system's own folders." % root
+        ) from error
+    entries = check_entries(servers)
+    hardware, needs, system = hardware or {}, needs or {}, System(sysroot)
+    packages = (packages or {}) if platform == "neuron" and os.geteuid() == 0 else {}
+    warnings, package_problems = _check_packages(system, needs, packages)
+    if DRIVER in packages and lacks_driver(system):
+        found, hardware_problems = None, []  # the role installs the driver, and then looks at the devices
+    else:
+        found, hardware_problems = _check_hardware(system, platform, hardware, needs, packages)
+    unchecked = detector(platform).unchecked(found, hardware, needs) if found else []
+    checks = [
+        ("python", _check_python()),
+        ("root", _check_root(paths)),
+        ("packages", package_problems),
+        ("hardware", hardware_problems),
+        ("cpu_flags", _check_cpu_flags(system, needs)),
+        ("libraries", _check_libraries(needs, installable, sysroot)),
+        ("cpus", _check_cpus(entries, only, sysroot)),
+        ("ports", _check_ports(paths, entries, only)),
+        ("memory", _check_memory(system, paths, entries, needs, only, unchecked)),
+        ("disk", _check_disk(paths, needs, satisfied_by)),
+        ("model", _check_model(model or {})),
+    ]
+    if platform == "neuron":
+        if found and not hardware_problems:  # else the plan is to change anyway
+            checks.append(("cores", missing_cores(entries.values(), found, only)))
+        unchanged = [name for name, entry in entries.items() if _running_hash(paths, name) == entry["hash"]]
+        lnc = hardware.get("lnc") or needs.get("lnc")
+        checks += neuron_checks(paths.root, entries, only, found, model or {}, venv or {}, lnc, unchanged)
+        warnings += replaced_artifacts(entries.values(), only)
+    problems = [{"check": check, "message": message} for check, messages in checks for message in messages]
+    if problems:
+        host = next((entry["host"] for entry in entries.values()), machine.node())
+        raise FleetError(
+            "Preflight found %d %s on %s, nothing was changed:\n%s"
+            % (
+                len(problems),
+                "problem" if len(problems) == 1 else "problems",
+                host,
+                "\n".join(" %d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1)),
+            ),
+            problems=problems,
+        )
+    return {
+        "changed": False,
+        "accelerators": found.as_dict() if found else None,
+        "problems": [],
+        "warnings": [*_far_cpus(entries, only, found), *warnings],
+        "unchecked": unchecked,
+    }
+
+
+def _check_python():
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        yield (
+            "This node's Python is %s (%s), %d.%d is the oldest that works. Set "
+            "ansible_python_interpreter to a newer one." % (machine.python_version(), sys.executable, *OLDEST_PYTHON)
+        )
+
+
+def _check_root(paths):
+    closed = []
+    for path in (paths.etc, paths.lib, paths.log, paths.run):
+        parent = existing_parent(path)
+        below = os.path.relpath(path, parent).split("/")[0]
+        blocker = os.path.join(parent, below)
+        if below != "." and os.path.lexists(blocker):
+            yield "%s is in the way: it must be a folder. Remove it, or set another fleet_root." % blocker
+        elif not os.access(parent, os.W_OK | os.X_OK) and parent not in closed:
+            closed.append(parent)
+    if closed:
+        yield (
+            "The user %s cannot write to %s. Run the play with become, or set fleet_root to a folder that this user "
+            "can write to." % (processes.user_name(os.geteuid()), ", ".join(closed))
+        )
+
+
+def _check_packages(system, needs, packages):
+    """(warnings, messages): what the role neuron makes of driver and runtime, by the rules that it goes by itself."""
+    try:
+        check_packages(packages)
+        versions = {name: package_version(system, name) for name in packages}
+        installed = {name: version for name, version in versions.items() if version}
+        due, _future = planned(packages, needs, installed)
+    except FleetError as error:
+        return [], [error.message]
+    unfit = mismatch(installed.get(DRIVER), installed.get(RUNTIME))
+    words = ", ".join("%s %s" % item for item in sorted(due.items()))
+    return ["%s This run installs %s." % (unfit, words)] if unfit else [], []
+
+
+def _check_hardware(system, platform, hardware, needs, packages):
+    """(Accelerators or None, messages). packages: what the platform's role installs."""
+    try:
+        chosen = detector(platform)
+        found = chosen.detect(system)
+    except FleetError as error:
+        return None, [error.message]
+    declared, fitting = hardware.get("accelerator"), needs.get("accelerators")
+    if declared and declared != found.accelerator:
+        return found, [
+            "The inventory declares the accelerator %s (fleet_hardware.accelerator), this node has %s (%s). Correct "
+            "fleet_hardware, or take the node out of this group." % (declared, found.accelerator, found.model)
+        ]
+    if fitting and found.accelerator not in fitting:
+        return found, [
+            "The recipe is for %s (needs.accelerators), this node has %s (%s). Set fleet_recipe to one "
+            "for this node." % (", ".join(fitting), found.accelerator, found.model)
+        ]
+    # Of what the role installs _check_packages() has told, and the role holds the loaded driver against that as well.
+    comes = dataclasses.replace(found, runtime=None) if {DRIVER, RUNTIME} <= set(packages) else found
+    return found, chosen.shortfalls(comes, hardware, dict(needs, driver=None) if DRIVER in packages else needs)
+
+
+def _check_cpu_flags(system, needs):
+    if needs.get("cpu_flags"):
+        cpu = describe_cpu(system)
+        lacking = [flag for flag in needs["cpu_flags"] if flag not in cpu["flags"]]
+        if lacking:
+            yield (
+                "The recipe needs a CPU with %s (needs.cpu_flags), this node's %s lacks %s. Take a node that has it, "
+                "or a recipe that does not need it." % (", ".join(needs["cpu_flags"]), cpu["model"], ", ".join(lacking))
+            )
+
+
+def _check_libraries(needs, installable, sysroot):
+    try:
+        missing = missing_libraries(needs.get("libraries") or ())
+    except FleetError as error:
+        yield error.message
+        return
+    for name in missing:
+        if name in installable and os.geteuid() == 0:
+            continue
+        yield "The recipe needs the shared library %s (needs.libraries), this node lacks it. As root: %s%s." % (
+            name,
+            install_hint(name, sysroot=sysroot),
+            "; or run the play with become, which installs it" if name in installable else "",
+        )
+
+
+def _check_cpus(entries, only, sysroot):
+    for name, entry in entries.items():
+        missing = missing_cpus(entry, sysroot) if not only or name in only else ""
+        if missing:
+            yield (
+                "%s runs on the CPUs %s, this node lacks %s. Correct cpus of the server in fleet_override, or "
+                "fleet_hardware.cpu_affinity." % (name, entry["cpus"], missing)
+            )
+
+
+def _far_cpus(entries, only, found):
+    """Sentences on servers with CPUs that the node does not report beside their devices; where it reports none, none.
+
+    A CPU's devices are shares of the machine, so there is nothing to be near to.
+    """
+    owners = {number: device for device in found.devices for number in device.core_ids} if found else {}
+    for name, entry in entries.items():
+        devices = {owners[number].id: owners[number] for number in entry["devices"] if number in owners}
+        if not entry["cpus"] or not devices or (only and name not in only):
+            continue
+        near = set().union(*(parse_cpu_list(device.cpus) for device in devices.values()))
+        far = parse_cpu_list(entry["cpus"]) - near
+        if far and all(device.cpus for device in devices.values()):
+            numa = format_cpu_list(device.numa for device in devices.values() if device.numa is not None)
+            yield (
+                "%s runs on the CPUs %s; beside its device%s %s this node reports %s%s, so %s are farther from %s. "
+                "Correct cpus of the server in fleet_override, or fleet_hardware.cpu_affinity."
+                % (
+                    name,
+                    entry["cpus"],
+                    "" if len(devices) == 1 else "s",
+                    format_cpu_list(devices),
+                    format_cpu_list(near),
+                    " (NUMA node %s)" % numa if numa else "",
+                    format_cpu_list(far),
+                    "it" if len(devices) == 1 else "them",
+                )
+            )
+
+
+def _check_ports(paths, entries, only):
+    containers = our_containers(paths.root, entries.values())
+    for name, entry in entries.items():
+        if only and name not in only:
+            continue
+        for kind, port in [("port", entry["port"]), *sorted(entry["ports"].items())]:
+            holder = port_holder(entry["bind"], port, paths.root, containers) if port is not None else None
+            if holder is not None and not _makes_way(holder, paths, only):
+                yield (
+                    "Port %d (%s%s) is held by %s. %s, or set another port in fleet_override: {servers: {%s: %s}}."
+                    % (
+                        port,
+                        name,
+                        "" if kind == "port" else ", ports.%s" % kind,
+                        _describe_holder(holder),
+                        "Add %s to the names that this run is limited to" % holder["server"]
+                        if _is_ours(holder, paths)
+                        else "Stop it",
+                        name.rpartition("-")[0] or name,
+                        "{port: …}" if kind == "port" else "{ports: {%s: …}}" % kind,
+                    )
+                )
+
+
+def _is_ours(holder, paths):
+    return holder["server"] is not None and holder["root"] == (paths.root or "/")
+
+
+def _makes_way(holder, paths, only):
+    """Whether this run may stop the holder: then it has the port rightly, or is moved or removed."""
+    return _is_ours(holder, paths) and (not only or holder["server"] in only)
+
+
+def _describe_holder(holder):
+    if holder["pid"] is None:
+        return "a process of the user %s that %s may not see" % (holder["user"], processes.user_name(os.geteuid()))
+    text = "pid %d (%s)" % (holder["pid"], (holder["command"] or "its command is gone")[:COMMAND_SHOWN])
+    if holder["server"] is not None:
+        text += ", server %s below the root %s" % (holder["server"], holder["root"])
+    return text
+
+
+def _running_hash(paths, name):
+    """The hash of the entry that the server's engine runs, by what its guard recorded; None where it does not run."""
+    state = read_json(paths.server_state(name)) or {}
+    found = guard.process(state.get("pid") or 0)
+    runs = (
+        state.get("phase") == "running"
+        and found is not None
+        and found.state not in guard.ENDED
+        and found.ticks == state.get("ticks")
+    )
+    return state.get("hash", "") if runs else None
+
+
+def _check_memory(system, paths, entries, needs, only, unchecked):
+    each = needs.get("host_memory_gib") or 0
+    starting = [name for name in entries if (not only or name in only) and _running_hash(paths, name) is None]
+    if not each or not starting:
+        return
+    available = system.memory_available()
+    if available is None:
+        unchecked.append("Not checked: needs.host_memory_gib; the memory that is available cannot be read.")
+        return
+    if not only:
+        # What no longer is in the plan is stopped before anything is started.
+        leaving = [pids for name, pids in guard.marked_processes(paths.root).items() if name not in entries]
+        available += sum(processes.memory_mib(pids) or 0 for pids in leaving)
+    if each * len(starting) * 1024 > available:
+        yield (
+            "%s to be started (%s) and %s %g GiB of host memory%s (needs.host_memory_gib), this node has %.1f GiB "
+            "available. Stop other programs, or give the host fewer servers."
+            % (
+                "1 server is" if len(starting) == 1 else "%d servers are" % len(starting),
+                ", ".join(starting),
+                "needs" if len(starting) == 1 else "need",
+                each * len(starting),
+                "" if len(starting) == 1 else ", %g GiB each" % each,
+                available / 1024,
+            )
+        )
+
+
+def _check_disk(paths, needs, satisfied_by):
+    least = needs.get("disk_gib") or 0
+    if not least or (satisfied_by and all(os.path.exists(path) for path in satisfied_by)):
+        return
+    where = existing_parent(paths.lib)
+    free = free_bytes(where) / (1 << 30)
+    if free < least:
+        yield (
+            "A first deployment needs %g GiB of free disk (needs.disk_gib), %s has %.1f GiB. Free space there, or set "
+            "fleet_root to a folder on a larger disk." % (least, where, free)
+        )
+
+
+def _check_model(model):
+    """What a checkpoint from the node's own directory lacks; weights that are fetched are checked when they come."""
+    if model.get("source") != "path":
+        return
+    folder = model.get("source_path") or model["path"]
+    if not os.path.isdir(folder) and os.path.isdir(model["path"]):
+        # Copied earlier, from a mount that is gone now; the copy has its own manifest.
+        folder = model["path"]
+    try:
+        checkpoints.check_format(folder, checkpoints.inspect(folder)["format"], model.get("format"))
+        check_draft((model.get("draft") or {}).get("path"))
+    except FleetError as error:
+        yield error.message
+
+
+def free_bytes(path):
+    """Bytes that this user can still write on the file system of `path`. Raises OSError."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize

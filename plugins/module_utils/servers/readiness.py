@@ -1,0 +1,286 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether servers are ready: not what their health path says, but that a completion comes back through their port."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import time
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import http_client, processes
+from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries
+from ansible_collections.inference.fleet.plugins.module_utils.servers import api_keys, drift, healing
+from ansible_collections.inference.fleet.plugins.module_utils.servers.healing import waiting_since
+from ansible_collections.inference.fleet.plugins.module_utils.servers.plan_differences import differences, port_holders
+from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import (
+    Seen,
+    check_only,
+    condition,
+    entry_changes,
+    log_tail,
+    observe,
+    read_secrets,
+    redactor_of,
+    row,
+    shared_changes,
+    utc,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.verify import causes, identity
+
+LOG_LINES = 15
+MESSAGE_LINES = 3
+THREADS = 32
+ANSWERS_CHAT = ("server", "frontend")
+UNVERIFIED = "not verified (check)"
+OPEN = "listens on all addresses"
+NO_KEY = "it asks for an API key and none is planned"
+OTHER_KEY = "it refuses the API key that it was started with"
+
+
+def health_port(entry):
+    """The port of the health path; None for a server without any, which is ready when it runs."""
+    return entry["port"] or entry["ports"].get("system")
+
+
+def all_answer(entries, timeout, paths):
+    """Whether the server of each entry answers its health path with 200, and at its address alone: a hint that saves
+    waiting, no verdict."""
+    sockets = processes.listening_sockets()
+
+    def answers(entry):
+        port = health_port(entry)
+        url = port and http_client.base_url(entry["bind"], port) + entry["health"]["path"]
+        return port is None or (
+            http_client.request("GET", url, timeout=timeout, headers=_headers(paths, entry)).ok
+            and _open_to_all(entry, sockets) is None
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(min(THREADS, max(1, len(entries)))) as pool:
+        return all(pool.map(answers, entries))
+
+
+def _headers(paths, entry):
+    """The headers with the API key that a server was started with; its secrets on the node have it."""
+    return api_keys.headers(read_secrets(paths, entry["name"]))
+
+
+def probe(entry, timeout, secrets=None):
+    """None where the server is ready, else what it lacks, for a person.
+
+    The health path answers 200; a server that clients talk to also lists its model and completes one short chat (16
+    tokens, temperature 0). timeout: seconds for each request. secrets: the server's, which hold its API key.
+    """
+    headers = api_keys.headers(secrets)
+    refusal = OTHER_KEY + "; restart it" if headers else NO_KEY + "; set fleet_api_key to it"
+    port = health_port(entry)
+    if port is None:
+        return None
+    base = http_client.base_url(entry["bind"], port)
+    health = http_client.request("GET", base + entry["health"]["path"], timeout=timeout, headers=headers)
+    if not health.ok:
+        return _lack("health", health, refusal)
+    if entry["role"] not in ANSWERS_CHAT or entry["port"] is None:
+        return None
+    models = http_client.request("GET", base + "/v1/models", timeout=timeout, headers=headers)
+    if not models.ok:
+        return _lack("models", models, refusal)
+    listed = models.json()
+    data = listed.get("data") if isinstance(listed, dict) else None
+    ids = [model.get("id") for model in data or [] if isinstance(model, dict)]
+    if entry["model_id"] not in ids:
+        return "models: '%s' is not listed (%s)" % (entry["model_id"], ", ".join(map(str, ids)) or "none is")
+    body = {
+        "model": entry["model_id"],
+        "messages": [{"role": "user", "content": "Say hello."}],
+        "max_tokens": 16,
+        "temperature": 0,
+    }
+    answer = http_client.request("POST", base + "/v1/chat/completions", body, timeout=timeout, headers=headers)
+    if answer.ok:
+        return None
+    cause = causes.text_cause(answer.text or "", answer.status)
+    return _lack("completion", answer, refusal) + (", because %s" % cause if cause else "")
+
+
+def _lack(what, response, refusal):
+    words = "%s: %s" % (what, response.describe(200))
+    return "%s: %s" % (refusal, words) if response.status in (401, 403) else words
+
+
+def _open_to_all(entry, sockets):
+    """What is wrong where the server listens on all addresses though it is bound to one, else None."""
+    address = processes.open_to_all(entry["bind"], entry["port"], sockets)
+    if address is None:
+        return None
+    return (
+        "it %s (%s:%d), the plan binds it to %s; let its command take the address (--host), or set fleet_bind_address "
+        "to 0.0.0.0 if that is meant" % (OPEN, address, entry["port"], entry["bind"])
+    )
+
+
+def is_permanent(lack):
+    """Whether what a server lacks cannot come by waiting: a file that it read once and found missing or broken, an
+    address that it was not given, or another API key."""
+    return any(cause in lack for cause in (causes.ENCODINGS, causes.DAMAGED_ENCODINGS, OPEN, NO_KEY, OTHER_KEY))
+
+
+def check_ready(node, entries, only=None, timeout=30, check=False):
+    """The result of engine_ready: {changed: False, msg, servers: [row]} when all are ready.
+
+    FleetError otherwise, with details servers and final (true: more waiting is no use). In check mode, where what runs
+    is not what is planned, {…, skipped_reason} instead.
+    """
+    planned = check_entries(entries)
+    seen = observe(node.paths, node.manager, planned)
+    check_only(only, planned, seen)
+    names = [name for name in planned if only is None or name in only]
+    now = {name: condition(seen[name]) for name in names}
+    current = [name for name in names if now[name].state == "running" and now[name].hash == planned[name]["hash"]]
+    rows = {name: row(node, name, seen[name]) for name in names}
+    if check and len(current) < len(names):
+        return {"changed": False, "msg": UNVERIFIED, "skipped_reason": UNVERIFIED, "servers": list(rows.values())}
+    lacks = _probe_all([planned[name] for name in current], timeout, seen)
+    if current:  # what was asked may have been replaced meanwhile, and who answered may be somebody else
+        seen = observe(node.paths, node.manager, planned)
+        now = {name: condition(seen[name]) for name in names}
+    problems, final, age = [], False, 0
+    for name in names:
+        words, hopeless = _replaced(node, planned[name], seen[name])
+        if words is None and name in lacks and lacks[name] is None:
+            lacks[name] = _stranger(node, planned[name], seen)
+            if lacks[name] is None:
+                rows[name]["ready"] = True
+                if not check:
+                    healing.note_ready(node.paths, name, seen[name].state)
+                continue
+        if words is None:
+            words, hopeless = _problem(planned[name], seen[name], lacks.get(name))
+            held = port_holders(node, {name: planned[name]}, seen).get(name)
+            words = "; ".join([words, *(held or [])])
+        final = final or hopeless
+        since = now[name].since
+        age = max(age, time.time() - since) if since else age
+        tail = log_tail(node.paths, node.manager, name, LOG_LINES)
+        rows[name].update(ready=False, reason=words, log_tail=tail)
+        if tail:
+            words += ". Last log lines: " + " | ".join(line.strip() for line in tail[-MESSAGE_LINES:])
+        problems.append("%s: %s." % (name, words.rstrip(".")))
+    count = "%d of %d servers ready" % (len(names) - len(problems), len(names))
+    if problems:
+        raise FleetError(
+            "%s after %d s. %s" % (count, age, " ".join(problems)), final=final, servers=list(rows.values())
+        )
+    return {"changed": False, "msg": count + ".", "servers": list(rows.values())}
+
+
+def _replaced(node, entry, one):
+    """(why what is deployed is not this run's plan, True), or (None, False)."""
+    if one.entry is None or one.entry.get("hash") == entry["hash"]:
+        return None, False
+    fields = ", ".join(change[0] for change in entry_changes(one.entry, entry))
+    words = "another entry than the planned one is deployed%s, it differs in %s; run engine_servers to deploy this one"
+    return words % (identity.deployer_words(node, one), fields), True
+
+
+def _stranger(node, entry, seen):
+    """Why it is not the planned server that answers, None where it is."""
+    try:
+        identity.who_answers(node, entry, seen)
+    except identity.Stranger as stranger:
+        return str(stranger)
+    return None
+
+
+def _probe_all(entries, timeout, seen):
+    """{name: None or what it lacks, without its secrets}, all probed at once. seen: {name: Seen}."""
+    if not entries:
+        return {}
+    with concurrent.futures.ThreadPoolExecutor(min(THREADS, len(entries))) as pool:
+        answers = list(pool.map(lambda entry: _probe_one(entry, timeout, seen[entry["name"]].secrets), entries))
+    sockets = processes.listening_sockets()
+    return {entry["name"]: lack or _open_to_all(entry, sockets) for entry, lack in zip(entries, answers)}
+
+
+def _probe_one(entry, timeout, secrets):
+    lack = probe(entry, timeout, secrets)
+    return lack and redactor_of(secrets).text(lack)
+
+
+def _doing(seen):
+    """What a server does that runs and does not answer yet, or any more."""
+    if seen.was_ready:
+        return "it was ready and does not answer any more"
+    return {"compiles": "compiling", "loads": "loading its artifact"}.get(seen.state.get("artifact"), "starting")
+
+
+def _problem(entry, seen, lack):
+    """(why the server is not ready, whether waiting is no use)."""
+    now = condition(seen)
+    if seen.ailment is not None and seen.ailment.record is None and lack is None:
+        return "%s; run engine_servers to restart it" % seen.ailment.reason, True
+    age = "" if now.since is None else " since %s (%d s)" % (utc(now.since)[11:], time.time() - now.since)
+    if now.state in ("missing", "stopped"):
+        return "%s; run engine_servers to start it" % (now.reason or "it is stopped"), True
+    if now.state == "failed":
+        return "failed%s: %s" % (age, now.reason), True
+    if now.hash is not None and now.hash != entry["hash"]:
+        return "it runs another entry than the planned one; run engine_servers to restart it", True
+    if now.state == "waiting":
+        return "%s%s" % (now.reason, age), False
+    words = "%s%s, %s" % (_doing(seen), age, lack)
+    if now.restarts:
+        words += ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s")
+    budget = entry["health"]["budget_s"]
+    began = waiting_since(seen.state, budget)
+    if began is not None and time.time() - began > budget:
+        return "%s; that is over its start budget of %d s" % (words, budget), True
+    return words, is_permanent(words)
+
+
+def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secrets=None):
+    """[row] of engine_servers_info: what runs, how it differs from the plan, its memory and the end of its log.
+
+    Orphaned servers are in it as well. Without entries nothing is known of a plan, and drift is None. probes: find out
+    whether they are ready; ready stays None otherwise. secrets: {variable: value}, as far as they are known.
+    """
+    planned = check_entries(entries)
+    seen = observe(node.paths, node.manager, planned)
+    known = [*planned, *sorted(name for name in seen if name not in planned and seen[name].is_there)]
+    check_only(only, known, {})
+    names = [name for name in known if only is None or name in only]
+    if planned:
+        users = {entry["user"] or node.user for entry in planned.values()} - {None}
+        with contextlib.suppress(FleetError):  # which the definitions raise again
+            node.manager.interpreter = node_python.choose(node.paths, sorted(users))
+    shared = sorted(shared_changes(node)) if planned else []
+    holders = port_holders(node, {name: planned[name] for name in names if name in planned}, seen)
+    lacks = {}
+    if probes:
+        running = [seen[name].entry for name in names if seen[name].entry and condition(seen[name]).state == "running"]
+        lacks = _probe_all([entry for entry in running if "health" in entry], timeout, seen)
+    rows = []
+    for name in names:
+        one = seen.get(name) or Seen(name)
+        entry = planned.get(name) or one.entry or {}
+        result = row(node, name, one)
+        result["memory_mib"] = processes.memory_mib(one.pids)
+        result["port"] = (one.entry or entry).get("port")
+        result["log_tail"] = log_tail(node.paths, node.manager, name, log_lines)
+        if probes:
+            lack = lacks.get(name, "it does not run")
+            result["ready"] = lack is None
+            if name in lacks and lack and (one.state.get("artifact") or one.was_ready):
+                lack = "%s, %s" % (_doing(one), lack)
+            result["reason"] = result["reason"] or (lack if name in lacks else None)
+        found = differences(node, planned, name, one, secrets or {}, shared, holders.get(name, [])) if planned else []
+        if planned and name in planned and result["ready"] is False and condition(one).state in ("running", "waiting"):
+            found.append(drift.Difference("not ready", "it is not ready: %s" % result["reason"]))
+        result["differences"] = [{"kind": one.kind, "text": one.text} for one in found] if planned else None
+        result["drift"] = "; ".join(one.text for one in found) or None
+        result["notes"] = drift.unit_notes(one.unit) if one.unit else []
+        rows.append(result)
+    return rows

@@ -1,0 +1,309 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What usually stands behind a failing probe: tables from symptom to cause, in the order in which they are tried."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
+
+# -- what an answer looks like when something is missing ---------------------------------------------------------------
+
+ENCODINGS = (
+    "the engine cannot read the harmony vocabulary: put o200k_base.tiktoken into a folder and name that folder in "
+    "TIKTOKEN_ENCODINGS_BASE (the role tiktoken_encodings does both)"
+)
+DAMAGED_ENCODINGS = (
+    "o200k_base.tiktoken in TIKTOKEN_ENCODINGS_BASE is damaged: replace it (sha256 "
+    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d) and restart the server"
+)
+HARMONY_PARSER = (
+    "the engine's harmony parser stumbled over what the model wrote (seen in streamed chat, vllm#46464, and with "
+    "missing stop tokens, TensorRT-LLM#10651): update the engine, and check the checkpoint's checksums"
+)
+CONTEXT = (
+    "the server's context is too short for this request: raise --max-model-len (vLLM) or max_seq_len (TensorRT-LLM)"
+)
+ENGINE_DEAD = "the engine behind the API process is dead: restart the server; its log says why the engine died"
+NO_WORKER = "the frontend lists the model but no worker answers for it: a worker is gone or not ready"
+MEMORY = "the accelerator ran out of memory: lower the batch size, the context or the memory fraction"
+PARAMETER = (
+    "this engine does not know a parameter of the request: the recipe's verify section names the one that sets the "
+    "reasoning effort (effort_parameter)"
+)
+API_KEY = "the server asks for an API key and none was sent: set fleet_api_key to it"
+API_KEY_REFUSED = (
+    "the server refuses the API key that was sent: it was started with another one than fleet_api_key now holds "
+    "(verify_api_key, where that is set); run site.yml, which restarts it with this one"
+)
+LIMITED = "the server or something in front of it limits requests: verify when it is idle, or raise its limit"
+GATEWAY = "a gateway answers on this port, and the server behind it does not"
+NOT_READY = "the server says that it is not ready: the engine is loading, shutting down or dead; see its log"
+FAILED = "the server failed on this request: its log has the traceback"
+REFUSED = "the server refuses this request: its answer says why"
+RESPONSES_MISSING = (
+    "this engine has no /v1/responses: set responses_api: false in the recipe's verify section if it is not wanted"
+)
+MODEL_UNKNOWN = "the server does not serve the model by this name: see the probe model-id for the names that it lists"
+PATH_UNKNOWN = "the server has no such path: another program has the port, or the recipe names a wrong path"
+NO_MODELS = (
+    "no model is listed (`data: []`): with Dynamo no decode worker has registered, a prefill worker is missing, or "
+    "the frontend cannot load the model's files (its log says so); with other engines none is loaded"
+)
+SHAPE = "the answer has not the OpenAI form: another program has the port, or a proxy in front of it rewrites it"
+
+RESIDUE_TOKENS = (
+    "harmony tokens reach the client: the reasoning or tool-call parser is missing (Dynamo: `--dyn-reasoning-parser "
+    "gpt_oss --dyn-tool-call-parser harmony`, with o200k_base.tiktoken in TIKTOKEN_ENCODINGS_BASE), or the release has "
+    "the harmony leak bug (TensorRT-LLM#9256, #10651)"
+)
+RESIDUE_EXCLAMATION = (
+    "the model writes only '!': a safetensors file is corrupt (verify the checkpoint's checksums), or Eagle3 "
+    "speculation loops (TensorRT-LLM#8713)"
+)
+LENGTH = (
+    "max_tokens is too small: reasoning ate it before an answer came; the server's context is short, or the model "
+    "thinks without end (top_p below 1 and a corrupt checkpoint do that)"
+)
+CUT_OFF = (
+    "the answer ran into max_tokens: the model writes without end (missing stop tokens, top_p below 1 and a corrupt "
+    "checkpoint do that), or the server's context is very short"
+)
+EMPTY = (
+    "the server answers 200 with nothing in it: the output parser dropped what the model wrote, or the checkpoint is "
+    "corrupt"
+)
+NOT_STOPPED = "finish_reason is not stop although the model answered: the output parser is not the one for gpt-oss"
+WRONG_ANSWER = (
+    "the model runs but does not compute: a corrupt or wrongly converted checkpoint, or a kernel that is wrong on this "
+    "accelerator"
+)
+NO_SENSE = (
+    "the answer is not one that this stand-in gives: a damaged checkpoint, or an output parser that garbles what the "
+    "model wrote"
+)
+WRONG_SAMPLING = (
+    "the server answers well with temperature 1.0 and max_tokens, and not so: its own defaults cut or spoil answers "
+    "(`--generation-config`, `--override-generation-config`), or its sampler is wrong away from 1.0"
+)
+WRONG_STREAM = (
+    "the streamed answer is not the right one: the streaming parser loses, repeats or garbles pieces, or the model "
+    "does not compute (then chat fails as well)"
+)
+WRONG_RESPONSES = (
+    "/v1/responses does not give the right answer: its own prompt or output parser is wrong, or the model does not "
+    "compute (then chat fails as well)"
+)
+RESPONSES_INCOMPLETE = (
+    "the status of the response is incomplete: it ran out of tokens, or the engine ended it on its own; its "
+    "incomplete_details say why"
+)
+RESPONSES_FAILED = "the status of the response is not completed although it came with 200: the server's log says why"
+WRONG_LONG = (
+    "a fact in a prompt of more than 4000 characters is not found: prompts are cut, or attention or the KV cache goes "
+    "wrong beyond a first bucket, chunk or window"
+)
+WRONG_SYSTEM = (
+    "an instruction in the system message is not followed: the chat template or a proxy drops system messages"
+)
+WRONG_LATER = (
+    "what was right at the beginning of the sequence is wrong at its end: state is left over between requests (KV "
+    "cache, prefix cache, speculation), or several servers answer on this port"
+)
+MIXED_UP = (
+    "the answer belongs to another request that was sent at the same time: a batch is taken apart in the wrong order, "
+    "or a proxy mixes connections up"
+)
+WRONG_TOGETHER = (
+    "answers are wrong when several requests come at once: batched kernels, the KV cache, or speculation over a batch"
+)
+UNASKED_CALL = "a tool call came although no tool was offered: the tool-call parser takes plain text for a call"
+TOOL_ID = (
+    "the call has no id: clients cannot hand the tool's result back; the tool-call parser is not the one for gpt-oss"
+)
+TOOL_ARGUMENTS_LOST = (
+    "the arguments of the call are not the ones in the question: the tool-call parser loses, changes or invents "
+    "arguments"
+)
+TOOL_RESULT_IGNORED = (
+    "the answer does not name the number that only the tool's result has: tool messages do not reach the prompt (a "
+    "`--chat-template` or proxy that drops them)"
+)
+STREAM_NOT_JSON = (
+    "an event of the stream is no JSON object: a proxy in front of the server rewrites or splits the stream, or the "
+    "engine writes errors into it as plain text"
+)
+BUFFERED = (
+    "all events come at once at the end: a proxy in front of the server buffers the stream (nginx: proxy_buffering "
+    "off), or the engine does not stream"
+)
+NO_TOOL_CALL = (
+    "the model answered in words both times: the tools do not reach it (a `--chat-template` that knows no tools), or "
+    "the checkpoint is no gpt-oss"
+)
+TOOL_NAME = "the call has not the name of the tool that was offered: the tool-call parser is not the one for gpt-oss"
+TOOL_ARGUMENTS = "the arguments of the call are no JSON object: the tool-call parser is not the one for gpt-oss"
+TOOL_FINISH = "the call is there but finish_reason is not tool_calls: clients that wait for that will not call the tool"
+NO_MESSAGE = "no message with text in output: the engine's responses parser dropped what the model wrote"
+NO_EVENTS = "a 200 without a single event: the engine or a proxy in front of it does not stream"
+NO_DONE = "the stream ended without `data: [DONE]`: the engine broke off, or a proxy in front of it cuts long answers"
+STREAM_ERROR = "the engine failed in the middle of the stream: its log has the traceback"
+STREAM_REASONING = (
+    "the whole answer had reasoning and the stream has none: the streaming parser is not the one for gpt-oss"
+)
+CENSUS = (
+    "fewer workers are registered than the plan has, and /health is 200 all the same: see the states and logs of the "
+    "missing ones"
+)
+
+# a well-formed answer that is wrong: it may be a slip of a sampled model
+WRONG = (WRONG_ANSWER, WRONG_SAMPLING, WRONG_STREAM, WRONG_RESPONSES, WRONG_LONG, WRONG_SYSTEM)
+
+# by engine; None where the command does not tell which engine it is
+TOOL_FLAGS = {
+    "vllm": "the server was started without `--tool-call-parser openai --enable-auto-tool-choice`",
+    "dynamo": "the workers were started without `--dyn-tool-call-parser harmony`",
+    "trtllm": (
+        "trtllm-serve lost the tool call: DISABLE_HARMONY_ADAPTER is set, or the release drops calls under Eagle3 "
+        "speculation (TensorRT-LLM#16377)"
+    ),
+    None: (
+        "the server was started without `--tool-call-parser openai --enable-auto-tool-choice` (vLLM) or its workers "
+        "without `--dyn-tool-call-parser harmony` (Dynamo)"
+    ),
+}
+REASONING_FLAGS = {
+    "vllm": "vLLM separates gpt-oss's reasoning by itself: a `--reasoning-parser` other than openai_gptoss is set",
+    "dynamo": "the workers were started without `--dyn-reasoning-parser gpt_oss`",
+    "trtllm": "trtllm-serve runs without its harmony adapter: DISABLE_HARMONY_ADAPTER is set",
+    None: (
+        "the server has no reasoning parser for gpt-oss (vLLM: openai_gptoss, which is the default; Dynamo: "
+        "`--dyn-reasoning-parser gpt_oss` on its workers)"
+    ),
+}
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+# http_client.FAILURES -> cause
+TRANSPORT = {
+    "refused": (
+        "nothing listens on this port: the server is not running, is still loading, or binds another address; see its "
+        "state and log"
+    ),
+    "unreachable": "the address that the server binds is not one of this node's",
+    "reset": "the server closed the connection without an answer: it is starting, stopping or crashed on the request",
+    "timeout": (
+        "the server took the request and did not finish it: it is still compiling or warming up, overloaded, or hangs"
+    ),
+    "cut": ("the server or something in front of it broke off in the middle of the answer: see its log for a crash"),
+    "protocol": "what listens on this port does not speak HTTP: another program has the port",
+    "too-large": "what listens on this port is not an OpenAI-compatible server: another program has the port",
+}
+
+# (statuses or None for any, pattern in the body, cause)
+HTTP = (
+    (None, r"hash mismatch|could not split on ' '", DAMAGED_ENCODINGS),
+    (None, r"(?i)unexpected tokens?\b|unexpected EOS|unknown role", HARMONY_PARSER),
+    (None, r"(?i)vocab file|HarmonyError", ENCODINGS),
+    (None, r"(?i)context length|context_length_exceeded|max_seq_len|max_model_len|max_num_tokens", CONTEXT),
+    (None, r"(?i)tool choice requires|tool-call-parser|enable-auto-tool-choice", TOOL_FLAGS["vllm"]),
+    (None, r"EngineDeadError|EngineCore encountered|(?i:engine is dead|LLM is unavailable)", ENGINE_DEAD),
+    (None, r"(?i)no instances found|no responders|no endpoints available|is not ready to serve requests", NO_WORKER),
+    (None, r"(?i)out of memory", MEMORY),
+    ((400, 422), r"(?i)extra inputs are not|extra_forbidden|unsupported (parameter|field)|unknown field", PARAMETER),
+    ((401, 403), r"", API_KEY),
+    ((429,), r"", LIMITED),
+    ((502, 504), r"", GATEWAY),
+    ((503,), r"", NOT_READY),
+)
+
+
+def engine_of(entry):
+    """vllm, trtllm or dynamo by the entry's command; None where it does not tell."""
+    command = " ".join(entry.get("command") or ())
+    for engine in ("dynamo", "trtllm", "vllm"):
+        if engine in command:
+            return engine
+    return None
+
+
+def transport_cause(response):
+    """The cause behind an answer that failed on the way (response.error is set)."""
+    return TRANSPORT[response.error]
+
+
+def text_cause(text, status=None):
+    """The cause that the words of an error point at, or None."""
+    for statuses, pattern, cause in HTTP:
+        if (statuses is None or status in statuses) and re.search(pattern, text):
+            return cause
+    return None
+
+
+def http_cause(response, path):
+    """The cause behind an answer of `path` whose status is not the expected one."""
+    cause = text_cause(response.text, response.status)
+    if cause:
+        return cause
+    if response.status == 404:
+        if path == "/v1/responses":
+            return RESPONSES_MISSING
+        return MODEL_UNKNOWN if re.search(r"(?i)model", response.text) else PATH_UNKNOWN
+    return FAILED if response.status >= 500 else REFUSED
+
+
+def residue(text):
+    """None, or (the words around the first harmony residue in `text`, its cause)."""
+    found = gpt_oss.RESIDUE.search(text)
+    if not found:
+        return None
+    start = max(0, found.start() - 20)
+    return text[start : start + 120], (RESIDUE_EXCLAMATION if found.group().startswith("!") else RESIDUE_TOKENS)
+
+
+def model_cause(expected, listed):
+    """Why /v1/models does not list exactly `expected`; `listed` are the ids as they came."""
+    if not listed:
+        return NO_MODELS
+    names = ", ".join(listed)
+    if len(listed) == 1 and listed[0] == expected.rstrip("/").rsplit("/", 1)[-1]:
+        return (
+            "the server lists the basename %s instead of %s: trtllm-serve names a local checkpoint by its folder; make "
+            "that the recipe's model id, or pass a served model name" % (names, expected)
+        )
+    if len(listed) == 1 and names.startswith("/"):
+        return (
+            "the server lists the path %s instead of %s: it was started without a served model name (vLLM: "
+            "`--served-model-name %s`)" % (names, expected, expected)
+        )
+    return "the server lists %s instead of %s: its served model name is another, or another server has the port" % (
+        names,
+        expected,
+    )
+
+
+def effort_cause(parameter):
+    """Why a low and a high effort make no difference."""
+    other = "reasoning_effort" if parameter == "chat_template_args" else "chat_template_args"
+    return (
+        "%s does not reach the prompt: the engine wants %s (effort_parameter of the recipe's verify section), or a "
+        "`--chat-template` drops it" % (parameter, other)
+    )
+
+
+def idle_cause(idle):
+    """Why the workers named in `idle` handled none of the requests."""
+    return (
+        "%s handled none of the requests: the others serve without it, so nothing is disaggregated (its endpoint is "
+        "not registered, or the frontend does not use it)" % ", ".join(idle)
+    )
+
+
+def too_slow(seconds, why):
+    """The whole sequence did not fit its time; why: where that time comes from."""
+    return (
+        "the whole sequence may take %g s (%s) and did not get through: the server is far too slow; "
+        "see the ms of the probes before" % (seconds, why)
+    )

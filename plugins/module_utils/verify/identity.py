@@ -1,0 +1,180 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who answers on a server's port: the planned entry's own process, or somebody else, and then who."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.module_utils.node import http_client, processes
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import (
+    Seen,
+    condition,
+    entry_changes,
+    observe,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+
+NOT_VERIFIED = "not verified: "
+BECOME = "run with become to see it"
+
+
+class Stranger(Exception):
+    """The planned server is not who answers: words for a person."""
+
+
+class Watch:
+    """Looks at a node: a call with an entry returns who_answers() for it. planned: {name: entry}.
+
+    All entries share the first look; from then on each call looks anew.
+    """
+
+    def __init__(self, node, planned):
+        self.node = node
+        self.planned = planned
+        self._first = self._look()
+        self._asked = set()
+
+    def __call__(self, entry):
+        seen = self._look() if entry["name"] in self._asked else self._first
+        self._asked.add(entry["name"])
+        return who_answers(self.node, entry, seen)
+
+    def _look(self):
+        return observe(self.node.paths, self.node.manager, self.planned)
+
+
+def who_answers(node, entry, seen):
+    """Words for who answers for `entry`. Stranger where that is not the entry as planned; seen: observe()d."""
+    one = seen.get(entry["name"]) or Seen(entry["name"])
+    deployed_as_planned(node, entry, one)
+    pid, runs = _running(entry, one)
+    if runs != entry["hash"]:
+        raise Stranger(
+            "%s runs the entry %s, and the plan's is %s; site.yml restarts it"
+            % (entry["name"], _short(runs), _short(entry["hash"]))
+            + _answers_instead(node, entry, seen)
+        )
+    words = "%s runs the planned entry %s%s" % (_process_words(pid), _short(runs), deployer_words(node, one))
+    port = entry["port"] or entry["ports"].get("system")
+    if port is None:
+        return words
+    published = any(port in container.ports for container in one.containers if container.running)
+    holders = processes.port_holders(entry["bind"], port)
+    if not holders:
+        return "%s; %s" % (words, "its container publishes the port %d" % port if published else
+                           "nothing listens on the port %d" % port)  # fmt: skip
+    for holder in holders:
+        ours = holder["server"] == entry["name"] and holder["root"] == (node.paths.root or "/")
+        if ours and holder["pid"] in one.pids:
+            continue
+        if entry["container"] and (published or holder["pid"] is None):
+            words += "; the process that holds the port %d cannot be seen as this user, its container can" % port
+            continue
+        raise Stranger("the port %d is held by %s" % (port, holder_words(node, holder, seen)))
+    return "%s and holds the port %d" % (words, port)
+
+
+def deployed_as_planned(node, entry, one):
+    """Stranger unless what is deployed is the planned entry."""
+    name = entry["name"]
+    if one.entry is None:
+        raise Stranger("nothing is deployed as %s%s" % (name, _answers_instead(node, entry, {name: one})))
+    if one.entry.get("hash") == entry["hash"] and entry_hash(one.entry) == entry["hash"]:
+        return
+    fields = ", ".join(change[0] for change in entry_changes(one.entry, entry))
+    raise Stranger(
+        "%s is deployed as the entry %s%s, and the plan's is %s; they differ in %s%s"
+        % (name, _short(one.entry.get("hash")), deployer_words(node, one), _short(entry["hash"]), fields or "hash",
+           _answers_instead(node, entry, {name: one}))
+    )  # fmt: skip
+
+
+def _running(entry, one):
+    """(pid, hash) of what runs of a server. Stranger where nothing does, or it cannot be told what."""
+    name = entry["name"]
+    if entry["container"]:
+        found = next((container for container in one.containers if container.running), None)
+        if found is None:
+            raise Stranger("no container of %s runs%s" % (name, _doing(one)))
+        return one.pids[0] if one.pids else None, found.hash
+    pid = one.state.get("pid")
+    process = guard.process(pid) if isinstance(pid, int) else None
+    alive = process is not None and process.ticks == one.state.get("ticks") and process.state not in guard.ENDED
+    if alive and pid in one.pids:
+        return pid, one.state.get("hash")
+    if one.pids:
+        raise Stranger(
+            "%s runs as process %d, and which entry that is cannot be told: its record %s; site.yml restarts it"
+            % (name, one.pids[0], "is of another process" if one.state else "is missing")
+        )
+    if alive:
+        raise Stranger("the process %d of %s cannot be seen as this user; %s" % (pid, name, BECOME))
+    raise Stranger("%s does not run%s" % (name, _doing(one)))
+
+
+def _doing(one):
+    now = condition(one)
+    return " (%s)" % ": ".join(filter(None, (now.state, now.reason)))
+
+
+def _answers_instead(node, entry, seen):
+    """ "; the port … is held by …" where somebody answers in place of the planned server."""
+    port = entry["port"] or entry["ports"].get("system")
+    holders = processes.port_holders(entry["bind"], port) if port else []
+    if not holders:
+        return ""
+    return "; the port %d is held by %s" % (port, " and ".join(holder_words(node, holder, seen) for holder in holders))
+
+
+def holder_words(node, holder, seen):
+    """Who holds a port (one of processes.port_holders()), for a person."""
+    if holder["pid"] is None:
+        return "a process of %s that this user cannot see; %s" % (holder["user"], BECOME)
+    words = "process %d of %s (%s)" % (holder["pid"], holder["user"], http_client.cut(holder["command"] or "gone", 200))
+    name, root = holder["server"], holder["root"]
+    if name is None:
+        return words
+    here = root == (node.paths.root or "/")
+    where = node.paths if here else NodePaths("" if root == "/" else root)
+    try:
+        state = read_json(where.server_state(name))
+    except OSError:
+        state = None
+    runs = state.get("hash") if isinstance(state, dict) else None
+    return "our server '%s'%s, entry %s%s, %s" % (
+        name,
+        "" if here else " of the root %s" % root,
+        _short(runs),
+        deployer_words_of(where, name, runs),
+        words,
+    )
+
+
+def _process_words(pid):
+    if pid is None:
+        return "its container"
+    return "process %d (%s)" % (pid, http_client.cut(processes.command(pid) or "gone", 120))
+
+
+def _short(text):
+    return text[: guard.DIGITS] if isinstance(text, str) and text else "unknown"
+
+
+def deployer_words(node, one):
+    """Who deployed the entry that is there, for a person; empty where that is not known."""
+    return deployer_words_of(node.paths, one.name, (one.entry or {}).get("hash"))
+
+
+def deployer_words_of(paths, name, hash_there):
+    """deployer_words() of the server `name` below these paths, whose entry has this hash."""
+    try:
+        known = read_json(paths.deployer(name))
+    except OSError:
+        known = None
+    if not isinstance(known, dict) or known.get("hash") != hash_there or not known.get("by"):
+        return ""
+    recipe = ", recipe %s" % known["recipe"] if known.get("recipe") else ""
+    return " (deployed by %s at %s, run %s%s)" % (known["by"], known.get("at"), known.get("run"), recipe)

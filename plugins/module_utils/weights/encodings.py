@@ -1,0 +1,257 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The tiktoken encodings that the harmony format needs, from whichever source has them, by their published sha256.
+
+Without o200k_base where TIKTOKEN_ENCODINGS_BASE points, an engine starts, says that it is healthy, and fails each chat.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import ssl
+import subprocess
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import files
+from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import checked_variables
+from ansible_collections.inference.fleet.plugins.module_utils.weights import encodings_worker
+
+# As published at https://openaipublic.blob.core.windows.net/encodings/.
+ENCODINGS = {
+    "o200k_base": {
+        "sha256": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+        "size": 3613922,
+    },
+    "cl100k_base": {
+        "sha256": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+        "size": 1681126,
+    },
+}
+SUFFIX = ".tiktoken"
+MODE = 0o644
+URL_TIMEOUT_S = 60
+WORKER_TIMEOUT_S = 300
+# What each type of source needs beside its type.
+SOURCES = {"package": "python", "file": "path", "url": "base"}
+
+
+class SourceFailed(Exception):
+    """A source does not have the file; the text says why."""
+
+
+def ensure(directory, encodings, sources, environment=None, ca_bundle=None, check_mode=False):
+    """Put the named encodings into `directory` as NAME.tiktoken, readable by every user.
+
+    sources: tried in order, each {type: package, python: path of a Python that has oss-harmony}, {type: file, path: the
+    file or a directory of such files} or {type: url, base: URL of the directory}; one with an empty place is passed
+    over. environment: variables with proxies (http_proxy, https_proxy, no_proxy) over this process's own. ca_bundle:
+    file with the certificates to trust.
+
+    Returns {changed, message, directory, files: {name: {path, sha256, size, source or null where it was there}},
+    diff: {before, after}}. A file with another sha256 is replaced; nothing but the published bytes is ever written.
+    Raises FleetError that names all sources and what each of them said.
+    """
+    if not os.path.isabs(directory):
+        raise FleetError("directory is %r; it must be an absolute path." % directory)
+    check_sources(sources)
+    variables = {**os.environ, **checked_variables(environment)}
+    names = list(dict.fromkeys(encodings))
+    before = {name: found(directory, name) for name in names}
+    wrong = [name for name in names if before[name] != ENCODINGS[name]["sha256"]]
+    modes = [name for name in names if name not in wrong and not _readable(directory, name)]
+    origins = dict.fromkeys(names)
+    if not check_mode:
+        # First all of them, then the writing: a run that fails has replaced nothing.
+        contents = {}
+        for name in wrong:
+            contents[name], origins[name] = obtain(name, sources, variables, ca_bundle)
+        try:
+            for name, content in contents.items():
+                make_directory(directory)
+                files.write_atomic(path_of(directory, name), content, MODE)
+            for name in modes:
+                os.chmod(path_of(directory, name), MODE)
+        except OSError as error:
+            raise FleetError("Cannot write to %s: %s." % (directory, error.strerror)) from error
+    changed = wrong + modes
+    return {
+        "changed": bool(changed),
+        "message": (
+            "%s %s in %s" % ("would place" if check_mode else "placed", ", ".join(changed), directory)
+            if changed
+            else "as wanted"
+        ),
+        "directory": directory,
+        "files": {name: dict(ENCODINGS[name], path=path_of(directory, name), source=origins[name]) for name in names},
+        "diff": {
+            "before": "".join(_line(directory, name, before[name], name in modes) for name in names),
+            "after": "".join(_line(directory, name, ENCODINGS[name]["sha256"], False) for name in names),
+        },
+    }
+
+
+def check_sources(sources):
+    """Raise FleetError unless each source has what its type needs."""
+    for number, source in enumerate(sources, 1):
+        kind = source.get("type")
+        if kind not in SOURCES:
+            raise FleetError("sources: number %d has type %r, allowed: %s." % (number, kind, ", ".join(SOURCES)))
+        if source.get(SOURCES[kind]) is None:
+            raise FleetError("sources: number %d is of type %s and needs %s." % (number, kind, SOURCES[kind]))
+
+
+def path_of(directory, name):
+    """Where the encoding is, by the name that the harmony libraries look for."""
+    return os.path.join(directory, name + SUFFIX)
+
+
+def found(directory, name):
+    """sha256 of the encoding's file, None where there is none."""
+    try:
+        return files.sha256_file(path_of(directory, name))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise FleetError("Cannot read %s: %s." % (path_of(directory, name), error.strerror)) from error
+
+
+def obtain(name, sources, variables, ca_bundle=None):
+    """(bytes, description of the source) of an encoding, from the first source that has the published bytes."""
+    failures = []
+    for source in sources:
+        if not source[SOURCES[source["type"]]]:
+            continue
+        where = "%s %s" % (source["type"], _shown(source[SOURCES[source["type"]]]))
+        try:
+            content = FETCH[source["type"]](name, source, variables, ca_bundle)
+            digest = hashlib.sha256(content).hexdigest()
+            if digest != ENCODINGS[name]["sha256"]:
+                raise SourceFailed(
+                    "gave %d bytes with sha256 %s instead of %s" % (len(content), digest, ENCODINGS[name]["sha256"])
+                )
+        except SourceFailed as error:
+            failures.append("%s: %s" % (where, error))
+            continue
+        return content, where
+    raise FleetError(
+        "No source has the encoding %s (sha256 %s). Tried: %s. Put %s%s on the node and name it as a source of "
+        "type file, or name a URL that the node reaches."
+        % (name, ENCODINGS[name]["sha256"], "; ".join(failures) or "none, sources names none", name, SUFFIX),
+        tried=failures,
+    )
+
+
+def _from_package(name, source, variables, _ca_bundle):
+    """Have the worker write the file, under the Python of an environment that oss-harmony is installed in."""
+    text = encodings_worker.__loader__.get_source(encodings_worker.__name__)  # also out of the zip a module runs from
+    with tempfile.TemporaryDirectory() as folder:
+        target = os.path.join(folder, name + SUFFIX)
+        try:
+            process = subprocess.run(
+                [source["python"], "-", name, target],
+                input=text,
+                env={key: value for key, value in variables.items() if not key.startswith("PYTHON")},
+                cwd=folder,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=WORKER_TIMEOUT_S,
+                check=False,
+            )
+        except OSError as error:
+            raise SourceFailed(error.strerror) from error
+        except subprocess.TimeoutExpired as error:
+            raise SourceFailed("no answer in %d s" % WORKER_TIMEOUT_S) from error
+        if process.returncode != 0:
+            lines = process.stderr.strip().splitlines() or ["exit status %d" % process.returncode]
+            raise SourceFailed(lines[-1].rstrip("."))
+        return _read(target)
+
+
+def _from_file(name, source, _variables, _ca_bundle):
+    path = source["path"]
+    return _read(path_of(path, name) if os.path.isdir(path) else path)
+
+
+def _from_url(name, source, variables, ca_bundle):
+    url = source["base"].rstrip("/") + "/" + name + SUFFIX
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        raise SourceFailed("is no http or https URL")
+    try:
+        context = ssl.create_default_context(cafile=ca_bundle or variables.get("SSL_CERT_FILE"))
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler(_proxies(parts.hostname, variables)),
+            urllib.request.HTTPSHandler(context=context),
+        )
+        with opener.open(_request(parts), timeout=URL_TIMEOUT_S) as answer:
+            # One byte more tells a longer file from the right one without reading all of it.
+            return answer.read(ENCODINGS[name]["size"] + 1)
+    except urllib.error.HTTPError as error:
+        raise SourceFailed("HTTP %d %s" % (error.code, error.reason)) from error
+    except urllib.error.URLError as error:
+        raise SourceFailed(str(error.reason)) from error
+    except (OSError, ValueError) as error:
+        raise SourceFailed(str(error)) from error
+
+
+def _request(parts):
+    """The request for a URL; what it says of user and password goes into a header, which no redirect carries on."""
+    request = urllib.request.Request(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
+    if parts.username is not None:
+        login = "%s:%s" % (urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or ""))
+        encoded = base64.b64encode(login.encode("utf-8")).decode("ascii")
+        request.add_unredirected_header("Authorization", "Basic " + encoded)
+    return request
+
+
+def _proxies(host, variables):
+    """{scheme: proxy URL} for a host, by the usual variables in either case."""
+    proxies = {
+        name.lower()[: -len("_proxy")]: value
+        for name, value in sorted(variables.items())  # upper case first: the lower case counts where both are set
+        if name.lower().endswith("_proxy") and value
+    }
+    if urllib.request.proxy_bypass_environment(host or "", proxies):
+        return {}
+    if "all" in proxies:
+        proxies.setdefault("http", proxies["all"])
+        proxies.setdefault("https", proxies["all"])
+    return {scheme: proxies[scheme] for scheme in ("http", "https") if scheme in proxies}
+
+
+FETCH = {"package": _from_package, "file": _from_file, "url": _from_url}
+
+
+def _read(path):
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError as error:
+        raise SourceFailed("%s: %s" % (path, error.strerror)) from error
+
+
+def _readable(directory, name):
+    return os.stat(path_of(directory, name)).st_mode & MODE == MODE
+
+
+def _shown(where):
+    """A source without the password that its URL may carry."""
+    parts = urllib.parse.urlsplit(where)
+    if "@" not in parts.netloc:
+        return where
+    return parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _line(directory, name, digest, unreadable):
+    if digest is None:
+        return ""
+    return "%s sha256 %s%s\n" % (path_of(directory, name), digest, " not readable by all" if unreadable else "")

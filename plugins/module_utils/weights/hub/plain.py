@@ -1,0 +1,166 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Both hubs by the standard library alone, for check mode on a node without the toolkit: listings, small files, and the
+starts of files.
+
+Weights are never brought by it. Proxies and certificates come from the environment of the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+    HubProblem,
+    Listing,
+    modelscope,
+    wait_of,
+)
+
+LONGEST = 64 << 20  # bytes of a listing
+PAGES = 1000
+NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
+# What Hugging Face says in a header of an answer that is an error.
+CODES = {"RepoNotFound": "repository", "RevisionNotFound": "revision", "EntryNotFound": "entry", "GatedRepo": "access"}
+
+
+class Client:
+    """See the package; `fetch` is for small files, which it holds in memory."""
+
+    def __init__(self, wanted, token):
+        self._wanted = wanted
+        self._token = token
+        self._opener = _opener()
+
+    def listing(self):
+        """The Listing of the wanted revision."""
+        return self._modelscope() if self._wanted.source == "modelscope" else self._huggingface()
+
+    def fetch(self, listing, path, folder):
+        """Bring one file to `folder`/`path`."""
+        try:
+            content = self.head(listing, path, listing.files[path]["size"])
+        except HubProblem as problem:
+            if problem.kind == "repository":  # which has just been listed
+                problem.kind = "entry"
+            raise
+        with open(os.path.join(folder, path), "wb") as stream:
+            stream.write(content)
+        return True
+
+    def head(self, listing, path, count):
+        """The first `count` bytes of a file of the listing, fewer where it is shorter."""
+        wanted = self._wanted
+        at = quote(listing.files[path].get("at", listing.at), safe="")
+        if wanted.source == "modelscope":
+            address = "%s/api/v1/models/%s/repo?Revision=%s&FilePath=%s" % (
+                wanted.endpoint, wanted.repo, at, quote(path, safe="")
+            )  # fmt: skip
+        else:
+            address = "%s/%s/resolve/%s/%s" % (wanted.endpoint, wanted.repo, at, quote(path))
+        with self._open(address, {"Range": "bytes=0-%d" % (count - 1), "Accept-Encoding": "identity"}) as answer:
+            return self._read(answer, count)
+
+    def _huggingface(self):
+        wanted = self._wanted
+        base = "%s/api/models/%s/" % (wanted.endpoint, wanted.repo)
+        commit = self._json(base + "revision/" + quote(wanted.revision, safe=""))[0].get("sha")
+        if not isinstance(commit, str):
+            raise HubProblem("foreign", "no commit")
+        address, found = "%stree/%s?recursive=true&expand=false" % (base, commit), {}
+        for _page in range(PAGES):
+            entries, following = self._json(address, list)
+            for entry in entries:
+                if entry.get("type") == "file":
+                    large = entry.get("lfs") or {}
+                    found[entry.get("path")] = {
+                        "size": large.get("size", entry.get("size")),
+                        "sha256": large.get("oid"),
+                        "oid": None if large else entry.get("oid"),
+                    }
+            if following is None:
+                return Listing(commit, commit, found)
+            address = urljoin(address, following)
+        raise HubProblem("other", "its listing has no end")
+
+    def _modelscope(self):
+        wanted = self._wanted
+        query = urlencode({"Revision": wanted.revision, "Recursive": "True"})
+        data = self._json("%s/api/v1/models/%s/repo/files?%s" % (wanted.endpoint, wanted.repo, query))[0].get("Data")
+        return modelscope.listing_of(wanted.revision, (data or {}).get("Files"))
+
+    def _json(self, address, kind=dict):
+        """(the JSON value of an answer, the address of its next page or None)."""
+        with self._open(address, {"Accept": "application/json"}) as answer:
+            text = self._read(answer, LONGEST)
+            following = NEXT.search(answer.headers.get("Link") or "")
+        try:
+            value = json.loads(text.decode("utf-8"))
+        except ValueError:
+            value = None
+        if not isinstance(value, kind):
+            raise HubProblem("foreign", "no JSON")
+        return value, following.group(1) if following else None
+
+    @contextlib.contextmanager
+    def _open(self, address, headers):
+        import http.client
+        import urllib.error
+        import urllib.request
+
+        request = urllib.request.Request(address, headers=headers)
+        if self._token:
+            request.add_header("Authorization", "Bearer " + self._token)
+            if self._wanted.source == "modelscope":  # whose older parts look for a cookie
+                request.add_header("Cookie", "m_session_id=" + self._token)
+        try:
+            with self._opener.open(request, timeout=self._wanted.timeout_s) as answer:
+                yield answer
+        except urllib.error.HTTPError as error:
+            raise self._problem(error) from None
+        except urllib.error.URLError as error:
+            raise HubProblem("network", "%s" % (error.reason or error), retry=True) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise HubProblem("network", "%s: %s" % (type(error).__name__, error), retry=True) from error
+
+    @staticmethod
+    def _read(answer, count):
+        parts, size = [], 0
+        while size < count:
+            part = answer.read(count - size)
+            if not part:
+                break
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts)
+
+    def _problem(self, error):
+        """The HubProblem of an answer with a status that is an error."""
+        text, status = "HTTP %d" % error.code, error.code
+        kind = CODES.get(error.headers.get("X-Error-Code") or "")
+        if status in (408, 425, 429) or status >= 500:
+            return HubProblem("busy", text, retry=True, wait=wait_of(error.headers))
+        if kind is None:
+            kind = {401: "access", 403: "access", 404: "repository"}.get(status, "other")
+        return HubProblem(kind, text)
+
+
+def _opener():
+    import urllib.request  # half of what importing this collection costs a module that asks no hub
+
+    class Redirects(urllib.request.HTTPRedirectHandler):
+        """The token is for the hub, not for whom it sends its readers to."""
+
+        def redirect_request(self, req, fp, code, msg, headers, newurl):
+            following = super().redirect_request(req, fp, code, msg, headers, newurl)
+            if following is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
+                following.remove_header("Authorization")
+                following.remove_header("Cookie")
+            return following
+
+    return urllib.request.build_opener(Redirects)

@@ -1,0 +1,44 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A list of checksums as sha256sum writes it."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import is_inside
+
+LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)")
+
+
+def parse(text, where):
+    """{path: sha256} of the list `text`; `where` it is from, for messages. Raises FleetError."""
+    found = {}
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = LINE.fullmatch(line)
+        if not match or not is_inside(match[2]):
+            raise FleetError(
+                "%s, line %d is no line of a list of checksums; allowed: 64 hexadecimal digits, two blanks and the "
+                "path of a file below the checkpoint's directory, as `sha256sum *` writes it there." % (where, number)
+            )
+        if found.setdefault(match[2], match[1].lower()) != match[1].lower():
+            raise FleetError("%s, line %d has another checksum of %s than a line before." % (where, number, match[2]))
+    if not found:
+        raise FleetError("%s names no file. Write it by `sha256sum *` in a directory that is right." % where)
+    return found
+
+
+def read(path):
+    """{path: sha256} of the list in a file. Raises FleetError."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return parse(stream.read(), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise FleetError(
+            "sha256sums is %s, which can be read neither on the controller nor on this node: %s."
+            % (path, getattr(error, "strerror", None) or "it is no text")
+        ) from error

@@ -1,0 +1,83 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the plan must know of each engine: which of its flags the plan itself holds, and how it takes lists."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import API_KEY
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """An engine's command line.
+
+    parallel: flags whose product is the number of devices of one server. port, bind: flags that must agree with the
+    entry. repeat_lists: a list becomes the flag given again (click) instead of one flag with several values (argparse).
+    label: for people. api_key: the variable of its environment that holds the API key it asks for, empty where it knows
+    none: TensorRT-LLM (TensorRT-LLM#9950) and Dynamo's frontend (dynamo#8605) answer whoever reaches them.
+    aliases: {short name of a flag: its long one}, with hyphens.
+    """
+
+    label: str
+
+    parallel: tuple = ()
+    port: str = ""
+    bind: str = ""
+    repeat_lists: bool = False
+    api_key: str = ""
+    aliases: dict = dataclasses.field(default_factory=dict)
+
+
+PARALLEL = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
+            "tp-size": "tensor-parallel-size", "pp-size": "pipeline-parallel-size"}  # fmt: skip
+ENGINES = {
+    "vllm": Engine(
+        "vLLM",
+        ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"),
+        "port",
+        "host",
+        api_key=API_KEY,
+        aliases=PARALLEL,
+    ),
+    "trtllm": Engine(
+        "TensorRT-LLM",
+        ("tensor-parallel-size", "pipeline-parallel-size"),
+        "port",
+        "host",
+        repeat_lists=True,
+        aliases=PARALLEL,
+    ),
+    "dynamo": Engine("Dynamo", ("tensor-parallel-size",), "http-port", "http-host", aliases=PARALLEL),
+}
+
+
+def canonical_flag(engine, flag):
+    """The one name for all spellings of a flag: max_num_seqs is max-num-seqs, tp is tensor-parallel-size."""
+    name = flag.replace("_", "-")
+    return ENGINES[engine].aliases.get(name, name)
+
+
+def flag_argv(engine, flag, value):
+    """The argv words of one flag. ``value``: see the recipe schema's arguments."""
+    word = ("-" if len(flag) == 1 else "--") + flag
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [word]
+    if isinstance(value, list):
+        items = [text(item) for item in value]
+        if ENGINES[engine].repeat_lists:
+            return [part for item in items for part in (word, item)]
+        return [word, *items]
+    return [word, text(value)]
+
+
+def text(value):
+    """A value as an engine reads it from argv or environment: texts as they are, everything else as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)

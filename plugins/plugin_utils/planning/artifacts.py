@@ -1,0 +1,198 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compiled artifacts: what makes one unfit for a server, who compiles it, and who waits for it.
+
+An engine that finds an artifact loads it whatever it was compiled for, and says nothing. So its directory is named
+after a hash of all that a compilation depends on (${artifact_key}).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical, uses_nxdi
+
+VERSION = 1  # raise it where the key's own make-up changes: every artifact is compiled again
+LENGTH = 16
+# Placeholders that say which server, host or directory it is; in a key they all read the same.
+NEUTRAL = frozenset(
+    (
+        "name", "group", "index", "role", "port", "metrics", "system", "side_channel", "devices", "device_range",
+        "host", "bind", "root", "lib", "models", "venvs", "encodings", "model", "model_id", "draft", "venv",
+        "work", "compile", "artifact", "artifact_key", "cache", "config",
+    )
+)  # fmt: skip
+# Arguments of vLLM's HTTP side: no graph depends on them. Everything that is not listed counts.
+SERVING_FLAGS_TEXT = """
+    allow-credentials allowed-headers allowed-local-media-path allowed-media-domains allowed-methods allowed-origins
+    api-key chat-template chat-template-content-format default-chat-template-kwargs disable-access-log-for-endpoints
+    disable-fastapi-docs disable-frontend-multiprocessing disable-log-requests disable-log-stats
+    disable-uvicorn-access-log enable-auto-tool-choice enable-force-include-usage enable-log-outputs
+    enable-log-requests enable-prompt-tokens-details enable-request-id-headers enable-server-load-tracking
+    enable-tokenizer-info-endpoint exclude-tools-when-tool-choice-none generation-config
+    h11-max-header-count h11-max-incomplete-event-size host log-config-file log-error-stack max-log-len
+    middleware otlp-traces-endpoint override-generation-config port reasoning-parser response-role
+    return-tokens-as-token-ids root-path served-model-name show-hidden-metrics-for-version ssl-ca-certs
+    ssl-cert-reqs ssl-certfile ssl-ciphers ssl-keyfile tool-call-parser tool-parser-plugin tool-server
+    trust-request-chat-template uds uvicorn-log-level
+"""
+SERVING_FLAGS = frozenset(SERVING_FLAGS_TEXT.split())
+# Variables that say where, who, how long or how loud. Everything that is not listed counts.
+SERVING_VARIABLES = re.compile(
+    r"^(NEURON_RT_VISIBLE_CORES|NEURON_VISIBLE_DEVICES|NEURON_COMPILED_ARTIFACTS|BASE_COMPILE_WORK_DIR"
+    r"|VLLM_CACHE_ROOT|VLLM_CONFIG_ROOT|TIKTOKEN_ENCODINGS_BASE|PATH|HOME|USER|LOGNAME|LANG|LC_\w+|TMPDIR|VIRTUAL_ENV"
+    r"|PYTHONUNBUFFERED|OMP_NUM_THREADS|DO_NOT_TRACK|VLLM_NO_USAGE_STATS|VLLM_API_KEY|VLLM_LOGGING_\w+"
+    r"|VLLM_NEURON_LOG_LEVEL|VLLM_NIXL_\w+|HF_\w+|PROMETHEUS_\w+|NEURON_RT_INSPECT_\w+|NEURON_RT_LOG_\w+"
+    r"|NEURON_SKIP_EFA_AFFINITY|NEURON_LIBTORCH_CACHE_ROOT|NEURON_LIBTORCH_REMOTE_CACHE"
+    r"|NEURON_LIBTORCH_PARALLEL_COMPILE_WORKERS"
+    r"|\w+_TIMEOUT(_S|_SECONDS)?|\w+_(HOST|PORT))$"
+)
+
+
+def flag_name(flag):
+    """A flag as argparse knows it: vLLM takes max_num_seqs for max-num-seqs."""
+    return flag.replace("_", "-")
+
+
+def neutral_context(context):
+    """``context`` with the placeholders of NEUTRAL standing for themselves; those without a value stay without."""
+    return {
+        key: "${%s}" % key if key in NEUTRAL and value is not None else value
+        for key, value in {**context, **dict.fromkeys(NEUTRAL - set(context), "")}.items()
+    }
+
+
+def artifact_key(recipe, accelerator, devices, lnc, command, arguments, environment, config):
+    """The key (hex text) of the artifact that a server compiles or loads.
+
+    It holds what a compilation depends on: the environment and its version, target and draft weights, every argument
+    and variable that may change a graph, the kind and number of cores, LNC. It does not hold name, port, address, core
+    range or directories, so all equal servers of all hosts have the same one. An argument that is not known to be
+    harmless counts: compiling once too often is dear, loading what does not fit is wrong.
+
+    recipe: the prepared recipe. command, arguments, environment, config: with neutral_context filled in.
+    """
+    model = recipe["model"]
+    identity = {
+        "version": VERSION,
+        "engine": recipe["engine"],
+        "accelerator": accelerator,
+        "devices": devices,
+        "lnc": lnc,
+        "venv": _environment(recipe.get("venv")),
+        "image": {key: (recipe.get("container") or {}).get(key) for key in ("image", "digest")},
+        "model": _weights(model),
+        "draft": _weights(model["draft"]) if model.get("draft") else None,
+        "command": command,
+        "arguments": {
+            flag_name(flag): value for flag, value in arguments.items() if flag_name(flag) not in SERVING_FLAGS
+        },
+        "environment": {key: value for key, value in environment.items() if not SERVING_VARIABLES.match(key)},
+        "config": config,
+    }
+    return hashlib.sha256(canonical(identity)).hexdigest()[:LENGTH]
+
+
+def _environment(venv):
+    if not venv:
+        return None
+    return {key: venv.get(key) for key in ("path", "version", "packages", "torch", "python") if venv.get(key)}
+
+
+def _weights(model):
+    """Weights by repository and revision; where no revision is known, by their path too."""
+    keys = ("repo", "revision", "format", "method") if model.get("revision") else ("repo", "format", "method", "path")
+    return {key: model[key] for key in keys if model.get(key)}
+
+
+def order(entries, keys, leader_first):
+    """Let servers wait for the one that compiles their artifact, and refuse those that would spoil each other's.
+
+    entries: those of a host, without their hashes yet; start.after is completed in place, and start.artifact_leaders
+    with those that are waited for until the artifact is whole and no longer. keys: {name: artifact_key}.
+    leader_first: of the servers with one artifact directory the first to start compiles, the others come after it.
+    FleetError where two servers that start together share an artifact that both would compile, where two with different
+    keys share one, and where a compilation would remove what another one makes.
+    """
+    _check_compile([entry for entry in entries if entry["devices"] and uses_nxdi(entry["environment"])])
+    by_name = {entry["name"]: entry for entry in entries}
+    names = _in_order(entries)
+    leaders = {}
+    for name in names:
+        entry = by_name[name]
+        if not entry["devices"]:
+            continue
+        path = entry["directories"]["artifact"]
+        leader = leaders.setdefault(path, name)
+        if keys[name] != keys[leader]:
+            raise FleetError(
+                "server '%s' and server '%s' share directories.artifact %s, but are not compiled alike; one would load "
+                "the other's artifact without a word. Write ${artifact_key} into directories.artifact."
+                % (leader, name, path)
+            )
+        if leader_first and name != leader and leader not in entry["start"]["after"]:
+            entry["start"]["after"].append(leader)
+            if not entry["start"]["restart_with_leader"]:
+                entry["start"]["artifact_leaders"].append(leader)
+    before = {}
+    for name in names:
+        after = by_name[name]["start"]["after"]
+        before[name] = set(after).union(*(before.get(other, ()) for other in after))
+    _check_shared(entries, before)
+
+
+def _in_order(entries):
+    """Names, each after those it waits for; in a circle (which the node refuses) as they come."""
+    waiting, names = {entry["name"]: set(entry["start"]["after"]) for entry in entries}, []
+    while waiting:
+        name = next((name for name, after in waiting.items() if not after & set(waiting)), next(iter(waiting)))
+        names.append(name)
+        del waiting[name]
+    return names
+
+
+def is_within(path, folder):
+    """Whether a normalised path is the folder or lies below it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _check_compile(entries):
+    """No server compiles in a directory that holds what another one makes, in whatever order they start.
+
+    entries: of NxD Inference; the plugin has no such directory. A compilation begins with the removal of its whole
+    directory (ModelBuilder.trace of NxD Core, SDK 2.26 to 2.29), and a server that waits for its leader compiles too
+    where the artifact is lost or cannot be loaded.
+    """
+    for entry in entries:
+        path = entry["directories"]["compile"]
+        for other in entries:
+            kinds = ("artifact",) if other is entry else ("artifact", "compile")
+            for kind in kinds:
+                if is_within(other["directories"][kind], path):
+                    raise FleetError(
+                        "server '%s' compiles in directories.compile %s, which is emptied first, and so would be "
+                        "directories.%s %s of server '%s'. Give each server a directory of its own: write ${name} into "
+                        "directories.compile." % (entry["name"], path, kind, other["directories"][kind], other["name"])
+                    )
+
+
+def _check_shared(entries, before):
+    users = {}
+    for entry in entries:
+        if not entry["devices"]:
+            continue
+        name = entry["name"]
+        others = users.setdefault(entry["directories"]["artifact"], [])
+        for other in others:
+            # Behind a common leader whose artifact both load, neither compiles.
+            led = before[name] & before[other] & set(others)
+            if other not in before[name] and name not in before[other] and not led:
+                raise FleetError(
+                    "server '%s' and server '%s' start together and share directories.artifact %s; both would compile "
+                    "in it and destroy each other's work. Set start.order to leader-first, or write ${artifact_key} "
+                    "into directories.artifact." % (other, name, entry["directories"]["artifact"])
+                )
+        others.append(name)

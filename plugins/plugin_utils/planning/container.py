@@ -1,0 +1,222 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The container of a plan entry: what a recipe says of it, with mounts, devices and the whole `docker run`."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import (
+    LABEL_HASH,
+    LABEL_ROOT,
+    LABEL_SERVER,
+    STOP_S,
+    container_name,
+    pinned_reference,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import MARKER_ROOT, MARKER_SERVER
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import show
+
+DEFAULT_ENGINE = "docker"
+# What the launcher sets itself: why, or the recipe's key for it.
+OWN_FLAGS = {
+    "--name": "the name is the server's",
+    "--rm": "the container is always removed",
+    "--init": "there always is an init",
+    "--detach": "the service manager watches it in the foreground",
+    "--interactive": "a server has no input",
+    "--tty": "a server has no terminal",
+    "--restart": "the service manager restarts it",
+    "--pull": "the image is there before the start",
+    "--sig-proxy": "signals are passed on",
+    "--stop-timeout": "it is %d s" % STOP_S,
+    "--log-driver": "the output is the service manager's",
+    "--env": "use environment, or secrets",
+    "--env-file": "use environment, or secrets",
+    "--label-file": "use --label",
+    "--volume": "use container.mounts",
+    "--mount": "use container.mounts",
+    "--device": "use container.devices",
+    "--network": "use container.network",
+    "--net": "use container.network",
+    "--ipc": "use container.ipc",
+    "--shm-size": "use container.shm_size",
+    "--ulimit": "use container.ulimits",
+    "--user": "use container.user",
+    "--workdir": "use container.workdir",
+    "--entrypoint": "use container.entrypoint",
+    "--cpuset-cpus": "use cpus",
+}
+# Options without a value; any other without "=" would take the next word, the image at last.
+SWITCHES = (
+    "--disable-content-trust", "--no-healthcheck", "--oom-kill-disable", "--privileged", "--publish-all", "--read-only",
+)  # fmt: skip
+# Variables that steer the engine's client or the programs that it starts; a secret of that name would do so too.
+CLIENT_VARIABLES = ("DOCKER_", "CONTAINER_", "CONTAINERS_", "PODMAN_", "LD_", "XDG_")
+
+
+def mount_word(mount):
+    """A bind mount as the value of --mount: a line of CSV, so that commas and quotes in paths stay what they are."""
+    fields = ["type=bind", "source=" + mount["source"], "target=" + mount["target"]]
+    if mount["read_only"]:
+        fields.append("readonly")
+    return ",".join('"%s"' % field.replace('"', '""') if set(field) & set(',"') else field for field in fields)
+
+
+def has_own_network(recipe_container):
+    """Whether the container's ports are not the node's own."""
+    network = recipe_container.get("network", "host")
+    return network not in ("host", "none") and not network.startswith(("container:", "ns:"))
+
+
+def check_flags(container, where):
+    """FleetError for a flag that is the launcher's own, that would swallow the next word, or that loses its devices."""
+    for flag in container.get("flags", []):
+        name, equals, value = flag.partition("=")
+        if name in OWN_FLAGS:
+            raise FleetError("%s: container.flags holds %s; remove it: %s." % (where, show(flag), OWN_FLAGS[name]))
+        if name == "--gpus" and not container.get("gpus_flag_allowed"):
+            raise FleetError(
+                "%s: container.flags holds %s; a systemctl daemon-reload takes such devices away from a running "
+                "container. Name them in container.devices, as CDI names (nvidia.com/gpu=${device}) or paths "
+                "(/dev/nvidia${device}, /dev/nvidiactl, /dev/nvidia-uvm). Where nothing on the node calls "
+                "daemon-reload, set container.gpus_flag_allowed to true." % (where, show(flag))
+            )
+        if name == "--label" and value.partition("=")[0] in (LABEL_SERVER, LABEL_ROOT, LABEL_HASH):
+            raise FleetError("%s: container.flags holds %s; this label is the collection's own." % (where, show(flag)))
+        if not equals and name not in SWITCHES:
+            raise FleetError(
+                "%s: container.flags holds %s, which has no value; write it as one word, %s=VALUE. Without a value "
+                "allowed: %s." % (where, show(flag), name, ", ".join(SWITCHES))
+            )
+
+
+def check_texts(where, texts):
+    """FleetError for a text that does not reach a container as it is: engines take them as JSON, which is Unicode."""
+    for text in texts:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise FleetError(
+                "%s: %s is not valid Unicode, which a container's argv and environment must be." % (where, show(text))
+            ) from None
+
+
+def check_secrets(where, secrets):
+    """FleetError for a variable that goes through the client's environment, as secrets do, and that it would read."""
+    for name in secrets:
+        if name in ("PATH", "HOME") or name.startswith(CLIENT_VARIABLES):
+            raise FleetError(
+                "%s: the variable %s cannot be given to a container so, since the engine's own client reads it."
+                % (where, name)
+            )
+
+
+def resolve(declared, where, engine, devices, inputs, directories, texts):
+    """The entry's `container` from the recipe's (placeholders replaced, ${device} apart).
+
+    engine: what `auto` means. devices: numbers of the server's devices. inputs: paths that are mounted for reading
+    where one of `texts` names them. directories: the server's own, mounted for writing. Raises FleetError.
+    """
+    check_flags(declared, where)
+    mounts = []
+    for index, mount in enumerate(declared.get("mounts", [])):
+        mount = {"source": mount["source"], "target": mount.get("target") or mount["source"],
+                 "read_only": mount.get("read_only", False)}  # fmt: skip
+        for key in ("source", "target"):
+            if not mount[key].startswith("/"):
+                raise FleetError(
+                    "%s: container.mounts[%d].%s is %s; allowed: an absolute path."
+                    % (where, index, key, show(mount[key]))
+                )
+        mounts.append(mount)
+    named = [path for path in inputs if path and _is_named(path, texts)]
+    automatic = [(path, True) for path in named] + [(path, False) for path in directories]
+    for path, read_only in dict(automatic).items():
+        if posixpath.normpath(path) not in {posixpath.normpath(mount["target"]) for mount in mounts}:
+            mounts.append({"source": path, "target": path, "read_only": read_only})
+    targets = [posixpath.normpath(mount["target"]) for mount in mounts]
+    double = sorted({target for target in targets if targets.count(target) > 1})
+    if double:
+        raise FleetError("%s: container.mounts has two mounts at %s; keep one." % (where, double[0]))
+    for mount in mounts:
+        if set(mount["source"] + mount["target"]) & set("\0\r\n"):
+            raise FleetError(
+                "%s: the mount %s has a line break, which no engine takes." % (where, show(mount["source"]))
+            )
+
+    found = []
+    for item in declared.get("devices", []):
+        found += [item.replace("${device}", str(device)) for device in devices] if "${device}" in item else [item]
+    flags = ["--network=" + declared.get("network", "host")]
+    options = {"ipc": "ipc", "shm-size": "shm_size", "user": "user"}
+    flags += ["--%s=%s" % (option, declared[key]) for option, key in options.items() if declared.get(key)]
+    flags += ["--ulimit=%s=%s" % item for item in declared.get("ulimits", {}).items()]
+    if engine_of(declared, engine) == "podman" and not any(
+        f.startswith("--security-opt=label") for f in declared.get("flags", [])
+    ):
+        flags.append("--security-opt=label=disable")  # the node's files are not relabelled for SELinux
+    flags += declared.get("flags", [])
+    return {
+        "engine": engine_of(declared, engine),
+        "address": declared.get("address"),
+        "image": declared["image"],
+        "digest": declared.get("digest"),
+        "mounts": mounts,
+        "devices": found,
+        "flags": flags,
+        "workdir": declared.get("workdir") or directories[0],
+        "entrypoint": declared.get("entrypoint"),
+        "user": declared.get("user"),
+    }
+
+
+def _is_named(path, texts):
+    pattern = re.compile(re.escape(path) + r"(?![\w.-])")
+    return any(pattern.search(text) for text in texts)
+
+
+def engine_of(declared, engine):
+    """docker or podman, of a recipe's container; engine: what `auto` means."""
+    chosen = declared.get("engine", "auto")
+    return chosen if chosen != "auto" else engine or DEFAULT_ENGINE
+
+
+def named_variables(engine, environment):
+    """Names whose values the client takes from its own environment, where the guard puts them.
+
+    podman (4.3) drops the carriage return before a line feed of a value in its argv.
+    """
+    return [name for name, value in environment.items() if engine == "podman" and "\r\n" in value]
+
+
+def launch_argv(entry, root):
+    """The whole foreground run command of an entry whose `container` and `command` are set.
+
+    Its label with the entry's hash, which this is a part of, is added by the guard when it starts it.
+    """
+    container = entry["container"]
+    argv = [container["engine"]]
+    if container["address"]:
+        argv += ["--host" if container["engine"] == "docker" else "--url", container["address"]]
+    argv += ["run", "--rm", "--init", "--pull=never", "--log-driver=none", "--stop-timeout=%d" % STOP_S]
+    argv += ["--name=" + container_name(entry["name"], root)]
+    argv += ["--label=%s=%s" % item for item in ((LABEL_SERVER, entry["name"]), (LABEL_ROOT, root or "/"))]
+    argv += container["flags"]
+    if entry["cpus"]:
+        argv.append("--cpuset-cpus=" + entry["cpus"])
+    argv.append("--workdir=" + container["workdir"])
+    argv += ["--mount=" + mount_word(mount) for mount in container["mounts"]]
+    argv += ["--device=" + device for device in container["devices"]]
+    # By these two the container's processes are found in the node's /proc, as those of a process are; see the guard.
+    environment = {"SPT_NOENV": "1", **entry["environment"], MARKER_SERVER: entry["name"], MARKER_ROOT: root or "/"}
+    by_name = named_variables(container["engine"], environment)
+    argv += ["--env=" + (name if name in by_name else "%s=%s" % (name, value)) for name, value in environment.items()]
+    argv += ["--env=" + name for name in entry["secrets"]]
+    if container["entrypoint"] is not None:
+        argv.append("--entrypoint=" + container["entrypoint"])
+    image, digest = container["image"], container["digest"]
+    return [*argv, pinned_reference(image, digest), *entry["command"]]

@@ -1,0 +1,127 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The API keys and secrets of planned servers, as the controller sees them: never a value in a plan, whatever it is."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from ansible_collections.inference.fleet.plugins.module_utils.engines import vllm_api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import VARIABLE, api_keys, secret_value
+from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import API_KEY
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+
+SECRETS = {API_KEY: VARIABLE, vllm_api_keys.OTHER_API_KEYS: VARIABLE}
+KEY_FLAG = "api-key"
+LOCKED = (
+    "is in a vault that is locked, or opened with another password; give its password (--ask-vault-pass, "
+    "--vault-password-file)"
+)
+
+
+def has_key(variables, deploys):
+    """Whether the servers of a host get API keys. One that cannot be read counts: a plan needs no vault's password.
+
+    variables: HostVariables. deploys: whether a value that is no key is a FleetError.
+    """
+    if VARIABLE not in variables.names:
+        return False
+    try:
+        value = variables.get(VARIABLE)
+    except FleetError:
+        return True
+    try:
+        return bool(api_keys(value))
+    except FleetError:
+        if deploys:
+            raise
+        return True
+
+
+def check_engine(where, engine, secrets):
+    """FleetError where the engine cannot ask for the keys that the fleet has, or the recipe gives it another one."""
+    name = ENGINES[engine].api_key
+    if not name:
+        raise FleetError(
+            "%s is set, but the engine %s has no API keys: it would answer whoever reaches it. Set %s to null for this "
+            "host, and put a gateway that asks for the key in front." % (VARIABLE, ENGINES[engine].label, VARIABLE)
+        )
+    if secrets.get(name, VARIABLE) != VARIABLE:
+        raise FleetError(
+            "%s: secrets.%s names the variable '%s', but %s is set as well; remove one of the two."
+            % (where, name, secrets[name], VARIABLE)
+        )
+
+
+def check_not_in_the_open(where, engine, command, arguments, variables, config):
+    """FleetError for a key in the command line, the environment or the configuration: all of them can be read on the
+    node and are in the plan."""
+    name = ENGINES[engine].api_key
+    if not name:
+        return
+    content = (config or {}).get("content")
+    found = ["arguments." + flag for flag in arguments if flag.replace("_", "-") == KEY_FLAG]
+    found += ["environment." + name] if name in variables else []
+    found += ["config.content." + key for key in content or () if str(key).replace("_", "-") == KEY_FLAG]
+    found += ["command" for word in command if word.partition("=")[0].replace("_", "-") == "--" + KEY_FLAG]
+    if found:
+        raise FleetError(
+            "%s: %s holds an API key, which everybody who sees the plan or the node's processes could read; remove it, "
+            "and set %s, best in a vault." % (where, found[0], VARIABLE)
+        )
+
+
+def give_keys(where, engine, secrets, argv, environment, folder):
+    """(secrets, argv, environment) of a server with the fleet's keys. folder: where modules for engines lie."""
+    check_engine(where, engine, secrets)
+    path = ":".join(filter(None, (folder, environment.get("PYTHONPATH"))))
+    middleware = "%s.%s" % (vllm_api_keys.MODULE, vllm_api_keys.ApiKeys.__name__)
+    return {**secrets, **SECRETS}, [*argv, "--middleware", middleware], {**environment, "PYTHONPATH": path}
+
+
+def is_loopback(bind):
+    """Whether only the node itself can reach what listens on this address."""
+    try:
+        return ipaddress.ip_address(bind.strip("[]")).is_loopback
+    except ValueError:
+        return bind == "localhost"
+
+
+def missing_secrets(entries, variables):
+    """Sentences on the secrets of a host's entries that have no value, equal servers together; [] where all have.
+
+    variables: HostVariables.
+    """
+    problems = {}
+    for entry in entries:
+        for name, variable in sorted(entry["secrets"].items()):
+            # the other keys come from the variable of the first one, which is told already
+            lacking = name != vllm_api_keys.OTHER_API_KEYS and _lacking(variables, name, variable)
+            if lacking:
+                problems.setdefault((name, variable, lacking), []).append(entry["name"])
+    return [
+        "%s: the secret %s comes from the variable '%s', which %s" % (", ".join(servers), name, variable, lacking)
+        for (name, variable, lacking), servers in problems.items()
+    ]
+
+
+def _lacking(variables, name, variable):
+    """What is wrong with a secret's variable; "" where it has a value. It never shows the value."""
+    if variable not in variables.names:
+        return "is not set for this host; set it, best in a vault"
+    try:
+        value = secret_value(name, variable, variables.get(variable))
+    except FleetError as error:
+        words, cause = error.message, str(error.__cause__ or "")
+        undefined = re.search(r"'(\w+)' is undefined", cause)
+        if undefined:
+            return "names '%s', which is not set for this host; set it, best in a vault" % undefined.group(1)
+        if "decrypt" in cause.lower():
+            return LOCKED
+        if error.__cause__ is not None:
+            return "cannot be templated; look at what it refers to"
+        return "cannot be used: " + words.rstrip(".")
+    return "is empty; set it, best in a vault" if value == "" else ""

@@ -1,0 +1,478 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a server on Trainium must agree on with itself: cores, LNC, directories, and the configuration of its engine.
+
+Two engines run there, both as vLLM: NxD Inference, which reads override_neuron_config, and the vLLM Neuron plugin,
+which reads neuron_config. Most keys that they do not know they take without a word and go on as if those were not
+there, after a compilation of half an hour; so every key is held against a list here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import posixpath
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list, parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import FRAMEWORK, uses_nxdi
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.artifacts import flag_name, is_within
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import show
+
+
+def _words(text):
+    return frozenset(text.split())
+
+
+# Keys that NeuronConfig, MoENeuronConfig and GptOssNeuronConfig of NxD Inference read (SDK 2.26 to 2.32).
+NXDI_KEYS = _words("""
+    activation_quantization_type allow_input_truncation apply_seq_ids_mask async_mode attention_dp_degree
+    attention_dtype attn_block_cte_nki_kernel_enabled attn_block_tkg_nki_kernel_cache_update
+    attn_block_tkg_nki_kernel_cascaded_attention attn_block_tkg_nki_kernel_disable_gpsimd_sb2sb
+    attn_block_tkg_nki_kernel_enabled attn_block_tkg_nki_kernel_use_online_softmax attn_cls attn_kernel_enabled
+    attn_tkg_builtin_kernel_enabled attn_tkg_nki_kernel_enabled batch_size blockwise_matmul_config
+    bucket_n_active_tokens buckets capacity_factor cast_type cc_pipeline_tiling_factor chunked_prefill_config
+    context_encoding_buckets cp_degree ctx_batch_size disable_argmax_kernel disable_kv_cache_tiling
+    disable_normalize_top_k_affinities disable_numeric_cc_token dma_order_config draft_model_modules_to_not_convert
+    eagle_rolling_buffer_kernel_enabled early_expert_affinity_modulation enable_bucketing enable_cte_modular_flow
+    enable_eagle_draft_input_norm enable_eagle_speculation enable_fused_speculation
+    enable_output_completion_notifications enable_spill_reload_dge enable_ve_data_parallel ep_degree
+    ep_dispatch_cc_option expert_mlp_nki_kernel_enabled flash_decoding_enabled fused_qkv fused_rmsnorm_skip_gamma
+    fused_shared_experts gate_clamp_lower_limit gate_clamp_upper_limit glu_mlp glu_type hidden_act_bias
+    hidden_act_scaling_factor hybrid_sharding_config is_block_kv_layout is_continuous_batching is_eagle3
+    is_eagle_draft is_full_model_shuffled is_medusa is_mxfp4_compute is_prefix_caching k_cache_transposed
+    kv_cache_batch_size kv_cache_padding_size kv_cache_quant kv_quant_config layer_boundary_markers lm_head_pad
+    lm_head_pad_alignment_size local_ranks_size logical_nc_config logical_neuron_cores lora_config max_batch_size
+    max_context_length max_length max_new_tokens medusa_speculation_length medusa_tree mlp_cp_degree
+    mlp_kernel_enabled mlp_kernel_fuse_residual_add mlp_tkg_nki_kernel_enabled modules_to_not_convert moe_ep_degree
+    moe_fused_nki_kernel_enabled moe_mask_padded_tokens moe_tp_degree n_active_tokens n_positions num_medusa_heads
+    on_cpu on_device_sampling_config out_proj_kernel_enabled output_logits overrides_torch_dtype pa_block_size
+    pa_num_blocks padded_hidden_size padded_intermediate_size padding_side pp_degree pre_rope_rmsnorm prefix_buckets
+    qk_layernorm qkv_cte_nki_kernel_fuse_rope qkv_kernel_enabled qkv_kernel_fuse_residual_add qkv_kernel_nbsd_layout
+    qkv_nki_kernel_enabled quantization_block_axis quantization_block_size quantization_dtype
+    quantization_scale_dtype quantization_type quantize_clamp_bound quantized quantized_checkpoints_path
+    quantized_mlp_kernel_enabled return_expert_index return_router_logits rmsnorm_quantize_kernel_enabled
+    router_act_fn router_config router_dtype router_topk_nki_kernel_enabled rpl_reduce_dtype save_sharded_checkpoint
+    scratchpad_page_size seq_len seq_len_threshold_for_cc_tiling sequence_parallel_enabled
+    shared_experts_sequence_parallel_enabled shared_mlp_nki_kernel_enabled skip_sharding skip_warmup
+    sliding_window_attention_dp_degree spec_batch_size speculation_length start_rank_id
+    strided_context_parallel_kernel_enabled switch_cc target tensor_capture_config tensor_replacement_config
+    tkg_batch_size token_generation_batches token_generation_buckets token_tree_config torch_dtype tp_degree
+    transpose_shared_experts_weights up_clamp_lower_limit up_clamp_upper_limit use_index_calc_kernel vocab_parallel
+    weight_gather_seq_len_threshold weights_to_skip_layout_optimization windowed_context_encoding_size world_size
+    """)
+# Keys of the vLLM Neuron plugin's neuron_config (0.21.0.1.0.0 to 0.24.0.1.1.0).
+PLUGIN_KEYS = _words("""
+    apply_prefill_dcp attention_dp_size debug_logits_dir decode_batch_buckets decode_context_length_buckets
+    embedding_dp_size enable_structured_outputs ep_degree fp8_packed_kv kv_segment_size_buckets lm_head_dp_size
+    max_logprobs mlp_dp_size num_batched_tokens_buckets num_seqs_buckets on_device_sampling_config
+    prefill_sequence_buckets quantization tensor_capture tensor_replacement
+    """)
+# Keys of vision_neuron_config (the same versions).
+VISION_KEYS = _words("""
+    encoder_cache_min_hold_time_ms encoder_cache_num_blocks max_vision_seq_len num_vision_tokens_buckets
+    tp_size dp_size vision_attention_block_size
+    """)
+# Keys of the mappings in them. NxD Inference: models/config.py and modules/lora_serving/config.py, and NxD Core's
+# moe_configs.py and quantization_config.py (SDK 2.26 to 2.29, the last with public sources).
+NESTED = {
+    "override_neuron_config": {
+        "blockwise_matmul_config": _words("""
+            always_augment_inputs_for_blockwise_matmul block_sharding_strategy block_size blockwise_nki_autograd_cls
+            logical_nc_config num_static_blocks optimized_block_to_token_mapping pad_num_blocks_to_even
+            parallelize_token_to_block_mapping skip_dma_token skip_dma_weight use_block_parallel
+            use_shard_on_block_dynamic_while use_shard_on_intermediate_dynamic_while use_torch_block_wise
+            """),
+        "router_config": _words("act_fn dtype"),
+        "kv_quant_config": _words("direct_cast k_quant_method quant_dtype v_quant_method"),
+        "lora_config": _words("""
+            base_model_quantized batch_size dynamic_multi_lora enable_base_model_only eviction_policy
+            is_context_encoding lfu_decay_period lora_bias lora_ckpt_json lora_ckpt_paths lora_ckpt_paths_cpu
+            lora_memory_transpose lora_shard_linear_layer max_cpu_loras max_lora_rank max_loras max_loras_on_cpu
+            target_modules
+            """),
+        "tensor_capture_config": _words(
+            "auto_capture_moe_tensors capture_inputs max_intermediate_tensors modules_to_capture"
+        ),
+        "tensor_replacement_config": _words("module_map neuron_config neuron_dir ref_dir tf_map"),
+        "on_device_sampling_config": _words(
+            "deterministic do_sample dynamic global_topk on_device_sampling_config sampling_dp_degree temperature "
+            "top_k top_k_kernel_enabled top_p"
+        ),
+        "chunked_prefill_config": _words("kernel_kv_tile_size kernel_q_tile_size max_num_seqs tkg_model_enabled"),
+        "hybrid_sharding_config": _words("moe_cte_ep_degree moe_cte_tp_degree moe_tkg_ep_degree moe_tkg_tp_degree"),
+    },
+    "neuron_config": {
+        "on_device_sampling_config": _words(
+            "all_greedy capture_topk deterministic max_top_k sampling_dp_degree temperature top_k top_p"
+        ),
+        "tensor_capture": _words("capture_dir capture_filter modules"),
+        "tensor_replacement": _words("prompt_token_ids prompt_token_ids_path tensors tensors_path"),
+    },
+}
+RAISES = ("lora_config", "router_config")  # at a key that they do not know; all others pass over it
+KEYS = {"override_neuron_config": NXDI_KEYS, "neuron_config": PLUGIN_KEYS, "vision_neuron_config": VISION_KEYS}
+# What each engine reads at the top of additional-config.
+TOP = {
+    True: ("override_neuron_config",),
+    False: ("neuron_config", "vision_neuron_config", "encoder_neuron_config", "mm_language_model_only"),
+}
+SEGMENTS = (512, 1024, 2048, 4096, 8192)  # sizes that the plugin's segmented attention kernel is built for
+CORE_VARIABLES = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")
+LNC_VARIABLES = ("NEURON_RT_VIRTUAL_CORE_SIZE", "NEURON_LOGICAL_NC_CONFIG")
+ARTIFACTS, COMPILE = "NEURON_COMPILED_ARTIFACTS", "BASE_COMPILE_WORK_DIR"
+# Where the plugin keeps compiled graphs; the second overrules the first (libtorch_neuronx_lite of 0.24.0.1.1.0).
+CACHE_ROOT, LIBRARY_CACHE_ROOT = "VLLM_CACHE_ROOT", "NEURON_LIBTORCH_CACHE_ROOT"
+MAPPINGS = ("additional-config", "speculative-config")  # flags that are read here
+
+
+def check_server(where, recipe, hardware, devices, started, directories, key):
+    """FleetError unless a server on Trainium is given what its engine will read, and says it only once.
+
+    where: names the server in messages. devices: its logical cores. started: has arguments {flag: value}, environment
+    {name: text} and config (its configuration file or None), directories: {kind: path}, all resolved. key: its artifact
+    key.
+    """
+    arguments, environment = started.arguments, started.environment
+    nxdi = uses_nxdi(environment)
+    script = is_script(recipe)
+    values = _by_name(arguments)
+    _check_cores(where, environment, devices, nxdi)
+    for name in LNC_VARIABLES:
+        if name in environment and environment[name] != str(hardware.lnc):
+            _differs(where, "environment.%s" % name, environment[name], "fleet_hardware.lnc", hardware.lnc, "${lnc}")
+    _check_directories(where, environment, directories, key, nxdi)
+    _check_places(where, arguments, (started.config or {}).get("content") or {}, nxdi)
+    additional, speculation = (_mapping(where, flag, values) for flag in MAPPINGS)
+    _check_keys(where, additional, nxdi, frozenset(recipe.get("allow_unknown_config", ())))
+    if nxdi:
+        override = additional.get("override_neuron_config") or {}
+        _check_nxdi(where, recipe, hardware, values, speculation, override, script)
+    else:
+        _check_plugin(where, hardware, values, additional.get("neuron_config") or {})
+
+
+def is_script(recipe):
+    """Whether the engine is started by a script of the machine image, which holds the arguments itself."""
+    return any(word.endswith(".sh") for word in recipe["command"])
+
+
+def _differs(where, what, value, other, expected, write):
+    raise FleetError(
+        "%s: %s is %s, but %s is %s; both must be the same. Write %s."
+        % (where, what, show(value), other, expected, "%s there" % write if write.startswith("$") else write)
+    )
+
+
+def _by_name(arguments):
+    """{flag as argparse knows it: value} of those that are set."""
+    return {flag_name(flag): value for flag, value in arguments.items() if value is not None}
+
+
+def check_shape(where, group, hardware, devices, arguments):
+    """FleetError unless a server has whole chips or a part of one, and so each group that its tensors are split over.
+
+    group: the server's, for messages. devices: its logical cores. arguments: {flag: value}, resolved.
+    """
+    chip = hardware.chip
+    if not hardware.fits_chips(len(devices)):
+        parts = [str(size) for size in range(1, chip) if chip % size == 0]
+        raise FleetError(
+            "%s: servers.%s.devices is %d, so it would end in the middle of a chip, which has %d logical cores; "
+            "allowed: %s or a multiple of %d." % (where, group, len(devices), chip, ", ".join(parts), chip)
+        )
+    first, last = devices[0], devices[-1]
+    if first // chip != last // chip and first % chip:
+        raise FleetError(
+            "%s: its logical cores %s begin in the middle of a chip, which has %d. List the groups that have whole "
+            "chips before the others." % (where, format_cpu_list(devices), chip)
+        )
+    tensor = _whole(_by_name(arguments).get("tensor-parallel-size"))
+    size, what = (len(devices), "servers.%s.devices" % group) if tensor is None else (
+        tensor, "arguments.tensor-parallel-size")  # fmt: skip
+    allowed = [one for one in range(1, hardware.units + 1) if hardware.units % one == 0 and hardware.fits_chips(one)]
+    if size not in allowed:
+        raise FleetError(
+            "%s: %s is %d, but the %d logical cores of the node divide into groups of %s; take one of these."
+            % (where, what, size, hardware.units, ", ".join(str(one) for one in allowed))
+        )
+
+
+def _check_cores(where, environment, devices, nxdi):
+    wanted = CORE_VARIABLES[0 if nxdi else 1]
+    if wanted not in environment:
+        raise FleetError(
+            "%s: environment.%s is not set; without it the server takes all cores of the node. Set it to "
+            "${device_range}." % (where, wanted)
+        )
+    for name in CORE_VARIABLES:
+        if name not in environment:
+            continue
+        try:
+            cores = sorted(parse_cpu_list(environment[name]))
+        except ValueError:
+            cores = None
+        if cores != list(devices):
+            raise FleetError(
+                "%s: environment.%s is %s, but the server's cores are %s; write ${device_range} there."
+                % (where, name, show(environment[name]), ",".join(str(core) for core in devices))
+            )
+
+
+def _check_directories(where, environment, directories, key, nxdi):
+    if nxdi:
+        variables = [(ARTIFACTS, "artifact", "the engine deletes what it compiled and does so again"),
+                     (COMPILE, "compile", "all servers of a node compile in /tmp/nxd_model")]  # fmt: skip
+    else:
+        _check_cache_root(where, environment, directories["artifact"])
+        # The plugin does not read it; the node's guard does.
+        variables = [(ARTIFACTS, "artifact", "the node keeps no record of what is compiled, and exports nothing")]
+    for name, kind, effect in variables:
+        if not environment.get(name):
+            raise FleetError(
+                "%s: environment.%s is not set; without it %s. Set it to ${%s}." % (where, name, effect, kind)
+            )
+        if environment[name] != directories[kind]:
+            _differs(
+                where, "environment.%s" % name, environment[name], "directories.%s" % kind, directories[kind],
+                "${%s}" % kind,
+            )  # fmt: skip
+    if key not in directories["artifact"]:
+        raise FleetError(
+            "%s: directories.artifact is %s; an artifact that was compiled for another configuration would be loaded "
+            "from there without a word. Write ${artifact_key} into it." % (where, directories["artifact"])
+        )
+
+
+def _check_cache_root(where, environment, artifact):
+    value = environment.get(CACHE_ROOT)
+    if not value:
+        raise FleetError(
+            "%s: environment.%s is not set; without it the plugin compiles into the home of its user, and no artifact "
+            "is loaded, kept or exported. Set it to ${artifact}/cache." % (where, CACHE_ROOT)
+        )
+    if not is_within(value, artifact) or posixpath.normpath(value) != value:  # the node compares the texts
+        raise FleetError(
+            "%s: environment.%s is %s, but directories.artifact is %s; what the plugin compiles outside of it is not "
+            "loaded by other servers, kept or exported. Write ${artifact}/cache there."
+            % (where, CACHE_ROOT, show(value), artifact)
+        )
+    other = environment.get(LIBRARY_CACHE_ROOT, value)
+    if other != value:
+        _differs(
+            where, "environment.%s" % LIBRARY_CACHE_ROOT, other, "environment.%s" % CACHE_ROOT, value,
+            "${artifact}/cache",
+        )  # fmt: skip
+
+
+def _check_places(where, arguments, content, nxdi):
+    """What is checked here stands in arguments, under the flag that the engine has for it.
+
+    content: of the configuration file that is rendered for the engine (vLLM's --config), {} where there is none.
+    """
+    for flag in arguments:
+        name, dot, _rest = flag_name(flag).partition(".")
+        if dot and name in MAPPINGS:
+            raise FleetError(
+                "%s: arguments.%s: write %s as one mapping, not as flags with dots; both together do not merge in "
+                "every version of vLLM." % (where, flag, name)
+            )
+        if name.replace("-", "_") in KEYS:
+            raise FleetError(
+                "%s: arguments.%s is no flag of the engine. Write arguments.additional-config.%s."
+                % (where, flag, name.replace("-", "_"))
+            )
+    for flag in content:
+        name = flag_name(str(flag)).partition(".")[0]
+        if name in (MAPPINGS if nxdi else MAPPINGS[:1]):
+            raise FleetError(
+                "%s: config has %s, which is not checked there. Write arguments.%s instead." % (where, flag, name)
+            )
+
+
+def _mapping(where, flag, values):
+    """The value of a flag as a mapping, {} where it is not set; it may be written as JSON."""
+    value = values.get(flag)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = 0
+    if value is not None and not isinstance(value, dict):
+        raise FleetError("%s: arguments.%s is %s; allowed: a mapping." % (where, flag, show(values[flag])))
+    return value or {}
+
+
+def _check_keys(where, additional, nxdi, allowed):
+    top = TOP[nxdi]
+    for key in additional:
+        if key in top or key in allowed:
+            continue
+        place = "%s: arguments.additional-config.%s" % (where, key)
+        if key.replace("-", "_") in top:
+            raise FleetError(
+                "%s is never read: the engine looks for %s, with underscores, and runs with its defaults where that is "
+                "missing. Rename it." % (place, key.replace("-", "_"))
+            )
+        if key in KEYS:
+            raise FleetError(
+                "%s is read by %s only, and this server runs %s (environment.%s); allowed here: %s."
+                % (place, *_names(not nxdi), FRAMEWORK, ", ".join(top))
+            )
+        raise FleetError(
+            "%s is unknown%s; allowed: %s. A key of a newer SDK is let through by allow_unknown_config: [%s]."
+            % (place, _close(key, top), ", ".join(top), key)
+        )
+    for name, known in KEYS.items():
+        if name not in additional:
+            continue
+        place = "%s: arguments.additional-config.%s" % (where, name)
+        if not isinstance(additional[name], dict):
+            raise FleetError("%s is %s; allowed: a mapping." % (place, show(additional[name])))
+        _check_known(place, additional[name], known, allowed)
+        for nested, keys in NESTED.get(name, {}).items():
+            value = additional[name].get(nested)
+            if value is None:
+                continue
+            if not isinstance(value, dict):
+                raise FleetError("%s.%s is %s; allowed: a mapping." % (place, nested, show(value)))
+            _check_known("%s.%s" % (place, nested), value, keys, allowed, nested in RAISES)
+
+
+def _names(nxdi):
+    names = ("NxD Inference", "the vLLM Neuron plugin")
+    return names if nxdi else names[::-1]
+
+
+def _check_known(place, config, known, allowed, raises=False):
+    for key in config:
+        if key not in known and key not in allowed:
+            raise FleetError(
+                "%s.%s is unknown, and the engine would %s%s A key of a newer SDK is let through by "
+                "allow_unknown_config: [%s]."
+                % (place, key, "fail at it after minutes" if raises else "ignore it without a word",
+                   _close(key, known) or ".", key)
+            )  # fmt: skip
+
+
+def _close(key, known):
+    close = difflib.get_close_matches(key.replace("-", "_").lower(), sorted(known), 1)
+    return "; did you mean '%s'?" % close[0] if close else ""
+
+
+def _whole(value):
+    """A value as a whole number, None where it is none: the engine's own parser refuses that."""
+    try:
+        return None if isinstance(value, bool) else int(str(value))
+    except ValueError:
+        return None
+
+
+def _check_nxdi(where, recipe, hardware, values, speculation, config, script):
+    place = "arguments.additional-config.override_neuron_config"
+    pairs = (
+        ("tp_degree", "arguments.tensor-parallel-size", values.get("tensor-parallel-size")),
+        ("logical_nc_config", "fleet_hardware.lnc", hardware.lnc),
+        ("logical_neuron_cores", "fleet_hardware.lnc", hardware.lnc),
+        ("batch_size", "arguments.max-num-seqs", values.get("max-num-seqs")),
+        ("max_batch_size", "arguments.max-num-seqs", values.get("max-num-seqs")),
+        ("tkg_batch_size", "arguments.max-num-seqs", values.get("max-num-seqs")),
+        ("seq_len", "arguments.max-model-len", values.get("max-model-len")),
+        ("pa_num_blocks", "arguments.num-gpu-blocks-override", values.get("num-gpu-blocks-override")),
+        ("speculation_length", "arguments.speculative-config.num_speculative_tokens",
+         speculation.get("num_speculative_tokens")),
+    )  # fmt: skip
+    for key, other, expected in pairs:
+        if key in config and expected is not None and _whole(config[key]) != _whole(expected):
+            _differs(where, "%s.%s" % (place, key), config[key], other, expected, "the same value into both")
+    _check_blocks(where, values)
+    if config.get("is_mxfp4_compute") and hardware.accelerator != "trainium3":
+        raise FleetError(
+            "%s: %s.is_mxfp4_compute is true, but fleet_hardware.accelerator is %s; only trainium3 computes MXFP4. "
+            "Set it to false." % (where, place, hardware.accelerator)
+        )
+    if not script:
+        _check_speculation(where, place, recipe, speculation, config)
+
+
+def _check_blocks(where, values):
+    """FleetError unless num-gpu-blocks-override fits the KV cache: one block for each sequence, or pages."""
+    blocks, sequences = values.get("num-gpu-blocks-override"), values.get("max-num-seqs")
+    if blocks is None:
+        return
+    paging = [
+        name
+        for name in ("enable-prefix-caching", "enable-chunked-prefill")
+        if values.get(name) is True and values.get("no-" + name) is not True
+    ]
+    same = _whole(blocks) == _whole(sequences)
+    if not paging and not same:
+        raise FleetError(
+            "%s: arguments.num-gpu-blocks-override is %s, but arguments.max-num-seqs is %s; without prefix caching one "
+            "block is one sequence, so both must be the same. Remove num-gpu-blocks-override, or set it to "
+            "${max_num_seqs}." % (where, show(blocks), show(sequences))
+        )
+    if paging and same:
+        raise FleetError(
+            "%s: arguments.num-gpu-blocks-override is %d, one for each sequence, but with %s a block holds only a few "
+            "tokens. Remove num-gpu-blocks-override (null), or set it to the number of blocks of the whole cache."
+            % (where, _whole(blocks), paging[0])
+        )
+
+
+def _check_speculation(where, place, recipe, speculation, config):
+    """EAGLE3 is asked for in four places; with one of them missing the engine drafts in another way, or fails late."""
+    draft = recipe["model"].get("draft")
+    wanted = [key for key in ("is_eagle3", "enable_eagle_speculation", "enable_fused_speculation") if config.get(key)]
+    if not speculation:
+        if wanted:
+            raise FleetError(
+                "%s: %s.%s is set, but arguments.speculative-config is not; the engine would fail after it has "
+                "compiled. Set both or neither." % (where, place, wanted[0])
+            )
+        return
+    if draft is None:
+        raise FleetError(
+            "%s: arguments.speculative-config is set, but model.draft is not. Set model.draft, or remove "
+            "arguments.speculative-config (null)." % where
+        )
+    tokens = speculation.get("num_speculative_tokens")
+    if _whole(tokens) != draft["tokens"]:
+        _differs(
+            where, "arguments.speculative-config.num_speculative_tokens", tokens, "model.draft.tokens",
+            draft["tokens"], "${draft_tokens}",
+        )  # fmt: skip
+    if draft["method"] == "eagle3":
+        for key in ("is_eagle3", "enable_eagle_speculation"):
+            if not config.get(key):
+                raise FleetError(
+                    "%s: model.draft.method is eagle3, but %s.%s is not true; the engine would take the draft for "
+                    "another kind of model. Set it." % (where, place, key)
+                )
+
+
+def _check_plugin(where, hardware, values, config):
+    place = "arguments.additional-config.neuron_config"
+    if config.get("quantization") == "mxfp4" and hardware.accelerator != "trainium3":
+        raise FleetError(
+            "%s: %s.quantization is mxfp4, but fleet_hardware.accelerator is %s; only trainium3 computes MXFP4. "
+            "Remove it." % (where, place, hardware.accelerator)
+        )
+    for key, flag in (("num_seqs_buckets", "max-num-seqs"), ("num_batched_tokens_buckets", "max-num-batched-tokens")):
+        buckets, most = config.get(key), _whole(values.get(flag))
+        if buckets is None:
+            continue
+        if not isinstance(buckets, list) or not buckets or any(_whole(one) is None for one in buckets):
+            raise FleetError("%s: %s.%s is %s; allowed: a list of whole numbers." % (where, place, key, show(buckets)))
+        if most is not None and max(_whole(one) for one in buckets) != most:
+            raise FleetError(
+                "%s: the largest of %s.%s %s must be arguments.%s, which is %d."
+                % (where, place, key, show(buckets), flag, most)
+            )
+    segments = config.get("kv_segment_size_buckets")
+    if segments is not None and (not isinstance(segments, list) or set(segments) - set(SEGMENTS)):
+        raise FleetError(
+            "%s: %s.kv_segment_size_buckets is %s; allowed: a list of %s."
+            % (where, place, show(segments), ", ".join(str(one) for one in SEGMENTS))
+        )

@@ -1,0 +1,264 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Recipes: where they are found, how they are read, and what an inventory makes of them."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import os
+import re
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import MAX_DEPTH, clean
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import (
+    COLLECTION,
+    coerce,
+    path_text,
+    recipe_schema,
+    show,
+    visible,
+)
+
+try:
+    import yaml
+except ImportError:
+    HAS_YAML = False
+    SafeLoader = object
+else:
+    HAS_YAML = True
+    SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+OWN_RECIPES = os.path.join(COLLECTION, "recipes")
+
+
+MAX_BYTES = 2**20  # of a recipe
+# Numbers that YAML 1.1 reads otherwise than they look: 010 is 8, 1:30 is 90.
+UNLIKE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+
+
+class _Loader(SafeLoader):
+    """YAML, strictly: a key given twice, keys that are no strings and numbers that are read otherwise are mistakes.
+
+    Aliases and merge keys (<<) mean what YAML says.
+    """
+
+    def __init__(self, stream):
+        super().__init__(stream)
+        self.mistakes = []
+
+    def _mistake(self, node, text, *values):
+        self.mistakes.append("line %d: %s" % (node.start_mark.line + 1, text % values))
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key_node, _value in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._mistake(key_node, "a key is a list or a mapping; a key must be a string. Put it into quotes.")
+                raise _Unreadable
+            key = visible(key_node.value)
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                key = "<<"
+            elif key_node.tag != "tag:yaml.org,2002:str":
+                self._mistake(
+                    key_node, "the key %s is no string (YAML reads it as %s); a key must be one. Put it into quotes: "
+                    '"%s".', key, key_node.tag.rpartition(":")[2], key
+                )  # fmt: skip
+            if key in seen:
+                self._mistake(key_node, "the key '%s' is given twice; keep one.", key)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+    def construct_scalar(self, node):
+        if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and UNLIKE.fullmatch(node.value):
+            self._mistake(
+                node, 'YAML reads %s as another number; put it into quotes, "%s", or write the number that is meant.',
+                node.value, node.value,
+            )  # fmt: skip
+        return super().construct_scalar(node)
+
+
+class _Unreadable(Exception):
+    """What follows cannot be read; the loader's mistakes say why."""
+
+
+def _read_yaml(text):
+    """What YAML ``text`` says. FleetError has a line for each mistake."""
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=SafeLoader):  # libyaml's composer overflows the stack
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise FleetError(
+                    "line %d: nested more than %d deep; allowed: less. Write it flatter."
+                    % (event.start_mark.line + 1, MAX_DEPTH)
+                )
+        loader = _Loader(text)
+        try:
+            content = loader.get_single_data()
+        except _Unreadable:
+            content = None
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError) as error:
+        tags = " Remove the tag; recipes have none." if "tag:" in str(error) or "!" in str(error) else ""
+        raise FleetError(
+            "not valid YAML: %s.%s Correct it there; yamllint shows such places too."
+            % (" ".join(str(error).split()).rstrip("."), tags)
+        ) from error
+    if loader.mistakes:
+        raise FleetError("\n".join(dict.fromkeys(loader.mistakes)))
+    return content
+
+
+def available(paths):
+    """Names of the recipes in ``paths``, sorted."""
+    names = set()
+    for folder in paths:
+        if os.path.isdir(folder):
+            files = [name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name))]
+            names.update(name[:-4] for name in files if name.endswith(".yml"))
+    return sorted(names)
+
+
+def find_recipe(name, paths):
+    """Path of the recipe ``name``: the first of ``paths`` that has it, else the collection's own, else FleetError."""
+    folders = [*paths, OWN_RECIPES]
+    if isinstance(name, str) and name:
+        for folder in folders:
+            path = os.path.join(folder, name + ".yml")
+            if os.path.basename(name) == name and os.path.isfile(path):
+                return path
+    known = available(folders)
+    for path in [os.path.join(folder, "%s.%s" % (name, ending)) for folder in folders for ending in ("yml", "yaml")]:
+        if (
+            isinstance(name, str)
+            and name
+            and os.path.basename(name) == name
+            and "\0" not in name
+            and os.path.lexists(path)
+        ):
+            raise FleetError(
+                "fleet_recipe is %s, but %s is no file that ends in .yml. Make it one." % (json.dumps(name), path)
+            )
+    close = difflib.get_close_matches(str(name), known, 1)
+    raise FleetError(
+        "fleet_recipe is %s, but there is no such recipe%s; allowed: %s. Looked in: %s."
+        % (json.dumps(name), "; did you mean '%s'?" % close[0] if close else "", ", ".join(known), ", ".join(folders))
+    )
+
+
+@functools.cache
+def _load(path, _stamp):
+    label = label_of(path)
+    if not HAS_YAML:
+        raise FleetError("The Python package PyYAML is missing on the controller; it comes with ansible-core.")
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise FleetError("larger than %d KiB; allowed: as much at most. Shorten it." % (MAX_BYTES // 1024))
+        recipe = _read_yaml(data.decode("utf-8-sig"))
+        if not isinstance(recipe, dict):
+            raise FleetError(
+                "the file holds %s; allowed: a mapping with the keys %s. Write it as recipes/cpu-tiny.yml is written."
+                % ("nothing" if recipe is None else show(recipe), ", ".join(recipe_schema()["required"]))
+            )
+        recipe = clean(recipe, "the recipe")
+    except OSError as error:
+        raise FleetError(
+            "%s cannot be read: %s. Make it a file that the user who runs Ansible may read." % (label, error.strerror)
+        ) from error
+    except UnicodeDecodeError as error:
+        raise FleetError("%s is not UTF-8 (byte %d). Save it as UTF-8." % (label, error.start)) from error
+    except FleetError as error:
+        raise FleetError("\n".join("%s: %s" % (label, line) for line in error.message.splitlines())) from error
+    found = all_problems(recipe, in_file=True)
+    if recipe.get("name") != os.path.basename(path)[:-4] and not any(where == ["name"] for where, _text in found):
+        words = "'name' is %s; allowed: the file's own name, %s"
+        found = [*found, (["name"], words % (show(recipe.get("name")), os.path.basename(path)[:-4]))]
+    if found:
+        raise FleetError("\n".join("%s: %s." % (label, text) for _path, text in found))
+    return recipe
+
+
+def label_of(path):
+    """How a recipe file is named in messages: the collection's own as recipes/x.yml, others by their whole path."""
+    if os.path.dirname(os.path.abspath(path)) == OWN_RECIPES:
+        return "recipes/" + os.path.basename(path)
+    return path
+
+
+def load_recipe(path):
+    """The recipe in ``path``, validated (FleetError). Read once while the file does not change; read-only."""
+    try:
+        stamp = os.stat(path).st_mtime_ns
+    except OSError:
+        stamp = 0
+    return _load(path, stamp)
+
+
+_resolved = {}
+
+
+def resolve_recipe(path, layers):
+    """The recipe in ``path`` with the overrides ``layers`` [(variable, mapping)] laid over it, validated again.
+
+    Memoised by the content of both, so that a hundred equal hosts cost one validation. FleetError names the variable
+    where an override is at fault, the file where the recipe is.
+    """
+    recipe = load_recipe(path)
+    key = (path, os.stat(path).st_mtime_ns, canonical(layers))
+    if key not in _resolved:
+        _resolved[key] = _resolve(recipe, path, layers)
+    return _resolved[key]
+
+
+def _resolve(recipe, path, layers):
+    merged, origin = overrides.combine(layers)
+    if not merged:
+        return recipe
+    names = ", ".join(name for name, layer in layers if layer)
+    try:
+        overrides.check_nulls(recipe, merged)
+        result = overrides.apply(recipe, coerce(merged))
+    except FleetError as error:
+        raise FleetError("\n".join("%s: %s" % (names, line) for line in error.message.splitlines())) from error
+    result = coerce(result)
+    written = functools.partial(_as_written, recipe, merged)
+    found = all_problems(result, lambda where: path_text(written(where)))
+    lines = ["%s: %s." % (_blame(written(where), origin, names), text) for where, text in found]
+    if result.get("name") != recipe["name"] or result.get("schema") != recipe["schema"]:
+        lines = [
+            "%s: 'name' and 'schema' of a recipe cannot be overridden; copy %s instead." % (names, label_of(path)),
+            *(line for line, (where, _text) in zip(lines, found) if where not in (["name"], ["schema"])),
+        ]
+    if lines:
+        raise FleetError("\n".join(lines))
+    return result
+
+
+def _as_written(recipe, merged, where):
+    """``where`` as an override has it: groups of servers by their names instead of their numbers."""
+    if len(where) > 1 and where[0] == "servers" and isinstance(merged.get("servers"), dict):
+        groups = [
+            name for name in map(overrides.group_name, recipe["servers"]) if merged["servers"].get(name, 0) is not None
+        ]
+        if isinstance(where[1], int) and where[1] < len(groups):
+            return ["servers", groups[where[1]], *where[2:]]
+    return where
+
+
+def _blame(where, origin, names):
+    """The variable that set what is at ``where``; all override variables where it cannot be told."""
+    keys = tuple(str(part) for part in where if not isinstance(part, int))
+    best = [name for path, name in origin.items() if path[: len(keys)] == keys or keys[: len(path)] == path]
+    return ", ".join(sorted(set(best))) or names
+
+
+__all__ = ["available", "find_recipe", "label_of", "load_recipe", "path_text", "resolve_recipe"]

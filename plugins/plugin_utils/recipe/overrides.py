@@ -1,0 +1,152 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Overrides from the inventory, deep-merged over a recipe in the order of the variables' names."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import path_text, show
+
+VARIABLE = re.compile(r"^fleet_override(_\w+)?$")
+# A null in these of a group or an instance removes what the recipe says for all servers; the plan does that.
+KEPT = ("arguments", "environment", "container")
+
+
+def override_names(variables):
+    """Names among ``variables`` that hold overrides, sorted: the order in which they are merged."""
+    return sorted(name for name in variables if VARIABLE.match(name))
+
+
+def _leaves(value, path=()):
+    """(path, value) of each leaf; a list and an empty mapping are leaves."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _leaves(item, (*path, str(key)))
+    else:
+        yield path, value
+
+
+def combine(layers):
+    """Merge ``layers`` [(variable name, mapping)] into one mapping.
+
+    Returns (mapping, {path tuple: variable name}). The same leaf with two values raises FleetError: which one wins
+    must not depend on the alphabet.
+    """
+    merged, origin, values, mistakes = {}, {}, {}, []
+    for name, layer in layers:
+        if layer is None:
+            continue
+        if not isinstance(layer, dict):
+            mistakes.append(
+                "%s is %s; allowed: a mapping of recipe keys to values. With -e give JSON: "
+                '-e \'{"%s": {"arguments": {"max-num-seqs": 4}}}\'.' % (name, show(layer), name)
+            )
+            continue
+        for path, value in _leaves(layer):
+            for other, other_value in values.items():
+                if _collide(path, value, other, other_value):
+                    mistakes.append(
+                        "%s sets '%s' to %s, but %s sets '%s' to %s; one leaf takes one value. Remove one of the two."
+                        % (name, path_text(path), show(value), origin[other], path_text(other), show(other_value))
+                    )
+            values[path] = value
+            origin.setdefault(path, name)
+            _put(merged, path, value)
+    if mistakes:
+        raise FleetError("\n".join(dict.fromkeys(mistakes)))
+    return merged, origin
+
+
+def check_nulls(base, override, path=()):
+    """FleetError for a null that removes nothing, where something of nearly the same name is there to remove."""
+    if isinstance(base, list) and isinstance(override, dict) and all(isinstance(item, dict) for item in base):
+        base = {str(group_name(item)): item for item in base}
+    if not isinstance(override, dict):
+        return
+    known = base if isinstance(base, dict) else {}
+    for key, value in override.items():
+        here = (*path, key)
+        if value is not None:
+            check_nulls(known.get(key), value, here)
+        elif len(here) == 3 and here[0] == "instances" and key not in (*KEPT, "config", *known):
+            raise FleetError("'%s' is null, which removes nothing there. Remove it." % path_text(here))
+        elif key not in known:
+            close = difflib.get_close_matches(key, list(known), 1, cutoff=0.85)
+            if close:
+                raise FleetError(
+                    "'%s' is null, which removes nothing: the recipe has no such key; did you mean '%s'? Use that "
+                    "name, or remove yours." % (path_text(here), close[0])
+                )
+
+
+def _collide(path, value, other, other_value):
+    """Whether two leaves cannot both be had: another value at the same place, or a scalar where a mapping goes on."""
+    if path == other:
+        return value != other_value
+    if path[: len(other)] == other:
+        return other_value != {}
+    if other[: len(path)] == path:
+        return value != {}
+    return False
+
+
+def _put(target, path, value):
+    for key in path[:-1]:
+        target = target.setdefault(key, {})
+        if not isinstance(target, dict):
+            return
+    if path and not (value == {} and isinstance(target.get(path[-1]), dict)):
+        target[path[-1]] = {} if value == {} else value  # never the layer's own, which is not ours to change
+
+
+def apply(base, override):
+    """``base`` with ``override`` laid over it; neither is changed.
+
+    Mappings merge key by key, null removes, lists and scalars replace. A mapping over a list of named mappings (the
+    recipe's servers) merges into the items of those names.
+    """
+    if isinstance(override, dict) and isinstance(base, list) and all(isinstance(item, dict) for item in base):
+        return _apply_named(base, override)
+    if not isinstance(override, dict) or not isinstance(base, dict):
+        return _without_nulls(override)
+    result = dict(base)
+    for key, value in override.items():
+        if value is None:
+            result.pop(key, None)
+        elif key in base:
+            result[key] = apply(base[key], value)
+        else:
+            result[key] = value if key in KEPT else _without_nulls(value)
+    return result
+
+
+def group_name(group):
+    """Name of a server group: its own, else its role."""
+    return group.get("name") or group.get("role")
+
+
+def _apply_named(base, override):
+    names = [group_name(item) for item in base]
+    unknown = sorted(key for key in override if key not in names)
+    if unknown:
+        raise FleetError(
+            "no item of this list is named %s; allowed: %s. Give a whole list to add one."
+            % (", ".join("'%s'" % name for name in unknown), ", ".join(str(name) for name in names))
+        )
+    result = []
+    for name, item in zip(names, base):
+        if name not in override:
+            result.append(item)
+        elif override[name] is not None:
+            result.append(apply(item, override[name]))
+    return result
+
+
+def _without_nulls(value):
+    if isinstance(value, dict):
+        return {key: item if key in KEPT else _without_nulls(item) for key, item in value.items() if item is not None}
+    return value

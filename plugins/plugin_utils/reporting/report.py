@@ -1,0 +1,469 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Verdicts as files and as text: one file per host, one for the fleet and its page, a table and a message.
+
+A run begins by writing into the fleet's file which hosts a verdict is due of. What a host answers takes the place of
+that; a host that is never reached, or fails before it is asked, keeps it, however the run ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import hashlib
+import json
+import os
+import urllib.parse
+
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, read_text, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.node.http_client import cut
+from ansible_collections.inference.fleet.plugins.module_utils.verify import causes
+from ansible_collections.inference.fleet.plugins.module_utils.verify.runner import all_ok
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.plan import ranges
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page
+
+SCHEMA = 1
+TITLE = "Verdicts"
+COLUMNS = ("host", "server", "port", "verdict", "probes", "details")
+WORDS = {True: "ok", False: "FAILED", None: "not verified"}
+# Characters of what all passing probes of the fleet sent and got, in verdict.json. What a hundred servers say fits in
+# whole; more of them share it, a third for what was sent, so that file and page stay small enough to be opened.
+EVIDENCE = 800000
+SHORTEST = 60
+DETAILS = 300  # characters of why a server is not verified, in the table
+MISSED = "No verdict of this run yet: not reached, failed before its servers were asked, or not asked yet."
+NEVER = "Planned, but in no run so far."
+
+
+def now():
+    """The time as reports write it: UTC, to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def deployed(entries, deployment=None, simulated=""):
+    """What was deployed on a host, as its report tells it; of secrets nothing, of commands nothing.
+
+    entries: the host's plan entries; deployment: the recipe as resolved for the host, or None where the caller has no
+    more than entries; simulated: what is simulated there, in words. Returns {recipe, description, guide, platform,
+    engine, software: [text], model: {id, repo, revision, format, source}, simulated: text or None,
+    servers: [{name, role, bind, port, devices, launcher, hash}]}; what is not known is None.
+    """
+    recipe = deployment if isinstance(deployment, dict) else {}
+    entries = [entry for entry in entries if isinstance(entry, dict)]
+    first = entries[0] if entries else {}
+    model = recipe.get("model") or {}
+    return {
+        "recipe": recipe.get("name"),
+        "description": recipe.get("description"),
+        "guide": recipe.get("guide"),
+        "platform": recipe.get("platform") or first.get("platform"),
+        "engine": recipe.get("engine") or causes.engine_of(first),
+        "software": _software(entries, recipe.get("venv") or {}),
+        "model": {
+            "id": model.get("id") or first.get("model_id"),
+            **{key: model.get(key) for key in ("repo", "revision", "format", "source")},
+        },
+        "simulated": simulated or None,
+        "servers": [
+            {
+                **{key: entry[key] for key in ("name", "role", "bind", "port", "launcher", "hash")},
+                "devices": ranges(entry["devices"]),
+            }
+            for entry in entries
+        ],
+    }
+
+
+def _software(entries, venv):
+    """Versions as the plan pins them: packages of the environment, images of containers; else where it lies."""
+    found = [*(venv.get("packages") or []), *([venv["torch"]] if venv.get("torch") else [])]
+    for entry in entries:
+        container = entry["container"] or {}
+        if container.get("image"):
+            digest = container.get("digest")
+            found.append(container["image"] + ("@" + digest if digest else ""))
+    if not found and venv.get("path"):
+        found.append("what is installed in " + venv["path"])
+    return list(dict.fromkeys(found))
+
+
+def host_report(host, mode, verdicts, generated, previous=None, what=None, problem=None):
+    """What hosts/<host>.json holds: {schema, host, ok, generated, mode, problem, deployed, verdicts, last_full}.
+
+    previous: the report that it replaces, or None. A quick run keeps the last full verdicts in last_full
+    {ok, generated, verdicts}; a full run is that itself, and has null there. what: deployed(), or None. problem: what
+    went wrong before the servers were asked, or None; with one the host is not ok, whatever they answered.
+    """
+    report = {
+        "schema": SCHEMA,
+        "host": host,
+        "ok": False if problem else all_ok(verdict["ok"] for verdict in verdicts),
+        "generated": generated,
+        "mode": mode,
+        "problem": problem or None,
+        "deployed": what,
+        "verdicts": verdicts,
+        "last_full": None,
+    }
+    if mode != "full":
+        report["last_full"] = last_full(previous)
+    return report
+
+
+def last_full(report):
+    """The full verdicts that a host's report holds, {ok, generated, verdicts}; None where it has none."""
+    if not isinstance(report, dict):
+        return None
+    if report.get("mode") == "full":
+        return {key: report.get(key) for key in ("ok", "generated", "verdicts")}
+    return report.get("last_full")
+
+
+def settle_auto(servers_changed, servers, previous):
+    """quick or full, for mode auto.
+
+    quick is enough only where nothing changed, the last report of the host is good and the last full one is good for
+    these very servers. A server that never passed in full must not look well because it can still say hello.
+    """
+    full = last_full(previous)
+    if servers_changed is not False or not full or not full.get("ok") or previous.get("ok") is not True:
+        return "full"
+    verified = {verdict.get("server"): verdict.get("hash") for verdict in full.get("verdicts") or []}
+    wanted = {
+        entry.get("name"): entry.get("hash")
+        for entry in servers
+        if entry.get("role") in ("server", "frontend") and entry.get("port")
+    }
+    return "quick" if verified == wanted else "full"
+
+
+def begin(fleet, run, due, planned, generated):
+    """What verdict.json holds when a run begins: its content before, without what is said of the hosts in `due`.
+
+    fleet: the content before, or None. run: {id, began}; a run that has begun already goes on with these hosts.
+    due: hosts of which this run is to bring a verdict. planned: {host: deployed() or None} of all hosts that have
+    servers, in this run or not; those of which nothing is known yet are said to be so, and what is in neither goes.
+    """
+    known, last = _hosts(fleet), _run(fleet)
+    hosts = {name: value for name, value in known.items() if name in due}
+    for name, what in planned.items():
+        if name in due:
+            hosts[name] = _without_verdict(name, what, MISSED, run, known.get(name))
+        else:
+            hosts[name] = known.get(name) or _without_verdict(name, what, NEVER)
+    before = last["hosts"] if last.get("id") == run["id"] else []
+    return _fleet(hosts, {**run, "hosts": sorted({*before, *due} & set(planned))}, generated)
+
+
+def _without_verdict(host, what, cause, run=None, before=None):
+    """A host's place in verdict.json until it has a verdict. before: what stood there, of which the sum is kept."""
+    last = _missing(before).get("last")
+    if before and not _missing(before):
+        last = {key: before.get(key) for key in ("ok", "generated", "mode")}
+    run = run or {"id": None, "began": None}
+    return {
+        **host_report(host, None, [], None, None, what),
+        "missing": {"cause": cause, "run": run["id"], "began": run["began"], "last": last},
+    }
+
+
+def merge(fleet, report, inventory_hosts, generated):
+    """What verdict.json holds after `report` of one host: {schema, ok, generated, run, hosts: {name: report in short}}.
+
+    fleet: its content before, or None. Hosts that the inventory no longer has are dropped; the report's own stays.
+    In short: what passing probes sent and got is cut to what the fleet leaves to each, see EVIDENCE; all of it is in
+    the host's own file.
+    """
+    keep = {*inventory_hosts, report["host"]}
+    hosts = {name: value for name, value in _hosts(fleet).items() if name in keep}
+    hosts[report["host"]] = report
+    return _fleet(hosts, _run(fleet), generated)
+
+
+def _part(value, key):
+    """The mapping at `key`; empty where there is none, as in a file of another form."""
+    part = value.get(key) if isinstance(value, dict) else None
+    return part if isinstance(part, dict) else {}
+
+
+def _hosts(fleet):
+    return _part(fleet, "hosts")
+
+
+def _run(fleet):
+    return _part(fleet, "run")
+
+
+def _missing(report):
+    """Why a host in verdict.json has no verdict: {cause, run, began, last}; empty where it has one."""
+    return _part(report, "missing")
+
+
+def _fleet(hosts, run, generated):
+    passed = sum(bool(probe["ok"]) for value in hosts.values() for probe in _probes(value))
+    limit = max(SHORTEST, EVIDENCE // (passed or 1))
+    return {
+        "schema": SCHEMA,
+        # a host without a server of its own (a decode node behind another node's frontend) has nothing to say here
+        "ok": all_ok(
+            value["ok"] for value in hosts.values() if value["verdicts"] or value["ok"] is not None or _missing(value)
+        ),
+        "generated": generated,
+        "run": run or None,
+        "hosts": {name: shorten(hosts[name], limit) for name in sorted(hosts)},
+    }
+
+
+def _probes(report):
+    """All probes in a host's report, those of the last full run too."""
+    for part in (report, report["last_full"] or {"verdicts": []}):
+        for verdict in part["verdicts"]:
+            yield from verdict["probes"]
+
+
+def void(report, actions, when):
+    """A host's report, in which `actions` ({server: what was done with it}) have made verdicts untrue; the same where
+    there is no verdict of these servers, or it was voided before.
+
+    A voided verdict has ok null, and `void`: why. Its probes stay, as what was true before.
+    """
+    if not isinstance(report, dict):
+        return report
+    changed = dict(report, verdicts=_void(report.get("verdicts"), actions, when))
+    full = report.get("last_full")
+    if full:
+        changed["last_full"] = {**full, "verdicts": _void(full.get("verdicts"), actions, when)}
+        changed["last_full"]["ok"] = all_ok(verdict["ok"] for verdict in changed["last_full"]["verdicts"])
+    if changed == report:
+        return report
+    changed["ok"] = False if report.get("problem") else all_ok(verdict["ok"] for verdict in changed["verdicts"])
+    return changed
+
+
+def _void(verdicts, actions, when):
+    return [
+        dict(verdict, ok=None, void="%s at %s, after this verdict; run verify.yml" % (actions[verdict["server"]], when))
+        if verdict.get("server") in actions and not verdict.get("void")
+        else verdict
+        for verdict in verdicts or []
+    ]
+
+
+def void_verdicts(folder, host, actions):
+    """void() in hosts/<host>.json, verdict.json and its page, below `folder`; writes only what changes. OSError."""
+    when, path = now(), host_path(folder, host)
+    before = read_json(path)
+    after = void(before, actions, when)
+    if after is not before:
+        write_atomic(path, _text(after))
+    known = _hosts(read_json(os.path.join(folder, "verdict.json"))).get(host)
+    if void(known, actions, when) is not known:
+        _change(folder, lambda fleet: _void_host(fleet, host, actions, when))
+
+
+def _void_host(fleet, host, actions, when):
+    hosts = dict(_hosts(fleet))
+    if host in hosts:
+        hosts[host] = void(hosts[host], actions, when)
+    return _fleet(hosts, _run(fleet), fleet.get("generated"))
+
+
+def shorten(report, limit):
+    """A host's report with at most `limit` characters of what each probe sent and got that did not fail."""
+    short = dict(report, verdicts=[_short_verdict(verdict, limit) for verdict in report["verdicts"]])
+    full = report["last_full"]
+    if full:
+        short["last_full"] = dict(full, verdicts=[_short_verdict(verdict, limit) for verdict in full["verdicts"]])
+    return short
+
+
+def _short_verdict(verdict, limit):
+    limits = (("sent", limit // 3), ("got", limit - limit // 3))
+    return dict(
+        verdict,
+        probes=[
+            probe
+            if probe["ok"] is False
+            else dict(probe, **{key: cut(probe[key], length) for key, length in limits if probe.get(key)})
+            for probe in verdict["probes"]
+        ],
+    )
+
+
+def host_path(folder, host):
+    """Where the report of a host is below `folder`; a name with slashes stays one file."""
+    return os.path.join(folder, "hosts", urllib.parse.quote(host, safe="@:[]+,~ ") + ".json")
+
+
+def page_path(folder):
+    """Where the fleet's page is below `folder`."""
+    return os.path.join(folder, "verdict.html")
+
+
+def write_reports(folder, host, mode, verdicts, inventory_hosts, what=None, problem=None):
+    """Write hosts/<host>.json, merge it into verdict.json and make verdict.html of that, below `folder`.
+
+    what: deployed(), problem: see host_report(), or None. Returns the host's report. Several hosts are reported at
+    once, by processes of their own: the fleet's file is changed under a lock. OSError.
+    """
+    generated = now()
+    path = host_path(folder, host)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    report = host_report(host, mode, verdicts, generated, read_json(path), what, problem)
+    write_atomic(path, _text(report))
+    _change(folder, lambda fleet: merge(fleet, report, inventory_hosts, generated))
+    return report
+
+
+def begin_run(folder, run_id, hosts, going, planned):
+    """begin() below `folder`; nothing is written where it says all that already. Returns the run {id, began, hosts}.
+
+    hosts: all that the run is for. going: those of them that have not failed; where this run has begun before, the
+    verdicts of the others stand. planned: a function that returns what begin() wants by that name. OSError.
+    """
+    fleet = read_json(os.path.join(folder, "verdict.json"))
+    known, run = _hosts(fleet), _run(fleet)
+    began = run["began"] if run.get("id") == run_id else None
+    for value in known.values():
+        # another run may have begun since, with other hosts: ours still say when this one did
+        if _missing(value).get("run") == run_id:
+            began = began or _missing(value)["began"]
+    if began is not None:
+        hosts = [host for host in going if _missing(known.get(host)).get("run") != run_id]
+        if not hosts:
+            return run if run.get("id") == run_id else {"id": run_id, "began": began, "hosts": sorted(going)}
+    generated, planned = now(), planned()
+    begun = {"id": run_id, "began": began or generated}
+    os.makedirs(folder, exist_ok=True)
+    return _change(folder, lambda fleet: begin(fleet, begun, hosts, planned, generated))["run"]
+
+
+def not_written(folder, error):
+    """The warning of an OSError: the outcome of a run is that of its servers, whether it can be written down or not."""
+    return (
+        "No report could be written to reports_dir %s: %s. The verdicts are in the run's statistics (fleet_verdict); "
+        "set "
+        "fleet_reports_dir to a folder that can be written." % (folder, error.strerror or error)
+    )
+
+
+def summary(report):
+    """A host's report in short, for set_stats: {ok, mode, generated, problem, servers: {name: {ok, url, failed}}}.
+
+    failed: {probe: cause}. It is small enough for AWX to keep, and needs no file.
+    """
+    servers = {
+        verdict["server"]: {
+            "ok": verdict["ok"],
+            "url": verdict["url"],
+            "failed": {probe["name"]: probe["cause"] for probe in verdict["probes"] if probe["ok"] is False},
+        }
+        for verdict in report["verdicts"]
+    }
+    return {**{key: report[key] for key in ("ok", "mode", "generated", "problem")}, "servers": servers}
+
+
+def say_unreachable(folder, run_id, reasons):
+    """Say below `folder` why hosts of which this run owes a verdict have none: {host: sentence}. OSError."""
+
+    def say(fleet):
+        hosts = dict(_hosts(fleet))
+        for host, reason in reasons.items():
+            missing = _missing(hosts.get(host))
+            if missing.get("run") == run_id:
+                hosts[host] = {**hosts[host], "missing": {**missing, "cause": "Unreachable: %s." % reason.rstrip(".")}}
+        return _fleet(hosts, _run(fleet), now())
+
+    _change(folder, say)
+
+
+def _change(folder, change):
+    """Replace verdict.json below `folder` by change(its content) and make the page of it. Returns the new content."""
+    path = os.path.join(folder, "verdict.json")
+    with _locked(os.path.join(folder, ".verdict.lock")):
+        fleet = change(read_json(path))
+        write_atomic(path, _text(fleet))
+    write_page(folder)
+    return fleet
+
+
+def write_page(folder):
+    """Make verdict.html of the verdict.json that is there, unless it is made of that already. OSError.
+
+    Under a lock of its own: of a hundred hosts that report at once, most then find the page made of a verdict.json
+    that has theirs in it, instead of each rendering it while the others wait to merge.
+    """
+    with _locked(os.path.join(folder, ".page.lock")):
+        text = read_text(os.path.join(folder, "verdict.json"))
+        mark = "<!-- of verdict.json, sha256 %s -->\n" % hashlib.sha256(text.encode("utf-8")).hexdigest()
+        before = read_text(page_path(folder))
+        if before is None or not before.endswith(mark):
+            write_atomic(page_path(folder), page.render(json.loads(text)) + mark)
+
+
+def _text(value):
+    """A report as bytes. Half a character, which a server may send, is written as JSON's own escape for it."""
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+
+@contextlib.contextmanager
+def _locked(path):
+    with open(path, "a", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)  # goes with the descriptor, also when the process is killed
+        yield
+
+
+def table(host, verdicts):
+    """{title, columns, rows} of a host's verdicts, for the screen."""
+    return {"title": TITLE, "columns": list(COLUMNS), "rows": [_row(host, verdict) for verdict in verdicts]}
+
+
+def _row(host, verdict):
+    if verdict.get("not_verified"):
+        return [
+            host, verdict["server"], urllib.parse.urlsplit(verdict["url"]).port, WORDS[None], "0/0",
+            cut("not verified: " + verdict["not_verified"], DETAILS),
+        ]  # fmt: skip
+    probes = verdict["probes"]
+    passed = [probe for probe in probes if probe["ok"]]
+    measured = [probe for probe in probes if probe["ok"] is not None]
+    failed = [probe["name"] for probe in probes if probe["ok"] is False]
+    missing = [probe["name"] for probe in probes if probe["ok"] is None]
+    if not measured:
+        details = probes[0]["cause"] if probes else ""
+    else:
+        parts = []
+        if failed:
+            parts.append("failed: " + ", ".join(failed))
+        else:
+            slowest = max(passed, key=lambda probe: probe["ms"])
+            parts.append("slowest: %s %d ms" % (slowest["name"], slowest["ms"]))
+        if missing:
+            parts.append("not measured: " + ", ".join(missing))
+        details = "; ".join(parts)
+    return [
+        host,
+        verdict["server"],
+        urllib.parse.urlsplit(verdict["url"]).port,
+        WORDS[verdict["ok"]],
+        "%d/%d" % (len(passed), len(measured)),
+        details,
+    ]
+
+
+def failure_message(host, verdicts):
+    """Lines for a person: the servers that did not pass, and of each failing probe what was sent, came back and why."""
+    bad = [verdict for verdict in verdicts if verdict["ok"] is False]
+    lines = ["%d of %d servers on %s did not pass the verification." % (len(bad), len(verdicts), host)]
+    for verdict in bad:
+        failed = [probe for probe in verdict["probes"] if probe["ok"] is False]
+        skipped = [probe["name"] for probe in verdict["probes"] if str(probe["cause"]).startswith("not run: ")]
+        lines.append("%s at %s (%s), %s:" % (verdict["server"], verdict["url"], verdict["model_id"], verdict["mode"]))
+        for probe in failed:
+            lines.append("  %s failed after %d ms" % (probe["name"], probe["ms"]))
+            lines += ["    %-6s %s" % (key + ":", probe[key]) for key in ("sent", "got", "cause") if probe[key]]
+        if skipped:
+            lines.append("  not run after that: " + ", ".join(skipped))
+    return "\n".join(lines)

@@ -1,0 +1,98 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Jobs that outlive their call: who lives, and whose group is ended."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import pathlib
+import signal
+import subprocess
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import jobs as detached_jobs
+from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
+
+_spec = importlib.util.spec_from_file_location(
+    "small_node_of_jobs", pathlib.Path(__file__).parents[3] / "engines" / "small_node.py"
+)
+small_node = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small_node)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job that is not started yet; what it started is killed at the end."""
+    one = DetachedJob(str(tmp_path / "jobs" / "one"))
+    os.makedirs(one.folder)
+    yield one
+    if one.alive():
+        one.stop()
+
+
+@pytest.fixture
+def stranger():
+    """A process of somebody else, in a group of its own."""
+    one = subprocess.Popen(["sleep", "900"], start_new_session=True)
+    yield one
+    one.kill()
+    one.wait()
+
+
+def launch(job, script):
+    with job.judging():
+        return job.launch(["/bin/sh", "-c", script], {}, {})
+
+
+def test_two_who_look_at_once_do_not_take_each_other_for_the_job(job):
+    launch(job, "exit 0").wait()
+    with open(job.path("lock"), "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert not job.alive()
+    launch(job, "sleep 900")
+    assert job.alive()
+    job.stop()
+    assert not job.alive()
+
+
+def test_what_the_first_process_left_behind_is_ended(job):
+    first = launch(job, "sleep 900 & exit 0")
+    first.wait()
+    assert job.alive()
+    job.stop()
+    assert not job.alive()
+
+
+def test_one_that_ignores_the_first_signal_is_killed(job, monkeypatch):
+    monkeypatch.setattr(detached_jobs, "TERM_S", 0.1)
+    process = launch(job, "trap '' TERM; touch $0.ready; sleep 900; sleep 900".replace("$0", job.folder))
+    small_node.wait_until(lambda: os.path.exists(job.folder + ".ready"))
+    job.stop()
+    assert process.wait(60) == -signal.SIGKILL
+
+
+def test_the_number_of_a_job_that_ended_may_be_another_groups(job, stranger):
+    launch(job, "exit 0").wait()
+    pathlib.Path(job.path("pid")).write_text("%d\n" % stranger.pid)
+    job.stop()
+    assert small_node.alive(stranger.pid)
+
+
+def test_a_group_of_somebody_else_is_not_ended_for_one_that_cannot_be(job, stranger, monkeypatch):
+    """The last process has left the job's group, and the group's number has gone to somebody else."""
+    monkeypatch.setattr(detached_jobs, "TERM_S", 0.1)
+    monkeypatch.setattr(detached_jobs, "KILL_S", 0.1)
+    first = launch(job, "sleep 900")
+    pathlib.Path(job.path("pid")).write_text("%d\n" % stranger.pid)
+    with pytest.raises(FleetError) as error:
+        job.stop()
+    assert error.value.message == (
+        "The job of process %d cannot be ended: something still holds %s/lock locked. End what does (`fuser -v "
+        "%s/lock` shows it) and run again." % (stranger.pid, job.folder, job.folder)
+    )
+    assert small_node.alive(stranger.pid)
+    pathlib.Path(job.path("pid")).write_text("%d\n" % first.pid)

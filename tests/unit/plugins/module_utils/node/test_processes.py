@@ -1,0 +1,228 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What /proc says of real processes and sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+
+PORTS = range(18180, 18200)
+SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(900)"]
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(900)"
+
+
+@contextlib.contextmanager
+def listener(bind, family=socket.AF_INET, heard=True):
+    """(port, inode) of a socket that listens, unless it is not to be heard: then the port is only kept from others."""
+    for port in PORTS:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        with sock:
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            try:
+                sock.bind((bind, port))
+            except OSError:
+                continue
+            if heard:
+                sock.listen()
+            yield port, os.fstat(sock.fileno()).st_ino
+            return
+    raise RuntimeError("no free port")
+
+
+@contextlib.contextmanager
+def child(command=None, **options):
+    process = subprocess.Popen(command or SLEEP, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_listening_socket_is_seen_and_a_connected_one_is_not():
+    with listener("127.0.0.1") as (port, inode):
+        assert ("127.0.0.1", port, inode) in processes.listening_sockets()
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            own = connection.getsockname()[1]
+            assert own not in [found for address, found, inode in processes.listening_sockets()]
+    assert ("127.0.0.1", port, inode) not in processes.listening_sockets()
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "address"),
+    [
+        ("0100007F", socket.AF_INET, "127.0.0.1"),
+        ("00000000", socket.AF_INET, "0.0.0.0"),
+        ("00000000000000000000000001000000", socket.AF_INET6, "::1"),
+        ("B80D0120000000000000000001000000", socket.AF_INET6, "2001:db8::1"),
+        ("0000000000000000FFFF00000100007F", socket.AF_INET6, "127.0.0.1"),
+    ],
+)
+@pytest.mark.skipif(sys.byteorder != "little", reason="the kernel prints in the machine's byte order")
+def test_addresses_as_the_kernel_prints_them(text, family, address):
+    assert processes._address(text, family) == address
+
+
+def test_who_holds_a_port():
+    me = {"pid": os.getpid(), "command": processes.command(os.getpid()), "user": processes.user_name(os.getuid()),
+          "server": None, "root": None}  # fmt: skip
+    with listener("127.0.0.1") as (port, _inode):
+        for bind in ("127.0.0.1", "localhost", "0.0.0.0", "::", ""):
+            assert processes.port_holder(bind, port) == me
+        assert processes.port_holder("127.0.0.2", port) is None
+    with listener("127.0.0.1", heard=False) as (port, _inode):
+        assert processes.port_holder("127.0.0.1", port) is None
+    with listener("0.0.0.0") as (port, _inode):
+        assert processes.port_holder("127.0.0.1", port) == me
+    with listener("::", socket.AF_INET6) as (port, _inode):
+        assert processes.port_holder("127.0.0.1", port) == me
+
+
+def test_the_holder_of_a_port_may_be_a_server_of_ours_or_unseen(monkeypatch):
+    with listener("127.0.0.1") as (port, _inode):
+        monkeypatch.setattr(guard, "markers_of", lambda pid: ("/r", "server-0"))
+        holder = processes.port_holder("127.0.0.1", port)
+        assert (holder["root"], holder["server"]) == ("/r", "server-0")
+        monkeypatch.setattr(processes, "_socket_inodes", lambda pid: set())
+        assert processes.port_holder("127.0.0.1", port) == {
+            "pid": None,
+            "command": None,
+            "user": processes.user_name(os.getuid()),
+            "server": None,
+            "root": None,
+        }
+
+
+def test_marked_processes_and_their_children_are_found_and_nothing_else(tmp_path):
+    root = str(tmp_path)  # of this run alone
+    marks = {guard.MARKER_SERVER: "server-0", guard.MARKER_ROOT: root}
+    # an emptied environment below a marked process
+    script = "import os, subprocess, sys; subprocess.run([sys.executable, '-I', '-S', '-c', '%s'], env={})" % SLEEP[-1]
+    with child([*SLEEP[:-1], script], env=marks) as parent, child(env=dict(marks, INFERENCE_FLEET_ROOT="/")) as other:
+        with child(env={"A": "INFERENCE_FLEET_SERVER=server-0"}):
+            found = wait_until(lambda: _two(processes.processes_with_marker(root, "server-0")))
+            (below,) = set(found) - {parent.pid}
+            wait_until(lambda: guard.environment_of(below) == {})  # a fork has its parent's until it is executed
+            assert processes.processes_with_marker(root, "server-1") == []
+            assert other.pid in processes.processes_with_marker("", "server-0")
+        assert processes.terminate(found, 60, 60) == []
+        parent.wait()
+
+
+def _two(found):
+    return found if len(found) == 2 else None
+
+
+def test_this_process_and_its_ancestors_are_never_found(monkeypatch):
+    marks = {os.getpid(): ("/tests", "server-0"), os.getppid(): ("/tests", "server-0")}
+    monkeypatch.setattr(guard, "markers_of", marks.get)
+    assert guard.marked_processes("/tests") == {} or os.getpid() not in guard.marked_processes("/tests")["server-0"]
+    assert os.getppid() not in guard.marked_processes("/tests").get("server-0", [])
+
+
+def test_terminate_ends_what_ignores_term_and_takes_a_zombie_for_ended():
+    with child([*SLEEP[:-1], STUBBORN], stdout=subprocess.PIPE) as stubborn, child() as mild:
+        stubborn.stdout.readline()
+        began = time.monotonic()
+        assert processes.terminate([stubborn.pid, mild.pid], 0.3, 60) == []
+        assert time.monotonic() - began >= 0.3
+        # nobody has waited for them yet
+        assert guard.process(mild.pid).state == guard.process(stubborn.pid).state == "Z"
+        assert processes.started_at(mild.pid) is None
+        assert (mild.wait(), stubborn.wait()) == (-signal.SIGTERM, -signal.SIGKILL)
+        assert processes.terminate([mild.pid], 0, 0) == []
+
+
+def test_terminate_tells_who_survived(monkeypatch):
+    with child() as process, monkeypatch.context() as patched:
+        patched.setattr(os, "kill", lambda pid, sign: None)
+        assert processes.terminate([process.pid], 0.05, 0.05) == [process.pid]
+        patched.undo()
+
+
+def test_a_pid_that_went_over_to_another_process_is_left_alone(monkeypatch):
+    with child() as process:
+        real = guard.process
+        seen = []
+
+        def recycled(pid):
+            found = real(pid)
+            if pid == process.pid and seen:
+                found.ticks += 1
+            seen.append(pid)
+            return found
+
+        monkeypatch.setattr(guard, "process", recycled)
+        assert processes.terminate([process.pid], 1, 1) == []
+        assert process.poll() is None
+
+
+def test_memory_and_start_time():
+    before = time.time()
+    with child(
+        [*SLEEP[:-1], "x = bytearray(40 << 20); print(1, flush=True); " + SLEEP[-1]], stdout=subprocess.PIPE
+    ) as one:
+        one.stdout.readline()
+        assert 40 <= processes.memory_mib([one.pid]) < 80
+        assert processes.memory_mib([one.pid, 2**22 + 1]) == processes.memory_mib([one.pid])
+        # the kernel tells the time of its boot in whole seconds
+        assert before - 2 <= processes.started_at(one.pid) <= time.time() + 2
+    assert processes.memory_mib([]) is None
+    assert processes.memory_mib([one.pid]) is None
+    assert processes.started_at(one.pid) is None
+
+
+def test_memory_without_the_right_to_read_smaps(monkeypatch):
+    real = processes._field_kib
+    monkeypatch.setattr(processes, "_field_kib", lambda path, field: None if "smaps" in path else real(path, field))
+    assert processes.memory_mib([os.getpid()]) > 10
+
+
+def test_the_kernels_own_threads_are_not_processes():
+    if processes.command(2) != "[kthreadd]":
+        pytest.skip("this namespace has no kernel threads")
+    assert guard.process(2).kernel
+    assert 2 not in guard.process_table()
+
+
+def test_names_with_blanks_and_brackets(tmp_path):
+    path = tmp_path / "a) Z 1 (b"
+    os.symlink("/bin/sleep", path)
+    with child([str(path), "900"]) as process:
+        wait_until(lambda: processes.argv(process.pid)[:1] == [str(path)])
+        found = guard.process(process.pid)
+        assert (found.parent, found.kernel) == (os.getpid(), False)
+        assert found.state in ("S", "R")
+        assert processes.argv(process.pid) == [str(path), "900"]
+        assert processes.command(process.pid) == "%s 900" % path
+
+
+@pytest.mark.parametrize(
+    ("bind", "listens", "wider"),
+    [
+        ("127.0.0.1", "127.0.0.1", None),
+        ("127.0.0.1", "0.0.0.0", "0.0.0.0"),
+        ("127.0.0.1", "::", "::"),
+        ("::1", "::", "::"),
+        ("10.0.0.5", "0.0.0.0", "0.0.0.0"),
+        ("0.0.0.0", "0.0.0.0", None),
+    ],
+)
+def test_a_server_that_listens_wider_than_it_is_bound(bind, listens, wider):
+    with listener(listens, socket.AF_INET6 if ":" in listens else socket.AF_INET) as (port, _inode):
+        sockets = processes.listening_sockets()
+        assert processes.open_to_all(bind, port, sockets) == wider
+        assert processes.open_to_all(bind, 1, sockets) is None

@@ -1,0 +1,129 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which Python starts a node's servers: the same one whoever runs Ansible, and none that goes with a clone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
+
+WORKS = "3 11 0"
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """Makes interpreters that answer the probe, in two folders of the system's and anywhere else."""
+    monkeypatch.setattr(node_python, "DIRECTORIES", (str(tmp_path / "usr"), str(tmp_path / "local")))
+    monkeypatch.setattr(node_python, "base_executable", lambda: str(tmp_path / "base" / "python3"))
+    return Node(tmp_path)
+
+
+class Node:
+    def __init__(self, folder):
+        self.folder = folder
+        self.paths = NodePaths(str(folder / "r"))
+
+    def python(self, path, answer=WORKS, mode=0o755):
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("#!/bin/sh\necho %s\n" % answer)
+        file.chmod(mode)
+        return str(file)
+
+    def chosen(self):
+        return os.path.relpath(node_python.choose(self.paths), self.folder)
+
+    def record(self, target):
+        os.makedirs(os.path.dirname(node_python.link(self.paths)), exist_ok=True)
+        node_python.put(self.paths, str(self.folder / target))
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen"),
+    [
+        ({"usr/python3": WORKS, "local/python3": WORKS, "base/python3": WORKS}, "usr/python3"),
+        ({"usr/python3": "3 8 0", "local/python3": WORKS}, "local/python3"),
+        ({"usr/python3": "3 8 0", "usr/python3.9": "3 9 0", "usr/python3.13": "3 13 0"}, "usr/python3.13"),
+        ({"usr/python3": "3 8 0", "usr/python3-config": WORKS, "usr/python3.11": "3 11 1", "base/python3": WORKS},
+         "base/python3"),
+        ({"usr/python3": "not a python", "base/python3": WORKS}, "base/python3"),
+        ({"base/python3": "3 11 1", "r/var/lib/inference-fleet/toolkit/bin/python": WORKS},
+         "r/var/lib/inference-fleet/toolkit/bin/python"),
+    ],
+)  # fmt: skip
+def test_the_systems_own_comes_first_and_none_of_a_virtual_environment(node, there, chosen):
+    for path, answer in there.items():
+        node.python(path, answer)
+    assert node.chosen() == chosen
+
+
+@pytest.mark.parametrize(
+    ("recorded", "chosen"),
+    [
+        ({"path": "opt/python3"}, "opt/python3"),  # kept, though the system has one by now
+        ({"path": "opt/python3", "answer": "3 8 0"}, "usr/python3"),
+        ({"path": "opt/python3", "answer": "3 11 1"}, "usr/python3"),
+        ({"path": "opt/python3", "answer": ""}, "usr/python3"),
+        ({"path": "opt/python3", "mode": 0o644}, "usr/python3"),
+        (None, "usr/python3"),
+    ],
+)
+def test_a_choice_is_kept_while_it_works(node, recorded, chosen):
+    node.python("usr/python3")
+    if recorded:
+        node.python(**recorded)
+    node.record("opt/python3")
+    assert node.chosen() == chosen
+
+
+def test_a_shim_in_a_virtual_environment_is_refused_by_its_place(node):
+    node.python("usr/python3")
+    node.python("clone/.venv/bin/python3")
+    (node.folder / "clone" / ".venv" / "pyvenv.cfg").touch()
+    node.record("clone/.venv/bin/python3")
+    assert node.chosen() == "usr/python3"
+
+
+def test_users_must_be_able_to_start_it(node, monkeypatch):
+    node.python("usr/python3")
+    node.python("local/python3")
+    monkeypatch.setattr(node_python, "can_execute", lambda user, python: user != "blind" or "local" in python)
+    assert node_python.choose(node.paths, ["seeing"]) == str(node.folder / "usr" / "python3")
+    assert node_python.choose(node.paths, ["seeing", "blind"]) == str(node.folder / "local" / "python3")
+
+
+def test_where_none_is_fit_it_says_why_of_each(node, monkeypatch):
+    usr, local = node.python("usr/python3", "3 8 0"), node.python("local/python3", "3 11 1")
+    base = node.python("base/python3")
+    monkeypatch.setattr(node_python, "can_execute", lambda user, python: False)
+    with pytest.raises(FleetError) as caught:
+        node_python.choose(node.paths, ["fleet"])
+    assert caught.value.message == (
+        "Servers cannot be started: no Python 3.9 or newer of this node's own is fit to start them (%s is Python 3.8; "
+        "%s is in a virtual environment; %s may not be executed by the user 'fleet'). Install the distribution's "
+        "python3. Nothing was changed." % (usr, local, base)
+    )
+
+
+def test_what_an_environment_was_made_from(tmp_path):
+    """Also one that was made with the Python of another one."""
+    code = (
+        "from ansible_collections.inference.fleet.plugins.module_utils.node import python as p; "
+        "print(p.base_executable())"
+    )
+    made = sys.executable
+    for name in ("first", "second"):
+        subprocess.run([made, "-m", "venv", "--without-pip", str(tmp_path / name)], check=True)
+        made = str(tmp_path / name / "bin" / "python")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([made, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    found = done.stdout.strip()
+    assert found == node_python.base_executable()
+    assert not found.startswith((str(tmp_path), sys.prefix + "/"))

@@ -1,0 +1,149 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tokens that are accepted and refused; secrets masked in every spelling that a library could give them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from urllib.parse import quote, quote_plus, urlsplit
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import (
+    Redactor,
+    clean_token,
+    forms,
+    parameter_secrets,
+    proxy_address,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+SPELLINGS = {
+    "plain": lambda secret: secret,
+    "repr": repr,
+    "repr of bytes": lambda secret: repr(secret.encode()),
+    "a header's repr": lambda secret: "Illegal header value %r" % ("Bearer " + secret).encode(),
+    "JSON": json.dumps,
+    "JSON as it is": lambda secret: json.dumps(secret, ensure_ascii=False),
+    "JSON of a repr": lambda secret: json.dumps(repr(secret)),
+    "JSON twice": lambda secret: json.dumps(json.dumps(secret)),
+    "in an address": quote,
+    "in an address, slashes too": lambda secret: quote(secret, safe=""),
+    "in a form": quote_plus,
+}
+SECRETS = ["hf_Zq7abcdef", "hf_Zq7abcdef\n", "a/b?c#d@e%f", 'quo"te\\back', "tab\there", "smörgås", "it's"]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("secret", SECRETS)
+def test_every_spelling_is_masked(secret, spelling):
+    said = Redactor([secret]).text("before %s after" % SPELLINGS[spelling](secret))
+    assert said.startswith("before ") and said.endswith(" after")
+    for piece in forms(secret.strip()):
+        assert piece not in said
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=8).filter(lambda text: len(text.strip()) > 7))
+def test_no_secret_of_any_kind_is_left(secret):
+    masked = Redactor([secret])
+    assert all(secret.strip() not in masked.text("%s" % make(secret)) for make in SPELLINGS.values())
+
+
+@pytest.mark.parametrize("around", ["%s", "%s\n", "\n %s \r\n"])
+def test_a_token_of_printable_ascii_is_taken_without_blanks_around_it(around):
+    assert clean_token("fleet_hf_token", around % "hf_Zq7!~") == "hf_Zq7!~"
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_no_token(value):
+    assert clean_token("fleet_hf_token", value) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("hf_S\nEKRIT", "its character 5 of 10 is a line break"),
+        ("hf_S EKRIT", "its character 5 of 10 is a blank"),
+        ("hf_S\0EKRIT", "its character 5 of 10 is NUL"),
+        ("hf_S\x1bEKRIT", "its character 5 of 10 is a control character"),
+        ("hf_S\u00e9EKRIT", "its character 5 of 10 is no ASCII"),
+    ],
+)
+def test_a_token_that_is_none(value, what):
+    with pytest.raises(FleetError) as caught:
+        clean_token("fleet_hf_token", value)
+    assert caught.value.message == (
+        "fleet_hf_token is no token: %s; allowed: printable ASCII without blanks. Copy the token again, and encrypt it "
+        "anew if it is in a vault." % what
+    )
+
+
+@pytest.mark.parametrize(("value", "why"), [(" \n", "only blanks"), (7, "it is no string"), (["x"], "it is no string")])
+def test_a_token_of_nothing(value, why):
+    with pytest.raises(FleetError) as caught:
+        clean_token("token", value)
+    assert caught.value.message == "token holds no token: %s. Set it to the token itself, or leave it out." % why
+
+
+PASSWORDS = ["pa55word", "pa#55word", "pa/55word", "pa?55word", "pa@55word", "pa%55word", "pa%4055word", "12345/word"]
+
+
+@pytest.mark.parametrize("scheme", ["http://", ""])
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_the_password_of_a_proxy(password, scheme):
+    address = "%sme:%s@proxy:3128" % (scheme, password)
+    masked = Redactor(variables={"https_proxy": address})
+    header = base64.b64encode(("me:" + password).encode()).decode()
+    for said in (address, repr(address), "Basic " + header, password, quote(password, safe="")):
+        assert "word" not in masked.text(said) and header not in masked.text(said)
+    found = parameter_secrets({"environment": {"HTTPS_PROXY": address}})
+    assert password in found and header in found
+    parts = urlsplit(proxy_address("HTTPS_PROXY", address + "\n") if scheme else "x://" + proxy_address("p", address))
+    assert (parts.hostname, parts.port, parts.username) == ("proxy", 3128, "me")
+    assert "word" in parts.password and not set(parts.password) & set("#/?@")
+
+
+NAMES = "HF_TOKEN MY_AUTH MYAUTH my_key API_KEY APIKEY DB_PASSWORD DB_PASS SECRET_1 AUTHORIZATION AUTH_HEADER KEY "
+NAMES += "GIT_CREDENTIALS OIDC_PWD SESSION_COOKIE"
+HARMLESS = "AUTHOR GIT_AUTHOR_NAME PWD OLDPWD KEYBOARD PATH COMPASS BYPASS_X"
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"), [(name, True) for name in NAMES.split()] + [(name, False) for name in HARMLESS.split()]
+)
+def test_variables_that_are_called_secret(name, secret):
+    assert ("s3cretvalue" in parameter_secrets({"environment": {name: "s3cretvalue"}})) is secret
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://hub/api?token=s3cretvalue",
+        "https://hub/api?a=b&access_token=s3cretvalue#x",
+        "https://cdn/x?X-Amz-Signature=s3cretvalue&X-Amz-Expires=300",
+        "https://cdn/x?X-Amz-Credential=s3cretvalue",
+        "https://cdn/x?Expires=1&Signature=s3cretvalue&Key-Pair-Id=K1",
+        "https://cdn/x?auth_key=s3cretvalue",
+        "https://cdn/x?sig=s3cretvalue",
+        "https://cdn/x?api_key=s3cretvalue",
+        "https://cdn/x?Policy=s3cretvalue",
+    ],
+)
+def test_the_parameters_of_addresses(address):
+    assert "s3cretvalue" not in Redactor().text("GET %s failed" % address)
+    assert "s3cretvalue" in parameter_secrets({"endpoint": address})
+
+
+def test_what_is_no_secret_stays():
+    text = "https://hub/org/name/resolve/main/config.json?download=true&size=3 and me@example.org"
+    assert Redactor(["", None], {"NO_PROXY": "localhost"}).text(text) == text
+    assert Redactor(["s3cret"]).value({"s3cret": ["s3cret", 3, None]}) == {"s3cret": ["***", 3, None]}
+
+
+def test_a_proxy_with_a_control_character_is_refused_without_its_value():
+    with pytest.raises(FleetError) as caught:
+        proxy_address("HTTPS_PROXY", "http://me:pa\0ss@proxy")
+    assert caught.value.message == "HTTPS_PROXY holds a blank or a control character in its address; escape it, as %20."

@@ -1,0 +1,511 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import platforms as accelerators
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import detect as neuron
+from hypothesis import given
+from hypothesis import strategies as st
+
+FIXTURES = pathlib.Path(__file__).resolve().parents[4] / "fixtures" / "neuron"
+# name: (kind, chips, MiB of a chip)
+SHAPES = {"trn2-16": ("trainium2", 16, 98304), "trn3-16": ("trainium3", 16, 147456), "trn3-4": ("trainium3", 4, 147456)}
+BENCH = [{"pid": 113985, "command": "neuron-bench exec --run-as-cc-neff --..."}]
+
+
+@pytest.fixture
+def node(tmp_path):
+    """node(json=…, table=…, sysfs={path: text}, packages={name: version}): the sysroot of such a node, as a text.
+
+    json, table: what neuron-ls prints with and without -j; None: it refuses that. Neither: it is not installed.
+    """
+
+    def make(json_text=None, table=None, sysfs=(), packages=(), script=None):
+        root = tmp_path / "sysroot"
+        for path, text in dict(sysfs).items():
+            (root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+            (root / path.lstrip("/")).write_text(text)
+        if packages:
+            status = root / "var/lib/dpkg/status"
+            status.parent.mkdir(parents=True)
+            status.write_text(
+                "".join(
+                    "Package: %s\nStatus: install ok installed\nVersion: %s\nDescription: x\n more: y\n\n" % item
+                    for item in dict(packages).items()
+                )
+            )
+        if json_text is not None or table is not None or script:
+            tool = root / "opt/aws/neuron/bin/neuron-ls"
+            tool.parent.mkdir(parents=True)
+            for name, text in (("json", json_text), ("table", table)):
+                if text is not None:
+                    (tool.parent / name).write_text(text)
+            tool.write_text(
+                script
+                or '#!/bin/sh\ncd "$(dirname "$0")"\n'
+                'case "$1" in -j) f=json;; *) f=table;; esac\n'
+                "test -f $f || { echo \"unknown shorthand flag: 'j'\" >&2; exit 1; }\ncat $f\n"
+            )
+            tool.chmod(0o755)
+        root.mkdir(exist_ok=True)
+        return str(root)
+
+    return make
+
+
+def text_of(name):
+    return (FIXTURES / name).read_text()
+
+
+def driver_files(kind, chips, cores=4, driver="2.30.2.0", device_type="device_name"):
+    files = {"/sys/module/neuron/version": driver + "\n"}
+    for number in range(chips):
+        folder = "/sys/devices/virtual/neuron_device/neuron%d" % number
+        files[folder + "/core_count"] = "%d\n" % cores
+        files[folder + "/info/architecture/" + device_type] = kind + "\n"
+        files[folder + "/info/architecture/instance_type"] = "Trn9\n"  # a lie that nobody may believe
+        files["/dev/neuron%d" % number] = ""
+    return files
+
+
+def whole(name, holders=()):
+    """The devices that a node of this shape has."""
+    _kind, chips, memory = SHAPES[name]
+    records = json.loads(text_of(name + ".json"))
+    return [
+        {
+            "id": number,
+            "memory_mib": memory,
+            "cores": 4,
+            "numa": int(records[number]["numa_node"]),
+            "cpus": records[number]["cpu_affinity"],
+            "health": "ok",
+            "holders": list(holders),
+            "core_ids": [4 * number + core for core in range(4)],
+        }
+        for number in range(chips)
+    ]
+
+
+@pytest.mark.parametrize("form", ["json", "table"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_both_forms_of_every_shape(node, name, form):
+    kind = SHAPES[name][0]
+    texts = {"json_text": text_of(name + ".json")} if form == "json" else {"table": text_of(name + ".txt")}
+    holders = BENCH if name == "trn2-16" and form == "json" else []
+    found = accelerators.detect("neuron", node(**texts, sysfs=driver_files(kind, SHAPES[name][1]))).as_dict()
+    assert found == {
+        "accelerator": kind, "vendor": "AWS", "model": kind.capitalize(),
+        "generation": {"trainium2": "v3", "trainium3": "v4"}[kind], "driver": "2.30.2.0", "flags": [],
+        "devices": whole(name, holders), "warnings": [], "lnc": 2, "runtime": None,
+    }  # fmt: skip
+
+
+def test_without_the_driver_s_name_the_memory_tells_the_kind(node):
+    assert accelerators.detect("neuron", node(text_of("trn3-4.json"))).accelerator == "trainium3"
+
+
+def test_a_kind_that_is_not_known(node):
+    found = accelerators.detect("neuron", node(text_of("trn1.json")))
+    assert (found.accelerator, found.warnings) == (
+        "unknown", ["The kind of the Neuron devices is not known: the driver's files do not name it."]
+    )  # fmt: skip
+
+
+def test_an_older_json_without_lnc_and_numa(node):
+    found = accelerators.detect("neuron", node(text_of("trn1.json"), sysfs=driver_files("Trainium1", 1)))
+    assert found.as_dict()["devices"] == [
+        {"id": 0, "memory_mib": 32768, "cores": 2, "numa": None, "cpus": "0-7", "health": "ok", "holders": [],
+         "core_ids": [0, 1]}
+    ]  # fmt: skip
+    assert (found.accelerator, found.lnc, found.warnings) == ("trainium1", 1, [])
+
+
+def test_an_older_table_with_physical_cores_and_processes(node):
+    found = accelerators.detect("neuron", node(table=text_of("trn2-16-old.txt"), sysfs=driver_files("Trainium2", 16)))
+    assert (len(found.devices), found.lnc, found.warnings) == (16, 2, [])
+    assert {device.cores for device in found.devices} == {4}
+    assert found.devices[15].core_ids == [60, 61, 62, 63]
+    assert [device.holders for device in found.devices] == [
+        [{"pid": 268911, "command": "neuron-bench exec --run-as-cc-neff --..."}]  # neuron-ls itself is not one
+    ] * 16
+
+
+def test_a_chip_that_the_tools_do_not_see(node):
+    found = accelerators.detect("neuron", node(text_of("trn3-4.json"), sysfs=driver_files("Trainium3", 6)))
+    assert len(found.devices) == 4
+    assert found.warnings == ["/dev has Neuron devices 4-5, which neuron-ls does not list; see dmesg."]
+
+
+def test_lnc_1(node):
+    records = json.loads(text_of("trn3-4.json"))
+    for number, record in enumerate(records):
+        record.update(
+            nc_count=8, logical_neuroncore_config=1, neuroncore_ids=list(range(8 * number, 8 * number + 8))
+        )  # fmt: skip
+    found = accelerators.detect("neuron", node(json.dumps(records)))
+    assert (found.lnc, [device.cores for device in found.devices]) == (1, [8] * 4)
+
+
+def test_a_json_that_is_no_longer_bare_and_has_a_log_line_before_it(node):
+    text = "2026-Nov-20 ERROR nrt noise\n" + json.dumps({"version": "2", "devices": json.loads(text_of("trn3-4.json"))})
+    found = accelerators.detect("neuron", node(text))
+    assert len(found.devices) == 4
+    assert found.warnings == ["neuron-ls -j: this line is not understood: 2026-Nov-20 ERROR nrt noise"]
+
+
+def test_what_is_not_understood_is_warned_of_and_the_rest_is_read(node):
+    records = json.loads(text_of("trn3-4.json"))
+    records[0].update(numa_node="north", cpu_affinity="0-x", memory_size="lots", neuroncore_ids=[0, 1])
+    records[1]["neuron_processes"] = ["?", {"pid": 7, "command": "train"}]
+    records[2]["nc_count"] = None
+    records[3]["logical_neuroncore_config"] = 1
+    found = accelerators.detect("neuron", node(json.dumps(records), sysfs=driver_files("trainium3", 4)))
+    assert [(device.id, device.memory_mib, device.numa, device.cpus, device.core_ids) for device in found.devices] == [
+        (0, None, None, "", [0, 1, 2, 3]),
+        (1, 147456, 0, "0-47,96-143", [4, 5, 6, 7]),
+        (3, 147456, 1, "48-95,144-191", [12, 13, 14, 15]),
+    ]
+    assert found.devices[1].holders == [{"pid": 7, "command": "train"}]
+    assert found.lnc is None
+    assert found.warnings == [
+        "neuron-ls: device 0: neuroncore_ids is [0, 1], but it has 4 cores.",
+        "neuron-ls: device 0: memory_size is not understood: lots",
+        "neuron-ls: device 0: numa_node is not understood: north",
+        "neuron-ls: device 0: cpu_affinity is not understood: '0-x' in '0-x' is neither a number nor a range like 0-3",
+        'neuron-ls: device 1: this process is not understood: "?"',
+        "neuron-ls: this device is not understood (nc_count is null, no number): %s" % json.dumps(records[2])[:120],
+        "neuron-ls: the devices differ in their logical NeuronCore configuration: 1, 2.",
+        "/dev has Neuron device 2, which neuron-ls does not list; see dmesg.",
+    ]
+
+
+def test_lines_of_a_table_that_are_not_understood(node):
+    lines = text_of("trn3-4.txt").splitlines()
+    lines[4] = lines[4].replace("NUMA", "MOON")
+    lines[8] = lines[8].replace("4-7 ", "4-x ")
+    lines.insert(9, "| what | is | this |")
+    lines.append("Have a nice day")
+    found = accelerators.detect("neuron", node(table="\n".join(lines)))
+    assert [device.id for device in found.devices] == [0, 2, 3]
+    assert found.warnings == [
+        "neuron-ls: this column is not understood: MOON NODE",
+        "neuron-ls: this line is not understood: " + lines[8][:120].strip(),
+        "neuron-ls: this line is not understood: | what | is | this |",
+        "neuron-ls: this line is not understood: Have a nice day",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["Trainium3", "trainium3", "Trainium 3"])
+def test_without_the_tools_the_driver_s_files_answer(node, kind):
+    root = node(sysfs=driver_files(kind, 4), packages={"aws-neuronx-runtime-lib": "2.34.10.0-abc"})
+    for pid, targets in ((41, ["/dev/neuron1", "/dev/null"]), (42, ["/dev/neuron1", "/dev/neuron3"])):
+        folder = pathlib.Path(root) / "proc" / str(pid) / "fd"
+        folder.mkdir(parents=True)
+        for number, target in enumerate(targets):
+            (folder / str(number)).symlink_to(target)
+        (folder.parent / "cmdline").write_bytes(b"python3\0-m\0train\0")
+    found = accelerators.detect("neuron", root)
+    assert (found.accelerator, found.driver, found.runtime, found.lnc) == ("trainium3", "2.30.2.0", "2.34.10.0-abc", 2)
+    assert [(device.id, device.memory_mib, device.cores, device.numa) for device in found.devices] == [
+        (number, 147456, 4, None) for number in range(4)
+    ]
+    command = "python3 -m train"
+    assert [device.holders for device in found.devices] == [
+        [], [{"pid": 41, "command": command}, {"pid": 42, "command": command}], [], [{"pid": 42, "command": command}]
+    ]  # fmt: skip
+    assert found.warnings == []
+
+
+def test_physical_cores_in_the_driver_s_files_tell_no_lnc(node):
+    found = accelerators.detect("neuron", node(sysfs=driver_files("Trainium3", 4, cores=8)))
+    assert (found.lnc, [(device.cores, device.core_ids) for device in found.devices]) == (None, [(8, [])] * 4)
+    assert found.warnings == [
+        "The driver's files do not tell the logical NeuronCore configuration. Install aws-neuronx-tools for an answer."
+    ]
+    chosen, declared = accelerators.detector("neuron"), {"count": 4, "cores": 8, "lnc": 2, "memory_gib": 144}
+    assert chosen.shortfalls(found, declared, {"lnc": 2}) == []
+    assert chosen.unchecked(found, declared, {"lnc": 2}) == [
+        "Not checked: LNC and logical cores (fleet_hardware.lnc and cores, needs.lnc); this node does not tell. "
+        "Install aws-neuronx-tools."
+    ]
+    assert chosen.unchecked(found, {}, {}) == []
+
+
+def test_the_memory_of_a_known_kind_counts_without_the_tools(node):
+    found = accelerators.detect("neuron", node(sysfs=driver_files("Trainium3", 4)))
+    (message,) = accelerators.detector("neuron").shortfalls(found, {"memory_gib": 999}, {})
+    assert message.startswith("The inventory declares 999 GiB of memory for a device (fleet_hardware.memory_gib), this")
+
+
+def test_what_the_files_of_an_unknown_kind_do_not_tell(node):
+    found = accelerators.detect("neuron", node(sysfs=driver_files("Trainium9", 4)))
+    assert [(device.memory_mib, device.core_ids) for device in found.devices] == [(None, [])] * 4
+    unchecked = accelerators.detector("neuron").unchecked(found, {"lnc": 2, "memory_gib": 1}, {})
+    assert [line[:40] for line in unchecked] == [
+        "Not checked: LNC and logical cores (flee", "Not checked: the memory of each device ("
+    ]  # fmt: skip
+
+
+def test_a_trainium1_has_one_lnc(node):
+    found = accelerators.detect("neuron", node(sysfs=driver_files("Trainium1", 2, cores=2)))
+    assert (found.lnc, [device.core_ids for device in found.devices]) == (1, [[0, 1], [2, 3]])
+
+
+def pci_files(*places):
+    """A Neuron device on the PCI bus for each (NUMA node, CPUs), and a network card."""
+    files = {}
+    for number, (numa, cpus) in enumerate(places):
+        folder = "/sys/bus/pci/devices/0000:%02x:00.0" % (0x10 + number)
+        files.update({folder + "/vendor": "0x1d0f\n", folder + "/device": "0x7364\n",
+                      folder + "/numa_node": numa + "\n", folder + "/local_cpulist": cpus + "\n"})  # fmt: skip
+    card = "/sys/bus/pci/devices/0000:00:05.0"
+    return {**files, card + "/vendor": "0x1d0f\n", card + "/device": "0xefa1\n", card + "/numa_node": "7\n"}
+
+
+def test_the_pci_bus_tells_where_the_devices_are(node):
+    root = node(sysfs={**driver_files("Trainium3", 2), **pci_files(("1", "48-95"), ("1", "48-95"))})
+    found = accelerators.detect("neuron", root)
+    assert [(device.numa, device.cpus) for device in found.devices] == [(1, "48-95")] * 2
+    assert found.warnings == []
+
+
+def test_no_numa_node_is_none(node):
+    found = accelerators.detect("neuron", node(sysfs={**driver_files("Trainium3", 1), **pci_files(("-1", "0-7"))}))
+    assert [(device.numa, device.cpus) for device in found.devices] == [(None, "0-7")]
+
+
+def test_devices_at_two_places_are_not_told_apart(node):
+    root = node(sysfs={**driver_files("Trainium3", 2), **pci_files(("0", "0-47"), ("1", "48-95"))})
+    found = accelerators.detect("neuron", root)
+    assert [(device.numa, device.cpus) for device in found.devices] == [(None, "")] * 2
+    assert found.warnings == [
+        "The driver's files do not tell which Neuron device is beside which CPUs. Install aws-neuronx-tools for an "
+        "answer."
+    ]
+
+
+def test_a_driver_that_moved_its_files(node):
+    files = driver_files("Trainium3", 2)
+    moved = {path.replace("/core_count", "/device/hw/core_count").replace("architecture", "arch/a"): text
+             for path, text in files.items()}  # fmt: skip
+    found = accelerators.detect("neuron", node(sysfs=moved))
+    assert (found.accelerator, len(found.devices), found.warnings) == ("trainium3", 2, [])
+
+
+def test_devices_without_a_count(node):
+    files = driver_files("Trainium3", 3)
+    files["/sys/devices/virtual/neuron_device/neuron1/core_count"] = "many\n"
+    del files["/sys/devices/virtual/neuron_device/neuron2/core_count"]
+    found = accelerators.detect("neuron", node(sysfs=files))
+    assert [device.id for device in found.devices] == [0]
+    assert found.warnings == [
+        "/sys/devices/virtual/neuron_device/neuron1/core_count is not there or not understood: many; "
+        "device 1 is not counted.",
+        "/sys/devices/virtual/neuron_device/neuron2/core_count is not there or not understood; "
+        "device 2 is not counted.",
+    ]
+
+
+def test_tools_without_an_answer_leave_it_to_the_driver_s_files(node):
+    root = node(sysfs=driver_files("Trainium3", 4), script="#!/bin/sh\necho no driver >&2\nexit 3\n")
+    found = accelerators.detect("neuron", root)
+    assert len(found.devices) == 4
+    assert found.warnings == [
+        "neuron-ls gives no answer: status 3: no driver; with -j: status 3: no driver."
+    ]  # fmt: skip
+
+
+def test_a_node_without_anything(node):
+    with pytest.raises(FleetError) as caught:
+        accelerators.detect("neuron", node())
+    assert caught.value.message == (
+        "This node shows no Neuron device: neuron-ls is not installed, and neither /sys/devices/virtual/neuron_device "
+        "nor /dev/neuron* is there. Install and load the driver (aws-neuronx-dkms), or take the node out of this group."
+    )
+
+
+def test_auto_takes_it_before_the_cpu(node):
+    assert accelerators.detect(sysroot=node(sysfs=driver_files("Trainium3", 1))).vendor == "AWS"
+
+
+@pytest.mark.parametrize(
+    ("driver", "runtime", "unfit"),
+    [
+        ("2.30.2.0", "2.34.10.0", False),
+        ("2.29.0.0", "2.33.0.0", False),
+        ("2.29.0.0", "2.32.9.9", True),
+        ("2.28.1.0", "2.20.0.0", False),
+        ("2.30.2.0", None, False),
+        (None, "2.20", False),
+    ],
+)
+def test_driver_and_runtime(driver, runtime, unfit):
+    expected = (
+        "The Neuron driver %s needs a runtime of 2.33 or later, this node has aws-neuronx-runtime-lib %s. "
+        "Install driver and runtime of the same SDK release." % (driver, runtime)
+    )
+    assert neuron.mismatch(driver, runtime) == (expected if unfit else None)
+
+
+def shortfalls(node, hardware=None, needs=None, text=None, **options):
+    root = node(text_of(text or "trn3-4.json"), **options)
+    chosen = accelerators.detector("neuron")
+    return chosen.shortfalls(chosen.detect(System(root)), hardware or {}, needs or {})
+
+
+@pytest.mark.parametrize(
+    ("hardware", "needs", "messages"),
+    [
+        ({"count": 4, "cores": 8, "lnc": 2, "memory_gib": 144}, {"lnc": 2, "device_memory_gib": 144}, []),
+        ({"count": 2}, {}, []),
+        ({}, {}, []),
+        (
+            {"count": 16, "cores": 8, "lnc": 2},
+            {},
+            [
+                "The inventory declares 16 devices (fleet_hardware.count), this node has 4 (Trainium3). Set "
+                "fleet_hardware.count to 4, or repair the node."
+            ],
+        ),
+        (
+            {"lnc": 1},
+            {"lnc": 1},
+            [
+                "The inventory declares LNC 1 (fleet_hardware.lnc), this node runs at LNC 2. Run the node at LNC 1 "
+                "(NEURON_LOGICAL_NC_CONFIG), or plan for LNC 2: fleet_hardware.lnc, and needs.lnc and what else the "
+                "recipe says of it; docs/trainium.md has all of it."
+            ],
+        ),
+        (
+            {},
+            {"lnc": 1},
+            [
+                "The recipe needs LNC 1 (needs.lnc), this node runs at LNC 2. Run the node at LNC 1 "
+                "(NEURON_LOGICAL_NC_CONFIG), or plan for LNC 2: fleet_hardware.lnc, and needs.lnc and what else the "
+                "recipe says of it; docs/trainium.md has all of it."
+            ],
+        ),
+        (
+            {"count": 4, "cores": 16, "lnc": 2},
+            {},
+            [
+                "The inventory declares 32 logical cores (fleet_hardware: count 4 × cores 16 / lnc 2), these 4 devices "
+                "have 16. Set fleet_hardware.cores to what a device has."
+            ],
+        ),
+        (
+            {"memory_gib": 160},
+            {"device_memory_gib": 200},
+            [
+                "The inventory declares 160 GiB of memory for a device (fleet_hardware.memory_gib), this node has "
+                "144.0 GiB. Correct the inventory, or take another node or recipe.",
+                "The recipe needs 200 GiB of memory for a device (needs.device_memory_gib), this node has 144.0 GiB. "
+                "Correct the inventory, or take another node or recipe.",
+            ],
+        ),
+        (
+            {},
+            {"driver": "2.31", "compute_capability": ["10.0"]},
+            [
+                "The recipe needs driver 2.31 or later (needs.driver), this node has 2.30.2.0. "
+                "Update aws-neuronx-dkms.",
+                "The Neuron driver 2.30.2.0 needs a runtime of 2.33 or later, this node has aws-neuronx-runtime-lib "
+                "2.20.0.0. Install driver and runtime of the same SDK release.",
+                "The recipe needs compute_capability (needs.compute_capability), which Trainium does not have. Take a "
+                "recipe for this platform.",
+            ],
+        ),
+    ],
+)
+def test_shortfalls(node, hardware, needs, messages):
+    packages = {"aws-neuronx-runtime-lib": "2.20.0.0", "aws-neuronx-dkms": "2.30.2.0"} if "driver" in needs else {}
+    assert shortfalls(node, hardware, needs, packages=packages) == messages
+
+
+@pytest.mark.parametrize(
+    ("missing", "advice"),
+    [
+        ((15,), "Set fleet_hardware.count to 15, or repair the node."),
+        ((12, 13, 14, 15), "Set fleet_hardware.count to 12, or repair the node."),
+        ((3,), "Repair the node: device 3 is missing; or set fleet_hardware.count to 3 for the devices before it."),
+        ((0, 9), "Repair the node: devices 0,9 are missing, and a plan begins with device 0."),
+    ],
+)
+def test_a_lower_count_is_advised_where_it_helps_only(node, missing, advice):
+    records = [one for one in json.loads(text_of("trn3-16.json")) if one["neuron_device"] not in missing]
+    found = accelerators.detect("neuron", node(json.dumps(records)))
+    (message,) = accelerators.detector("neuron").shortfalls(found, {"count": 16, "cores": 8, "lnc": 2}, {})
+    assert message.endswith("this node has %d (Trainium3). %s" % (len(records), advice))
+
+
+def test_no_package_of_another_state_counts(node):
+    root = node(sysfs={"/var/lib/dpkg/status": "Package: a\nStatus: deinstall ok config-files\nVersion: 1\n"})
+    assert neuron.package_version(System(root), "a") is None
+    assert neuron.package_version(System(root), "b") is None
+
+
+TEXT = st.text(max_size=40)
+VALUE = st.one_of(st.none(), st.booleans(), st.integers(-5, 1 << 40), TEXT, st.lists(st.integers(-3, 70), max_size=5))
+FIELDS = ("nc_count", "logical_neuroncore_config", "memory_size", "neuroncore_ids", "numa_node", "cpu_affinity",
+          "logical_nc")  # fmt: skip
+PROCESSES = st.one_of(VALUE, st.lists(st.one_of(VALUE, st.fixed_dictionaries({"pid": VALUE, "command": VALUE}))))
+RECORD = st.fixed_dictionaries(
+    {"neuron_device": VALUE}, optional={**dict.fromkeys(FIELDS, VALUE), "neuron_processes": PROCESSES}
+)
+
+
+@given(records=st.lists(RECORD, max_size=4))
+def test_whatever_neuron_ls_says_is_read_or_warned_of(records):
+    """No field, however odd, ends the detection with anything but a ValueError for its device."""
+    warnings = []
+    for record in neuron.parse_json(json.dumps(records), warnings.append):
+        try:
+            device, lnc = neuron.device_of(record, None, "trainium3", warnings.append)
+        except ValueError:
+            continue
+        assert len(device.core_ids) == device.cores
+        assert lnc is None or isinstance(lnc, int)
+
+
+@pytest.mark.parametrize("processes", [True, 7, "x", {"pid": 1}, [True], [{"pid": True}], [{"pid": "1"}]])
+def test_processes_that_are_no_list_of_processes(processes):
+    warnings = []
+    record = {"neuron_device": 0, "nc_count": 8, "neuron_processes": processes}
+    assert neuron.device_of(record, None, "trainium3", warnings.append)[0].holders == []
+    assert len(warnings) == 1 and "not understood: " in warnings[0]
+
+
+@given(text=st.one_of(TEXT, st.text(alphabet="|+- \nab0123456789:", max_size=200)))
+def test_no_text_breaks_the_parsers(text):
+    warnings = []
+    records, settings = neuron.parse_table(text, warnings.append)
+    assert isinstance(settings, dict) and isinstance(records, list)
+    with contextlib.suppress(ValueError):
+        neuron.parse_json(text, warnings.append)
+
+
+@given(
+    number=st.integers(0, 15), gib=st.integers(1, 999), cores=st.sampled_from([1, 2, 4, 8]),
+    pids=st.lists(st.integers(1, 99999), max_size=3),
+)  # fmt: skip
+def test_a_table_says_what_was_put_into_it(number, gib, cores, pids):
+    head = "| NEURON | NEURON | NEURON | NEURON | PID | COMMAND |\n| DEVICE | CORES | CORE IDS | MEMORY | | |\n+--+\n"
+    ids = "%d-%d" % (number * cores, number * cores + cores - 1)
+    rows = ["| %d | %d | %s | %d GB | %s | %s |" % (number, cores, ids, gib, pids[0] if pids else "", "a b")]
+    rows += ["| | | | | %d | a b |" % pid for pid in pids[1:]]
+    warnings = []
+    (record,), _settings = neuron.parse_table("+--+\n" + head + "\n".join(rows) + "\n+--+\n", warnings.append)
+    device, lnc = neuron.device_of(record, "2", None, warnings.append)
+    assert (device.id, device.cores, device.memory_mib, lnc) == (number, cores, gib * 1024, 2)
+    assert device.core_ids == list(range(number * cores, (number + 1) * cores))
+    assert [holder["pid"] for holder in device.holders] == pids
+    assert warnings == []

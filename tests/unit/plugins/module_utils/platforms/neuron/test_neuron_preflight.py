@@ -1,0 +1,652 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import preflight as neuron_preflight
+from ansible_collections.inference.fleet.plugins.module_utils.servers import preflight
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+
+HERE = pathlib.Path(__file__).resolve()
+FIXTURES = HERE.parents[4] / "fixtures" / "neuron"
+spec = importlib.util.spec_from_file_location("eagle3_files", HERE.with_name("test_eagle3.py"))
+heads = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(heads)
+SCRIPT = """#!/bin/bash
+# serves on port 8000 by itself
+export NEURON_RT_VISIBLE_CORES=${NEURON_RT_VISIBLE_CORES:-0-7}
+exec vllm serve --model m --port 8000 "$@"
+"""
+
+
+class Node:
+    """A node of four chips below a folder: its neuron-ls, image's environment, checkpoint, draft, and its plan."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.home = folder / "image"
+        self.driver = "2.25.4.0"
+        self.packages = None
+        self.root = str(folder / "root")
+        self.records = json.loads((FIXTURES / "trn3-4.json").read_text())
+        self.venv = self.home / "venv"
+        (self.venv / "lib/python3.11/site-packages/vllm").mkdir(parents=True)
+        (self.venv / "bin").mkdir()
+        (self.venv / "bin/vllm").write_text("#!/bin/sh\n")
+        (self.venv / "bin/vllm").chmod(0o755)
+        self.model = self.home / "models" / "gpt-oss-120b"
+        heads.write(self.model, {"x": [1]}, model_type="gpt_oss", quantization_config={"quant_method": "mxfp4"})
+        (self.model / "tokenizer.json").write_text("{}")
+        self.draft = self.home / "models" / "eagle3"
+        heads.write(self.draft)
+        self.script = self.home / "start_vllm_server.sh"
+        self.script.write_text(SCRIPT)
+
+    def layers(self, name):
+        layers = {
+            "model": {"path": str(self.model), "id": "m", "draft": {"path": str(self.draft)}},
+            "venv": {"path": str(self.venv)},
+            "servers": {"server": {"port": 18460}},
+        }
+        if name == "trn3-start-script":
+            layers["command"] = ["/bin/bash", str(self.script)]
+        return layers
+
+    def plan(self, name="trn3-eagle3", **override):
+        layer = overrides.apply(self.layers(name), override)
+        recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), [("fleet_override", layer)])
+        hardware = {"accelerator": "trainium3", "count": 4, "cores": 8, "lnc": 2, "memory_gib": 144}
+        site = plan.Site(root=self.root)
+        entries = plan.plan_host("node1", recipe, parse_hardware(hardware, "x"), site)
+        return entries, plan.deployment(recipe, site, "node1"), hardware
+
+    def check(self, name="trn3-eagle3", only=(), change=None, **override):
+        entries, deployment, hardware = self.plan(name, **override)
+        tool = self.folder / "opt/aws/neuron/bin/neuron-ls"
+        tool.parent.mkdir(parents=True, exist_ok=True)
+        (tool.parent / "json").write_text(json.dumps(self.records))
+        tool.write_text('#!/bin/sh\ncat "$(dirname "$0")/json"\n')
+        tool.chmod(0o755)
+        driver = self.folder / "sys/module/neuron/version"
+        driver.parent.mkdir(parents=True, exist_ok=True)
+        driver.write_text("%s\n" % self.driver)
+        return preflight.preflight(
+            root=self.root, servers=entries, only=list(only), hardware={**hardware, **(change or {})},
+            needs=deployment["needs"], platform="neuron", model=deployment["model"], venv=deployment["venv"],
+            sysroot=str(self.folder), packages=self.packages,
+        )  # fmt: skip
+
+    def problems(self, *args, **kwargs):
+        with pytest.raises(FleetError) as caught:
+            self.check(*args, **kwargs)
+        return [(item["check"], item["message"]) for item in caught.value.details["problems"]]
+
+    def installed(self, **packages):
+        """What dpkg knows of."""
+        status = self.folder / "var/lib/dpkg/status"
+        status.parent.mkdir(parents=True, exist_ok=True)
+        blocks = ("Package: %s\nStatus: install ok installed\nVersion: %s\n" % item for item in packages.items())
+        status.write_text("\n".join(blocks))
+
+
+PACKAGES = {
+    "aws-neuronx-dkms": {"version": "2.30.2.0", "least": "2.25"},
+    "aws-neuronx-runtime-lib": {"version": "2.34.10.0", "least": "2.29"},
+}
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["trn3-eagle3", "trn3-start-script"])
+def test_a_node_that_can_take_its_plan(node, name):
+    result = node.check(name)
+    assert result["problems"] == []
+    assert result["accelerators"]["lnc"] == 2
+    assert len(result["accelerators"]["devices"]) == 4
+
+
+FAR = (
+    "server-%d runs on the CPUs 0-47; beside its devices %s this node reports 48-95,144-191 (NUMA node 1), so 0-47 are "
+    "farther from them. Correct cpus of the server in fleet_override, or fleet_hardware.cpu_affinity."
+)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "reported", "numa", "told"),
+    [
+        (None, "48-95,144-191", "1", []),
+        ("50-60,144", "48-95,144-191", "1", []),
+        ("0-47", "48-95,144-191", "1", [FAR % (0, "0-1"), FAR % (1, "2-3")]),
+        ("40-48", "48-95", "-1", ["so 40-47 are farther from them", "reports 48-95, so"]),
+        ("0-47", "NA", "NA", []),
+        ("0-47", "", "1", []),
+    ],
+)
+def test_cpus_that_are_not_beside_the_server_s_devices_are_warned_of(node, cpus, reported, numa, told):
+    for record in node.records:
+        record.update(cpu_affinity=reported, numa_node=numa)
+    warnings = node.check(servers={"server": {"cpus": cpus}})["warnings"]
+    assert len(warnings) == (2 if told else 0)
+    for text, warning in zip(told, warnings):
+        assert text in warning
+    node.records[0]["cpu_affinity"] = "NA"  # of one of server-0's devices nothing is known
+    assert len(node.check(servers={"server": {"cpus": cpus}})["warnings"]) == len(warnings[1:])
+    assert len(node.check(only=["server-1"], servers={"server": {"cpus": cpus}})["warnings"]) == len(warnings[1:])
+
+
+@pytest.fixture
+def holder():
+    """holder(root=None, server=None, **variables): the pid of a process that lives, as a fleet's server if asked."""
+    children = []
+
+    def start(root=None, server=None, **variables):
+        environment = {**os.environ, **variables}
+        if server:
+            environment.update({guard.MARKER_ROOT: root, guard.MARKER_SERVER: server})
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import sys; print(1, flush=True); sys.stdin.read()", "training"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+        )  # fmt: skip
+        child.stdout.readline()
+        children.append(child)
+        return child.pid
+
+    yield start
+    for child in children:
+        child.communicate()
+
+
+def test_cores_that_another_process_holds(node, holder):
+    pid = holder()
+    for number in (1, 2):
+        node.records[number]["neuron_processes"] = [{"pid": pid, "command": "python -c imp..."}]
+    command = "%s -c import sys; print(1, flush=True); sys.stdin.read() training" % sys.executable
+    assert node.problems() == [
+        (
+            "cores",
+            "pid %d (%s) holds Neuron devices 1-2 (cores 4-11), which server-0, server-1 are given. Its environment "
+            "does not tell which cores it has, so all of these chips' count. Stop it; a server of another root ends "
+            "with its own playbooks/stop.yml." % (pid, command[:120]),
+        )
+    ]
+    node.records[2]["neuron_processes"] = []
+    assert node.check(only=["server-1"])["problems"] == []
+    assert "holds Neuron device 1 (cores 4-7), which server-0 is given." in node.problems(only=["server-0"])[0][1]
+
+
+def test_our_own_servers_may_hold_their_cores(node, holder):
+    own, other = holder(node.root, "server-0"), holder("/elsewhere", "server-7")
+    node.records[0]["neuron_processes"] = [{"pid": own, "command": "vllm"}]
+    assert node.check()["problems"] == []
+    node.records[3]["neuron_processes"] = [{"pid": other, "command": "vllm"}]
+    ((check, message),) = node.problems()
+    assert check == "cores" and message.startswith("pid %d (" % other)
+    assert ", server server-7 below the root /elsewhere) holds Neuron device 3 (cores 12-15), which server-1" in message
+
+
+HALF = {"servers": {"server": {"devices": 2, "count": 1}}}  # cores 0-1 of chip 0
+
+
+@pytest.mark.parametrize(
+    ("variables", "cores"),
+    [
+        ({"NEURON_RT_VISIBLE_CORES": "2-3"}, None),
+        ({"NEURON_VISIBLE_DEVICES": "2,3"}, None),
+        ({"NEURON_RT_VISIBLE_CORES": "1-2"}, "1-2"),
+        ({"NEURON_RT_VISIBLE_CORES": "2-3", "NEURON_VISIBLE_DEVICES": "0-3"}, "0-3"),
+        ({"NEURON_RT_VISIBLE_CORES": "all of them"}, "0-3"),
+        ({"NEURON_RT_VISIBLE_CORES": "40-43"}, "0-3"),  # of a container's own counting
+    ],
+)
+def test_cores_count_and_not_chips_where_the_holder_tells(node, holder, variables, cores):
+    pid = holder("/elsewhere", "server-7", **variables)
+    node.records[0]["neuron_processes"] = [{"pid": pid, "command": "vllm"}]
+    if cores is None:
+        assert node.check(**HALF)["problems"] == []
+    else:
+        ((_check, message),) = node.problems(**HALF)
+        assert ") holds Neuron device 0 (cores %s), which server-0 is given." % cores in message
+        assert ("all of this chip's count" in message) is (cores == "0-3" and "NEURON_VISIBLE_DEVICES" not in variables)
+
+
+def test_a_server_that_runs_as_planned_is_not_refused_for_who_shares_its_chip(node, holder):
+    stranger, (entry,) = holder(), node.plan(**HALF)[0]
+    node.records[0]["neuron_processes"] = [{"pid": stranger, "command": "training"}]
+    own = holder(node.root, "server-0")
+    state = {"name": "server-0", "phase": "running", "pid": own, "ticks": guard.process(own).ticks,
+             "hash": entry["hash"]}  # fmt: skip
+    path = pathlib.Path(NodePaths(node.root).server_state("server-0"))
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({**state, "hash": "another"}))
+    assert len(node.problems(**HALF)) == 1, "it is to be restarted"
+    path.write_text(json.dumps(state))
+    assert node.check(**HALF)["problems"] == []
+    path.write_text(json.dumps({**state, "phase": "waiting for server-1"}))
+    assert len(node.problems(**HALF)) == 1, "it has no cores yet"
+
+
+def without_tools(node, cores):
+    """The driver's files of four chips, and no neuron-ls."""
+    for number in range(4):
+        folder = node.folder / ("sys/devices/virtual/neuron_device/neuron%d" % number)
+        (folder / "info/architecture").mkdir(parents=True)
+        (folder / "info/architecture/device_name").write_text("Trainium3\n")
+        (folder / "core_count").write_text("%d\n" % cores)
+    node.records = "none"
+
+
+def test_a_node_that_does_not_tell_its_lnc_is_checked_for_the_rest(node, holder):
+    without_tools(node, 8)
+    assert [line[:16] for line in node.check()["unchecked"]] == ["Not checked: LNC"]
+    folder = node.folder / "proc" / str(holder()) / "fd"
+    folder.mkdir(parents=True)
+    (folder.parent / "cmdline").write_bytes(b"x")
+    (folder / "3").symlink_to("/dev/neuron2")
+    ((check, message),) = node.problems()
+    assert check == "cores" and ") holds Neuron device 2 (cores 8-11), which server-1 is given." in message
+
+
+def test_a_chip_that_is_missing_between_others(node):
+    node.records = [one for one in json.loads((FIXTURES / "trn3-16.json").read_text()) if one["neuron_device"] != 3]
+    assert node.problems() == [
+        (
+            "cores",
+            "server-1 is given cores 12-15, which this node does not have: its devices 0-2,4-15 have cores "
+            "0-11,16-63. Repair the node, or set fleet_hardware.count so that the plan ends before the device that is "
+            "missing.",
+        )
+    ]
+    assert node.check(only=["server-0"])["problems"] == []
+    node.records = node.records[1:]
+    assert [message[:28] for _check, message in node.problems()] == [
+        "server-0 is given cores 0-3,",
+        "server-1 is given cores 12-1",
+    ]
+    assert [check for check, _message in node.problems(change={"count": 16})] == ["hardware"], "that tells it"
+
+
+def test_a_driver_that_is_too_old_for_the_recipe(node, monkeypatch):
+    node.driver = "2.24.7.0"
+    assert node.problems() == [
+        ("hardware", "The recipe needs driver 2.25 or later (needs.driver), this node has 2.24.7.0. Update "
+         "aws-neuronx-dkms.")
+    ]  # fmt: skip
+    node.packages = PACKAGES  # the role replaces it, and asks for a reboot
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert [check for check, _message in node.problems()] == ["hardware"], "not where it may not"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert (node.check()["problems"], node.check()["warnings"]) == ([], [])
+    node.packages = {"aws-neuronx-dkms": {"version": "2.24.7.0", "least": "2.20"}}
+    assert node.problems() == [
+        ("packages", "The recipe needs driver 2.25 or later (needs.driver), neuron_packages installs 2.24.7.0. Nothing "
+         "was changed: set neuron_packages to a newer release.")
+    ]  # fmt: skip
+
+
+def test_a_driver_and_a_runtime_that_do_not_fit(node, monkeypatch):
+    """It is the role's own rules that say whether this run mends that."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    node.driver = "2.30.2.0"
+    unfit = (
+        "The Neuron driver 2.30.2.0 needs a runtime of 2.33 or later, this node has aws-neuronx-runtime-lib %s. "
+        "Install driver and runtime of the same SDK release."
+    )
+    node.installed(**{"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.20.0.0"})
+    assert node.problems() == [("hardware", unfit % "2.20.0.0")], "nobody installs anything"
+    node.packages = PACKAGES
+    result = node.check()
+    assert result["problems"] == []
+    assert result["warnings"] == [unfit % "2.20.0.0" + " This run installs aws-neuronx-runtime-lib 2.34.10.0."]
+    assert (result["accelerators"]["driver"], result["accelerators"]["runtime"]) == ("2.30.2.0", "2.20.0.0")
+    # of an image whose runtime stays
+    node.installed(**{"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.29.40.0"})
+    assert node.problems() == [
+        ("packages", unfit % "2.29.40.0" + " Nothing was changed: set neuron_packages to the versions of one release, "
+         "or take a machine image whose versions fit.")
+    ]  # fmt: skip
+
+
+def test_packages_that_cannot_be_meant_or_lack_the_driver(node, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    node.packages = {"aws-neuronx-dkms": {"version": "latest"}}
+    assert node.problems() == [
+        ("packages", "packages.aws-neuronx-dkms.version is 'latest'; allowed: numbers with dots, such as 2.30.2.0.")
+    ]
+    node.packages = {name: package for name, package in PACKAGES.items() if name != "aws-neuronx-dkms"}
+    node.driver = "2.24.7.0"  # which somebody else keeps
+    assert [message.partition(",")[0] for _check, message in node.problems()] == [
+        "The recipe needs driver 2.25 or later (needs.driver)"
+    ]
+
+
+def test_a_process_that_is_gone_is_shown_as_it_was_listed(node):
+    node.records[0]["neuron_processes"] = [{"pid": 999999999, "command": "neuron-bench exec"}]
+    assert node.problems()[0][1].startswith("pid 999999999 (neuron-bench exec) holds Neuron device 0 (cores 0-3), ")
+
+
+@pytest.mark.parametrize("name", ["trn3-eagle3", "trn3-start-script"])
+def test_an_environment_that_is_not_there_or_has_no_vllm(node, monkeypatch, name):
+    monkeypatch.setattr(neuron_preflight, "_others", lambda path: "; this node has /opt/aws_neuronx_venv_x")
+    other = str(node.home / "other")
+    assert node.problems(name, venv={"path": other}) == [
+        (
+            "environment",
+            "There is no Python environment %s on this node (venv.path). Use the machine image that has it, or set "
+            "fleet_override: {venv: {path: …}} to where this image has it; this node has /opt/aws_neuronx_venv_x."
+            % other,
+        )
+    ]
+    (node.venv / "lib/python3.11/site-packages/vllm").rmdir()
+    assert node.problems(name) == [
+        (
+            "environment",
+            "The environment %s holds no vLLM: lib/python3*/site-packages/vllm is missing. Set fleet_override: {venv: "
+            "{path: …}} to the one that has it; this node has /opt/aws_neuronx_venv_x." % node.venv,
+        )
+    ]
+    assert node.check(name, venv={"create": True})["problems"] == []  # made later
+
+
+def test_an_environment_without_its_program(node):
+    (node.venv / "bin/vllm").chmod(0o644)
+    if os.geteuid() != 0 or not os.access(node.venv / "bin/vllm", os.X_OK):
+        program = node.venv / "bin/vllm"
+        assert node.problems() == [
+            ("environment", "%s is missing or cannot be executed. Repair the environment, or set another venv.path."
+             % program)
+        ]  # fmt: skip
+
+
+def test_a_missing_script(node):
+    node.script.unlink()
+    assert node.problems("trn3-start-script") == [
+        (
+            "script",
+            "There is no start script %s on this node. Use the machine image that has it, or set command in "
+            "fleet_override." % node.script,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("export NEURON_RT_VISIBLE_CORES=0-7", 3),
+        ("NEURON_RT_VISIBLE_CORES=0-7 NEURON_X=1 \\", 3),
+        ("x=1; export NEURON_COMPILED_ARTIFACTS=/tmp/a", 3),
+        ("BASE_COMPILE_WORK_DIR=/tmp/b", 3),
+    ],
+)
+def test_a_script_that_sets_what_the_plan_sets(node, line, number):
+    node.script.write_text(SCRIPT.replace("export NEURON_RT_VISIBLE_CORES=${NEURON_RT_VISIBLE_CORES:-0-7}", line))
+    name = next(name for name in neuron_preflight.GIVEN if name in line)
+    assert node.problems("trn3-start-script") == [
+        (
+            "script",
+            "%s line %d sets %s by itself (%s), so all servers would have the same. Copy the script, write %s=${%s:-…} "
+            "there, and name the copy in command." % (node.script, number, name, line, name, name),
+        )
+    ]
+
+
+def test_a_script_that_takes_no_arguments(node):
+    node.script.write_text("exec vllm serve --port 8000  # $@\n")
+    ((check, message),) = node.problems("trn3-start-script")
+    assert (check, message) == (
+        "script",
+        "%s takes no arguments, but is given --host 127.0.0.1 --port 18460. Copy the script and let it hand them on to "
+        'vLLM ("$@"), or give them as variables that it reads: fleet_override: {arguments: {host: null, port: null}, '
+        "environment: {HOST: ${bind}, PORT: ${port}}}." % node.script,
+    )
+    override = {"arguments": {"host": None, "port": None}, "environment": {"PORT": "${port}", "HOST": "${bind}"}}
+    node.script.write_text("exec vllm serve\n")
+    assert [message for _check, message in node.problems("trn3-start-script", **override)] == [
+        "Nothing tells %s the %s: it is neither among its arguments nor in a variable that it reads. Set "
+        "fleet_override: {arguments: {%s: ${%s}}}, or environment: {NAME: ${%s}} with the name that the script "
+        "reads." % (node.script, word, flag, name, name)
+        for word, flag, name in (("port", "port", "port"), ("address", "host", "bind"))
+    ]
+    node.script.write_text('exec vllm serve --port "${PORT:-8000}" --host $HOST\n')
+    assert node.check("trn3-start-script", **override)["problems"] == []
+    node.script.write_text("PORT=8000\nexec vllm serve --port $PORT --host $HOST\n")
+    ((_check, message),) = node.problems("trn3-start-script", **override)
+    assert "line 1 sets PORT by itself (PORT=8000), so all servers would have the same." in message
+
+
+@pytest.mark.parametrize(
+    ("script", "faults"),
+    [
+        # vLLM takes the last one
+        ('exec vllm serve --port 8000 --host=0.0.0.0 -tp 8 "$@"', []),
+        ('exec vllm serve /m "$@" --port 8000 \\\n  --host 0.0.0.0', [(1, "--port 8000"), (2, "--host 0.0.0.0")]),
+        ('exec vllm serve "${@}" --port=8000', [(1, "--port 8000")]),
+        ("exec vllm serve $* --port '8000'", [(1, "--port 8000")]),
+        ('ARGS=(--port 8000)\nexec vllm serve "${ARGS[@]}" "$@"', []),
+        ('set -- "$@" --port 8000\nexec vllm serve "$@"', [(1, "--port 8000")]),
+        ('# vllm serve "$@" --port 8000\nexec vllm serve "$@"', []),
+        ('exec vllm serve "$@" --port $NEURON_RT_VISIBLE_CORES --import 8000', []),
+        # arguments that it looks at one by one
+        ('while [ $# -gt 0 ]; do case "$1" in\n--port) P=$2;; --host) H=$2;; esac; shift 2; done\nvllm serve '
+         '--port $P --host "$H"', []),
+        ('while [ $# -gt 0 ]; do case "$1" in\n--port) P=$2;; --host) H=$2;; esac; shift 2; done\nvllm serve '
+         '--port 8000 --host "$H"', []),
+        ('while [ $# -gt 0 ]; do case "$1" in\n--port) P=$2;; --host) H=$2;; esac; shift 2; done\nvllm serve '
+         "--port 8000", [(3, "--port 8000")]),
+        ('if [ -n "$1" ]; then MODE=$1; fi\nvllm serve /m --port 8000', ["takes no arguments"]),
+        ('while [ $# -gt 0 ]; do case "$1" in --port) P=$2;; esac; shift 2; done\nvllm serve --port $P',
+         ["takes no notice of --host. Copy the script and let it hand its arguments on to vLLM"]),
+        # nothing but the plan says how many cores there are
+        ('vllm serve --tensor-parallel-size 8 "$@"', []),
+        ('vllm serve --tensor_parallel_size 4 "$@"', [(1, "--tensor-parallel-size 4")]),
+    ],
+)  # fmt: skip
+def test_a_script_that_says_by_itself_what_the_plan_says(node, script, faults):
+    node.script.write_text("#!/bin/bash\n" + script + "\n")
+    if not faults:
+        assert node.check("trn3-start-script")["problems"] == []
+        return
+    messages = [message for _check, message in node.problems("trn3-start-script")]
+    assert len(messages) == len(faults)
+    for message, fault in zip(messages, faults):
+        expected = fault if isinstance(fault, str) else "line %d gives vLLM %s by itself (" % (fault[0] + 1, fault[1])
+        assert message.startswith("%s %s" % (node.script, expected))
+
+
+def test_a_script_in_an_image_is_not_looked_for_on_the_node(node):
+    (entry, *_rest), _deployment, _hardware = node.plan("trn3-start-script")
+    node.script.unlink()
+    assert len(list(neuron_preflight._scripts({"server-0": entry}))) == 1
+    assert list(neuron_preflight._scripts({"server-0": dict(entry, container={"image": "x"})})) == []
+
+
+def test_what_is_said_of_a_value_that_the_script_sets(node):
+    node.script.write_text('exec vllm serve "$@" --port 8000\n')
+    assert node.problems("trn3-start-script")[0][1] == (
+        '%s line 1 gives vLLM --port 8000 by itself (exec vllm serve "$@" --port 8000), whatever the plan says (18460 '
+        "to 18461). Copy the script, take it out there, and set fleet_override: {command: [/bin/bash, COPY], "
+        "arguments: {port: ${port}}}." % node.script
+    )
+
+
+def test_a_script_that_serves_where_the_plan_says_anyway(node):
+    override = {"arguments": {"host": None, "port": None}, "environment": {"PORT": "${port}"}}
+    node.script.write_text("exec vllm serve --port $PORT --host 127.0.0.1\n")
+    assert node.check("trn3-start-script", **override)["problems"] == []
+    node.script.write_text("exec vllm serve --port $PORT --host 0.0.0.0\n")
+    ((_check, message),) = node.problems("trn3-start-script", **override)
+    assert "line 1 gives vLLM --host 0.0.0.0 by itself" in message
+
+
+def artifact_of(node, **override):
+    path = pathlib.Path(node.plan(**override)[0][0]["directories"]["artifact"])
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def recorded(path, **changes):
+    """A whole artifact with this in its record."""
+    (path / "model.pt").write_text("onetwo")
+    record = {"schema": 1, "state": "complete", "server": "server-0", "files": {"model.pt": 6}, **changes}
+    (path / "inference-fleet.json").write_text(json.dumps(record))
+
+
+REPLACED = (
+    "What is in %s will be cleared: %s. It is imported from fleet_artifact_source where that has it, or compiled again "
+    "by the next start."
+)
+KEPT = (
+    "the engine would load it and ignore what it is given, and no import replaces it. Remove the directory; then the "
+    "right one is imported or compiled."
+)
+
+
+def test_an_artifact_with_the_record_of_another_configuration(node):
+    """One that we made is replaced by this run; one of somebody else would be loaded."""
+    path = artifact_of(node)
+    recorded(path, key="0123456789abcdef")
+    result = node.check()
+    words = "it was compiled for another configuration (key 0123456789abcdef, this one is %s)" % path.name
+    assert (result["problems"], result["warnings"]) == ([], [REPLACED % (path, words)])
+    recorded(path, key="0123456789abcdef", found=True)
+    assert node.problems() == [
+        (
+            "artifact",
+            "The artifact in %s is somebody else's and was loaded for another configuration (key 0123456789abcdef, "
+            "this one is %s); %s" % (path, path.name, KEPT),
+        )
+    ]
+    recorded(path, key=path.name, found=True)
+    assert (node.check()["problems"], node.check()["warnings"]) == ([], [])
+    recorded(path, key=path.name)
+    assert (node.check()["problems"], node.check()["warnings"]) == ([], [])
+
+
+def test_what_is_left_of_an_artifact_is_warned_of(node):
+    path = artifact_of(node)
+    recorded(path, key=path.name, files={"model.pt": 6, "gone": 1})
+    words = "files are missing or cut since server-0 completed it"
+    assert node.check()["warnings"] == [REPLACED % (path, words)]
+    recorded(path, key=path.name, state="compiling")
+    words = "server-0 compiled it and ended before it was ready"
+    assert node.check()["warnings"] == [REPLACED % (path, words)]
+    assert node.check(only=["server-1"])["warnings"] == [REPLACED % (path, words)], "it loads the same"
+    (path / "neuron_config.json").write_text(json.dumps({"neuron_config": {"tp_degree": 2}}))
+    assert node.check()["problems"] == [], "no start loads it"
+
+
+def test_the_record_of_a_server_s_own_artifact(node):
+    path = artifact_of(node, start={"order": "together"})
+    assert path.name.endswith("-server-0")
+    recorded(path, key=path.name.partition("-")[0])
+    assert node.check(start={"order": "together"})["warnings"] == []
+
+
+def test_the_record_counts_and_not_the_name_of_the_folder(node):
+    place = {"directories": {"artifact": str(node.root) + "/compiled/${recipe}-${artifact_key}"}}
+    path = artifact_of(node, **place)
+    key = path.name.rpartition("-")[2]
+    recorded(path, key=key)
+    assert node.check(**place)["warnings"] == []
+    recorded(path, key="trn3", found=True)
+    assert "(key trn3, this one is %s)" % key in node.problems(**place)[0][1]
+
+
+def test_an_artifact_that_the_engine_compiled_with_other_settings(node):
+    path = artifact_of(node)
+    compiled = {"tp_degree": 8, "max_batch_size": 16, "seq_len": 16384, "is_eagle3": True, "speculation_length": 5}
+    (path / "neuron_config.json").write_text(json.dumps({"neuron_config": compiled}))
+    assert node.check()["problems"] == []
+    compiled.update(max_batch_size=4, is_eagle3=False)
+    (path / "neuron_config.json").write_text(json.dumps({"neuron_config": compiled}))
+    told = [
+        (
+            "artifact",
+            "The artifact in %s was compiled with other settings (is_eagle3 false, now true; max_batch_size 4, now 16)"
+            "; %s" % (path, KEPT),
+        )
+    ]
+    assert node.problems() == told
+    recorded(path, key=path.name)
+    assert node.problems() == told
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"neuron_config": 7}', '{"key": null}'])
+def test_files_of_somebody_else_beside_an_artifact(node, text):
+    path = artifact_of(node)
+    (path / "neuron_config.json").write_text(text)
+    (path / "inference-fleet.json").write_text(text)
+    assert node.check()["problems"] == []
+
+
+def test_a_draft_of_another_architecture(node):
+    heads.write(node.draft, {**heads.names(), "d2t": [96]})
+    ((check, message),) = node.problems()
+    assert check == "draft"
+    assert message.startswith(
+        "The draft model in %s is no EAGLE3 head that NxD Inference runs: layer d2t is unknown to it. " % node.draft
+    )
+
+
+def test_a_draft_for_another_target(node):
+    heads.write(node.draft, hidden_size=64)
+    ((check, message),) = node.problems()
+    assert check == "draft"
+    assert message.startswith("%s/config.json: hidden_size is 64, but the target model's is 32; an EAGLE3" % node.draft)
+
+
+def test_the_published_dimensions_count_where_the_target_is_still_to_be_fetched(node):
+    problems = node.problems(model={"source": "huggingface", "path": str(node.home / "later")})
+    assert [check for check, _message in problems] == ["draft"]
+    assert "hidden_size is 32, but the target model's is 2880;" in problems[0][1]
+
+
+def test_a_missing_draft_is_one_problem(node):
+    (node.draft / "config.json").unlink()
+    assert node.problems() == [
+        (
+            "model",
+            "There is no draft model in %s: config.json is missing. Put it there, or take the draft out of the recipe."
+            % node.draft,
+        )
+    ]
+
+
+def test_the_vllm_plugin_s_drafts_are_its_own_affair(node):
+    heads.write(node.draft, {**heads.names(), "d2t": [96]})
+    entries, deployment, _hardware = node.plan()
+    for entry in entries:
+        entry["environment"] = {}
+    assert list(neuron_preflight._draft({entry["name"]: entry for entry in entries}, deployment["model"])) == []
+
+
+def test_everything_at_once_is_one_error(node):
+    node.records[0]["neuron_processes"] = [{"pid": 999999999, "command": "a"}]
+    node.script.unlink()
+    (node.venv / "lib/python3.11/site-packages/vllm").rmdir()
+    heads.write(node.draft, {**heads.names(), "t2d": [96]})
+    problems = node.problems("trn3-start-script", change={"count": 16, "lnc": 1})
+    assert [check for check, _message in problems] == [
+        "hardware",
+        "hardware",
+        "cores",
+        "environment",
+        "script",
+        "draft",
+    ]

@@ -1,0 +1,324 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import platforms as accelerators
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.cpu import share
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+from hypothesis import given
+from hypothesis import strategies as st
+
+FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures"
+
+
+def sysroot(name):
+    return str(FIXTURES / ("sysroot-" + name))
+
+
+def detect(name):
+    return accelerators.detect(sysroot=sysroot(name))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Copies a recorded tree, so that a test can change it: tree("one-node", {path: text or None to remove})."""
+
+    def copy(name, changes):
+        root = tmp_path / "sysroot"
+        shutil.copytree(sysroot(name), root)
+        for path, text in changes.items():
+            if text is None:
+                os.remove(root / path)
+            else:
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_text(text)
+        return str(root)
+
+    return copy
+
+
+# name: (vendor, model, generation, [(id, memory_mib, cores, numa, cpus)], warnings)
+RECORDED = {
+    "one-node": ("AMD", "AMD EPYC", "avx512_bf16", [(0, 24105, 2, 0, "0-1")], []),
+    "two-nodes-gap": (
+        "Intel",
+        "Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz",
+        "avx512f",
+        [(0, 65536, 8, 0, "0-3,8-11"), (1, 65536, 8, 2, "4-7,12-15")],
+        [],
+    ),
+    "no-numa": ("ARM", "Kunpeng-920", "neon", [(0, 32768, 4, None, "0-3")], []),
+    "cgroup1-quota": (
+        "Intel",
+        "Intel(R) Xeon(R) CPU E5-2686 v4 @ 2.30GHz",
+        "avx2",
+        [(0, 4096, 1, 0, "0-7")],
+        [
+            "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us allows 1.5 CPUs of 8; cores are cut to 1.",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes limits memory to 4096 MiB of 16384 MiB.",
+        ],
+    ),
+    "cgroup2-quota": (
+        "AMD",
+        "AMD EPYC 9554",
+        "avx512_bf16",
+        [(0, 8192, 2, 0, "0-3"), (1, 8192, 3, 1, "4-7")],
+        [
+            "/sys/fs/cgroup/fleet.slice/cpu.max allows 5 CPUs of 8; cores are cut to 5.",
+            "/sys/fs/cgroup/fleet.slice/memory.max limits memory to 16384 MiB of 65536 MiB.",
+        ],
+    ),
+    "affinity": (
+        "AMD",
+        "AMD EPYC 9554",
+        "avx512_bf16",
+        [(0, 32768, 2, 0, "1-2"), (1, 32768, 1, 1, "6")],
+        ["This process may run on CPUs 1-2,6 only (its affinity), of 0-7 online; only those are counted."],
+    ),
+    "offline-cpus": (
+        "Intel",
+        "Intel(R) Xeon(R) Platinum 8480+",
+        "avx512_bf16",
+        [(0, 32768, 6, 0, "0-2,4-6")],
+        ["CPUs 3,7 are offline and are not counted."],
+    ),
+    "garbled": (
+        "AMD",
+        "AMD EPYC",
+        "avx512_bf16",
+        [(0, 8192, 2, 0, "0-1")],
+        [
+            "/proc/cpuinfo: this line is not understood: processor\t: two",
+            "/proc/cpuinfo: this line is not understood: nonsense without a colon",
+            "/proc/self/status is not understood: '0-one' in '0-one' is neither a number nor a range like 0-3",
+            "/sys/devices/system/node/node1/cpulist is not understood: '3-2' in '3-2' is neither a number nor a range "
+            "like 0-3",
+            "/proc/meminfo: this line is not understood: Future: many pages",
+            "/proc/self/cgroup: this line is not understood: no colons here",
+            "/sys/fs/cgroup/a.slice/cpu.max is not understood: half",
+            "/sys/fs/cgroup/a.slice/memory.max is not understood: plenty",
+        ],
+    ),
+}
+
+
+def test_every_recorded_tree_is_read_here():
+    assert {path.name for path in FIXTURES.glob("sysroot-*")} == {"sysroot-" + name for name in RECORDED}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_trees(name):
+    vendor, model, generation, devices, warnings = RECORDED[name]
+    found = detect(name).as_dict()
+    flags = found.pop("flags")
+    assert flags == sorted(set(flags)) and len(flags) > 10
+    assert found == {
+        "accelerator": "cpu",
+        "vendor": vendor,
+        "model": model,
+        "generation": generation,
+        "driver": None,
+        "devices": [
+            {
+                "id": number,
+                "memory_mib": memory,
+                "cores": cores,
+                "numa": numa,
+                "cpus": cpus,
+                "health": "ok",
+                "holders": [],
+                "core_ids": [],
+            }
+            for number, memory, cores, numa, cpus in devices
+        ],
+        "warnings": warnings,
+        "lnc": None,
+        "runtime": None,
+    }
+
+
+def test_this_machine():
+    found = accelerators.detect("cpu")
+    assert sum(device.cores for device in found.devices) <= len(os.sched_getaffinity(0))
+    assert found.devices[0].memory_mib > 256
+    assert set(found.flags) == set(System().cpu_info()[2])
+    assert json.loads(json.dumps(found.as_dict())) == found.as_dict()
+
+
+def test_the_affinity_of_this_process_counts():
+    one = min(os.sched_getaffinity(0))
+    program = (
+        "import json, os; os.sched_setaffinity(0, {%d}); "
+        "from ansible_collections.inference.fleet.plugins.module_utils.platforms import detect; "
+        "print(json.dumps([[device.cores, device.cpus] for device in detect().devices if device.cores]))" % one
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True,
+        env=dict(os.environ, PYTHONPATH=str(pathlib.Path(accelerators.__file__).parents[6])),
+    )  # fmt: skip
+    assert json.loads(done.stdout) == [[1, str(one)]]
+
+
+def test_flags_are_those_that_all_processors_have(tree):
+    text = pathlib.Path(sysroot("one-node"), "proc/cpuinfo").read_text()
+    first, second = text.split("\n\n")[:2]
+    root = tree("one-node", {"proc/cpuinfo": first + "\n\n" + second.replace(" avx512_bf16", "") + "\n\n"})
+    found = accelerators.detect(sysroot=root)
+    assert "avx512_bf16" not in found.flags
+    assert found.generation == "avx512f"
+
+
+def test_a_processor_that_nobody_has_seen(tree):
+    root = tree("one-node", {"proc/cpuinfo": "processor\t: 0\ncpu\t\t: POWER9, altivec supported\n"})
+    found = accelerators.detect(sysroot=root)
+    assert (found.vendor, found.model, found.generation, found.flags) == ("unknown", "unknown", "scalar", [])
+    root_arm = pathlib.Path(root, "proc/cpuinfo")
+    root_arm.write_text("processor : 0\nFeatures : asimd sve\nCPU implementer : 0x99\nCPU part : 0x001\n")
+    found = accelerators.detect(sysroot=root)
+    assert (found.vendor, found.model, found.generation) == ("ARM", "implementer 0x99 part 0x001", "sve")
+
+
+def test_without_a_list_of_online_cpus_the_processors_count(tree):
+    root = tree("one-node", {"sys/devices/system/cpu/online": None, "sys/devices/system/cpu/present": None})
+    assert [device.cpus for device in accelerators.detect(sysroot=root).devices] == ["0-1"]
+
+
+def test_a_node_that_cannot_be_read_is_an_error(tmp_path):
+    with pytest.raises(FleetError) as caught:
+        accelerators.detect(sysroot=str(tmp_path))
+    assert caught.value.message == (
+        "This node's processors cannot be read: neither /sys/devices/system/cpu/online nor /proc/cpuinfo names one. "
+        "Mount /proc and /sys where the play runs."
+    )
+
+
+def test_memory_that_cannot_be_read_is_null_and_a_warning(tree):
+    root = tree("one-node", {"proc/meminfo": "MemFree: 5 kB\n"})
+    found = accelerators.detect(sysroot=root)
+    assert [device.memory_mib for device in found.devices] == [None]
+    assert found.warnings == ["The memory of this node cannot be read."]
+    assert System(root).memory_available() is None
+
+
+def test_a_file_that_cannot_be_opened_is_a_warning(tree):
+    root = tree("one-node", {"sys/devices/system/cpu/present": None})
+    pathlib.Path(root, "sys/devices/system/cpu/present").mkdir()
+    assert accelerators.detect(sysroot=root).warnings == [
+        "/sys/devices/system/cpu/present cannot be read: Is a directory"
+    ]
+
+
+def test_a_vendor_that_is_not_there_names_those_that_are():
+    with pytest.raises(FleetError) as caught:
+        accelerators.detect("abacus")
+    assert caught.value.message == (
+        "This version of the collection cannot detect accelerators of 'abacus'; it knows: %s."
+        % ", ".join(accelerators.DETECTORS)
+    )
+
+
+def test_auto_takes_the_first_that_is_present(monkeypatch):
+    class Special(accelerators.CpuDetector):
+        here = True
+
+        def present(self, system):
+            return self.here
+
+        def detect(self, system):
+            return "special"
+
+    monkeypatch.setattr(accelerators, "DETECTORS", {"special": Special(), "cpu": accelerators.CpuDetector()})
+    assert accelerators.detect() == "special"
+    monkeypatch.setattr(Special, "here", False)
+    assert accelerators.detect().accelerator == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("name", "available"),
+    [
+        ("one-node", 24244848 // 1024),  # MemAvailable; the cgroups set no limit
+        ("cgroup1-quota", 4096 - (3072 - 1024)),  # limit - (usage - total_inactive_file)
+        ("cgroup2-quota", 16384 - (8192 - 1024)),
+        ("garbled", 8000000 // 1024),
+    ],
+)
+def test_memory_for_new_processes(name, available):
+    assert System(sysroot(name)).memory_available() == available
+
+
+def test_a_cgroup_outside_of_its_mount_counts_at_the_mount(tree):
+    changes = {"proc/self/cgroup": "11:memory:/system.slice/x\n", "sys/fs/cgroup/memory.limit_in_bytes": "1048576\n"}
+    root = tree("cgroup1-quota", changes)
+    assert [device.memory_mib for device in accelerators.detect(sysroot=root).devices] == [4096]
+
+
+@given(
+    st.lists(st.integers(min_value=0, max_value=500), min_size=1, max_size=9), st.integers(min_value=0, max_value=3000)
+)
+def test_shares_add_up_to_the_limit_and_nobody_gets_more_than_before(amounts, limit):
+    shares = share(limit, amounts)
+    assert sum(shares) == min(limit, sum(amounts))
+    assert all(0 <= got <= had for got, had in zip(shares, amounts))
+
+
+NOTHING = {"accelerator": None, "count": None, "cores": None, "lnc": None, "memory_gib": None}
+
+
+def shortfalls(name, hardware, **needs):
+    return accelerators.detector("cpu").shortfalls(detect(name), hardware, needs)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "needs"),
+    [
+        ({}, {}),
+        (NOTHING, {"lnc": None, "driver": None, "device_memory_gib": None}),
+        ({"accelerator": "cpu", "count": 2}, {}),
+        ({"accelerator": "cpu", "count": 1, "cores": 2, "memory_gib": 23.5}, {"device_memory_gib": 23}),
+        ({"accelerator": "cpu", "count": 2, "memory_gib": 11.5}, {"device_memory_gib": 11.5}),
+    ],
+)
+def test_what_is_declared_and_needed_is_there(hardware, needs):
+    assert shortfalls("one-node", hardware, **needs) == []
+
+
+def test_cores_over_all_nodes_cover_the_declared_ones():
+    assert shortfalls("two-nodes-gap", {"count": 16, "cores": 1, "memory_gib": 8}) == []
+    assert shortfalls("two-nodes-gap", {"count": 17, "cores": 1}) == [
+        "The inventory declares 17 CPU cores (fleet_hardware: count 17 × cores 1), this node has 16 that can be used "
+        "(Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz). Set fleet_hardware to what the node has, or take a larger node."
+    ]
+
+
+def test_too_few_cores_and_memory_say_what_cut_them():
+    notes = (
+        " /sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us allows 1.5 CPUs of 8; cores are cut to 1."
+        " /sys/fs/cgroup/memory/memory.limit_in_bytes limits memory to 4096 MiB of 16384 MiB."
+    )
+    assert shortfalls("cgroup1-quota", {"count": 2, "cores": 4, "memory_gib": 8}, device_memory_gib=3) == [
+        "The inventory declares 8 CPU cores (fleet_hardware: count 2 × cores 4), this node has 1 that can be used "
+        "(Intel(R) Xeon(R) CPU E5-2686 v4 @ 2.30GHz).%s Set fleet_hardware to what the node has, or take a larger node."
+        % notes,
+        "The inventory declares 16 GiB of memory (fleet_hardware: count 2 × memory_gib 8), this node has 4.0 GiB.%s "
+        "Set fleet_hardware.memory_gib to what the node has, or take a larger node." % notes,
+        "The recipe needs 3 GiB of memory for a device (needs.device_memory_gib), this node has 2.0 GiB for each of 2 "
+        "(fleet_hardware.count).%s Lower fleet_hardware.count, or take a larger node." % notes,
+    ]
+
+
+def test_needs_that_a_cpu_does_not_have():
+    assert shortfalls("one-node", {}, driver="580", compute_capability=["10.0"]) == [
+        "The recipe needs driver (needs.driver), which a CPU does not have. Take a recipe for this platform.",
+        "The recipe needs compute_capability (needs.compute_capability), which a CPU does not have. Take a recipe for "
+        "this platform.",
+    ]

@@ -1,0 +1,216 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a key may be, who sends which, and the ASGI middleware that lets vLLM accept several."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.engines import vllm_api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.servers import api_keys
+from hypothesis import given
+from hypothesis import strategies as st
+
+NAME, OTHERS = "VLLM_API_KEY", "INFERENCE_FLEET_OTHER_API_KEYS"
+
+
+@pytest.mark.parametrize(
+    ("value", "keys"),
+    [
+        (None, []),
+        ("", []),
+        ([], []),
+        ("\n", []),
+        ("sk-1", ["sk-1"]),
+        ("sk-1\n", ["sk-1"]),
+        ("sk-1\r\n", ["sk-1"]),
+        ("!~", ["!~"]),
+        (["new", "old\n"], ["new", "old"]),
+        (["only"], ["only"]),
+        ("k" * 1024, ["k" * 1024]),
+    ],
+)
+def test_keys(value, keys):
+    assert api_keys.api_keys(value) == keys
+
+
+ALLOWED = "; allowed: printable ASCII characters without spaces, 1 to 1024 of them; or a list of such keys."
+QUOTE = ALLOWED + " Quote a key that YAML takes for a number."
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (12345, "fleet_api_key is a number" + QUOTE),
+        (1.5, "fleet_api_key is a number" + QUOTE),
+        (True, "fleet_api_key is a boolean" + QUOTE),
+        (False, "fleet_api_key is a boolean" + QUOTE),
+        ({"a": "b"}, "fleet_api_key is a mapping" + QUOTE),
+        (["a", None], "fleet_api_key[1] is null" + QUOTE),
+        (["a", ["b"]], "fleet_api_key[1] is a list" + QUOTE),
+        (["a", 7], "fleet_api_key[1] is a number" + QUOTE),
+        (["a", ""], "fleet_api_key[1] is empty" + ALLOWED),
+        (["", "a"], "fleet_api_key[0] is empty" + ALLOWED),
+        (["a", "b", "a\n"], "fleet_api_key[2] is the same as fleet_api_key[0]; remove one of the two."),
+        (" ", "fleet_api_key has a space or tab as character 1 of 1" + ALLOWED),
+        (" key", "fleet_api_key has a space or tab as character 1 of 4" + ALLOWED),
+        ("key ", "fleet_api_key has a space or tab as character 4 of 4" + ALLOWED),
+        ("key\t2", "fleet_api_key has a space or tab as character 4 of 5" + ALLOWED),
+        ("key\nkey", "fleet_api_key has a line break as character 4 of 7" + ALLOWED),
+        ("\nkey", "fleet_api_key has a line break as character 1 of 4" + ALLOWED),
+        ("key\0", "fleet_api_key has a control character as character 4 of 4" + ALLOWED),
+        ("key\x7f", "fleet_api_key has a control character as character 4 of 4" + ALLOWED),
+        ("k\xe9y", "fleet_api_key has no ASCII character as character 2 of 3" + ALLOWED),
+        ("k\ud800", "fleet_api_key has no ASCII character as character 2 of 2" + ALLOWED),
+        ("k\u2028", "fleet_api_key has no ASCII character as character 2 of 2" + ALLOWED),
+        ("k" * 1025, "fleet_api_key has 1025 characters" + ALLOWED),
+    ],
+)
+def test_what_is_no_key(value, message):
+    with pytest.raises(FleetError) as caught:
+        api_keys.api_keys(value)
+    assert caught.value.message == message
+
+
+@given(st.text(min_size=4, max_size=60))
+def test_an_error_never_shows_the_value(text):
+    key = "SECRET" + text
+    try:
+        (found,) = api_keys.api_keys(key)
+    except FleetError as error:
+        assert "SECRET" not in error.message
+    else:
+        assert found == key.rstrip("\r\n")
+        assert found.isascii()
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "value", "text"),
+    [
+        (NAME, "fleet_api_key", "a\n", "a"),
+        (NAME, "fleet_api_key", ["a", "b", "c"], "a"),
+        (OTHERS, "fleet_api_key", ["a", "b", "c"], "b c"),
+        (NAME, "fleet_api_key", None, ""),
+        (OTHERS, "fleet_api_key", "a", None),
+        (OTHERS, "fleet_api_key", None, None),
+        (NAME, "vault_key", "a\n", "a"),
+        ("HF_TOKEN", "vault_token", "a\n", "a\n"),
+        ("HF_TOKEN", "vault_token", 7, "7"),
+        ("HF_TOKEN", "vault_token", None, ""),
+    ],
+)
+def test_what_a_secret_holds(name, variable, value, text):
+    assert api_keys.secret_value(name, variable, value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("HF_TOKEN", "a\0b", "vault_x contains a NUL character, which no environment can hold."),
+        ("HF_TOKEN", ["a"], "vault_x is a list; allowed: a string."),
+        ("HF_TOKEN", {"a": 1}, "vault_x is a mapping; allowed: a string."),
+        (NAME, "a b", "vault_x has a space or tab as character 2 of 3" + ALLOWED),
+    ],
+)
+def test_what_no_secret_can_hold(name, value, message):
+    with pytest.raises(FleetError) as caught:
+        api_keys.secret_value(name, "vault_x", value)
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("secrets", "headers"),
+    [
+        ({}, None),
+        (None, None),
+        ({"HF_TOKEN": "x"}, None),
+        ({NAME: "sk-1", OTHERS: "sk-2"}, {"Authorization": "Bearer sk-1"}),
+        ({NAME: "edited by hand\n"}, None),  # http.client would show it in its error
+        ({NAME: 7}, None),
+    ],
+)
+def test_headers(secrets, headers):
+    assert api_keys.headers(secrets) == headers
+
+
+def answer(scope, monkeypatch, others="second third"):
+    """(scopes that reach vLLM, messages that the middleware sends instead)."""
+    monkeypatch.setenv(NAME, "first")
+    monkeypatch.setenv(OTHERS, others)
+    reached, sent = [], []
+
+    async def app(scope, receive, send):
+        assert receive == "receive"
+        reached.append(scope)
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(vllm_api_keys.ApiKeys(app)(scope, "receive", send))
+    return reached, sent
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+@pytest.mark.parametrize("sent", [b"Bearer first", b"Bearer second", b"bearer third", b"BEARER first"])
+def test_every_key_is_handed_on_as_the_first(monkeypatch, kind, sent):
+    headers = [(b"host", b"second"), (b"authorization", sent)]
+    scope = {"type": kind, "headers": headers, "path": "/v1/models", "method": "GET"}
+    reached, refused = answer(scope, monkeypatch)
+    assert reached == [{**scope, "headers": [headers[0], (b"authorization", b"Bearer first")]}]
+    assert refused == []
+    assert headers == [(b"host", b"second"), (b"authorization", sent)]
+
+
+WRONG = [
+    b"Bearer fourth", b"Bearer second third", b"Bearer ", b"Bearer", b"Basic second", b"second", b"Bearer \xff\xfe",
+    b"Bearer  first", b"Bearer firs", b"", None,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", WRONG)
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/invocations", "/tokenize", "/", "/docs", "/healthy", "/x/health", "/metrics/../v1"]
+)
+def test_without_a_key_nothing_is_reached(monkeypatch, sent, path):
+    headers = [] if sent is None else [(b"authorization", sent)]
+    reached, refused = answer({"type": "http", "headers": headers, "path": path, "method": "POST"}, monkeypatch)
+    assert reached == []
+    assert [message.get("status") for message in refused] == [401, None]
+    assert refused[1]["body"] == b'{"error":"Unauthorized"}'
+    reached, refused = answer({"type": "websocket", "headers": headers, "path": path}, monkeypatch)
+    assert (reached, refused) == ([], [{"type": "websocket.close", "code": 1008}])
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "root"),
+    [
+        ("/health", "GET", ""),
+        ("/ping", "POST", ""),
+        ("/metrics", "GET", ""),
+        ("/metrics/", "GET", ""),
+        ("/version", "GET", ""),
+        ("/v1/chat/completions", "OPTIONS", ""),
+        ("/llm/health", "GET", "/llm"),
+    ],
+)
+def test_what_needs_no_key(monkeypatch, path, method, root):
+    scope = {"type": "http", "headers": [], "path": path, "method": method, "root_path": root}
+    assert answer(scope, monkeypatch, "") == ([scope], [])
+
+
+def test_other_messages_pass(monkeypatch):
+    assert answer({"type": "lifespan"}, monkeypatch, "") == ([{"type": "lifespan"}], [])
+
+
+def test_without_its_key_a_server_does_not_start(monkeypatch):
+    monkeypatch.delenv(NAME, raising=False)
+    with pytest.raises(KeyError, match=NAME):
+        vllm_api_keys.ApiKeys(None)
+
+
+def test_the_middleware_needs_nothing_of_the_collection():
+    with open(vllm_api_keys.__file__, encoding="utf-8") as stream:
+        assert "ansible_collections" not in stream.read()

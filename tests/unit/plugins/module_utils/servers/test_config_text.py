@@ -1,0 +1,60 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The YAML that engines read is what was planned, by the reader that they use."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.servers.config_text import config_text
+from hypothesis import given
+from hypothesis import strategies as st
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(st.characters(exclude_categories=("Cs",))),
+    st.sampled_from(
+        ["yes", "1e-05", "null", "a: b", "# c", "- d", "\u2028", "\x7f", "\ufeff", "%(here)s", "😀", " x ", ""]
+    ),
+)
+KEYS = st.one_of(st.sampled_from(["no", "y", "plain_key", "a b", "", "1", "é", "~"]), st.text(max_size=8))
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS.filter(str.isprintable), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(KEYS.filter(str.isprintable), VALUES, max_size=5))
+def test_yaml_reads_back(content):
+    assert yaml.safe_load(config_text({"format": "yaml", "path": "/c", "content": content})) == content
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=5))
+def test_json_reads_back(content):
+    assert json.loads(config_text({"format": "json", "path": "/c", "content": content})) == content
+
+
+def test_it_is_readable():
+    content = {
+        "kv_cache_config": {"free_gpu_memory_fraction": 0.9, "dtype": "fp8"},
+        "sizes": [1, 2],
+        "no": {},
+        "x": [[1]],
+    }
+    assert config_text({"format": "yaml", "path": "/c", "content": content}) == (
+        'kv_cache_config:\n  free_gpu_memory_fraction: 0.9\n  dtype: "fp8"\nsizes:\n  - 1\n  - 2\n"no": {}\n'
+        "x:\n  -\n    - 1\n"
+    )
+    assert config_text(None) is None
+
+
+def test_not_a_number():
+    text = config_text({"format": "yaml", "path": "/c", "content": {"a": float("inf"), "b": float("-inf")}})
+    assert text == "a: .inf\nb: -.inf\n"
+    assert config_text({"format": "yaml", "path": "/c", "content": {"a": float("nan")}}) == "a: .nan\n"

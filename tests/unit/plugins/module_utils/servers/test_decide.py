@@ -1,0 +1,495 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""decide() and describe(): pure functions of what is wanted and what is there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import Container
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical, entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.servers import reconcile as servers
+from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import (
+    STARTS,
+    STATES,
+    Seen,
+    Wanted,
+    condition,
+    decide,
+    describe,
+    start_order,
+    utc,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.services import Status
+from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import Supervisord
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def entry(name="server-0", **changes):
+    result = {
+        "schema": 1,
+        "host": "h",
+        "name": name,
+        "role": "server",
+        "launcher": "process",
+        "platform": "cpu",
+        "devices": [],
+        "bind": "127.0.0.1",
+        "port": 8000,
+        "ports": {},
+        "command": ["engine", "--port", "8000"],
+        "environment": {},
+        "secrets": {},
+        "secret_versions": {},
+        "config": None,
+        "container": None,
+        "launch": ["engine", "--port", "8000"],
+        "directories": {},
+        "user": None,
+        "model_id": "m",
+        "reasoning_field": "reasoning",
+        "health": {"path": "/health", "budget_s": 300, "poll_s": 2},
+        "start": {"after": []},
+        "cpus": None,
+        "artifact_key": None,
+        "weights": [],
+    }
+    result.update(changes)
+    if "command" in changes:
+        result["launch"] = result["command"]
+    result["hash"] = entry_hash(result)
+    return result
+
+
+def running(one=None, **changes):
+    """A Seen server that runs as deployed."""
+    one = one or entry()
+    record = {"name": one["name"], "hash": one["hash"], "user": "me", "pid": 7, "phase": "running", "since": 1000.0,
+              "started": 1000.0, "starts": [1000.0], "count": 1}  # fmt: skip
+    values = {"entry": one, "definition": "d", "state": record, "fresh": True, "service": Status("up", 7), "pids": [7],
+              "files": ["e"]}  # fmt: skip
+    values.update(changes)
+    return Seen(one["name"], **values)
+
+
+def stopped(one=None, **changes):
+    return running(one, **{"state": {}, "fresh": False, "service": None, "pids": [], "definition": None, **changes})
+
+
+def wanted(*entries, **changes):
+    return {one["name"]: Wanted(one, definition="d", **changes) for one in entries}
+
+
+def only_action(actions):
+    assert len(actions) == 1, actions
+    return (actions[0].kind, actions[0].reason)
+
+
+def test_what_runs_as_planned_is_left_alone():
+    assert decide(wanted(entry()), {"server-0": running()}, "started") == []
+    waiting = running()
+    waiting.state.update(phase="waiting for server-1")
+    assert decide(wanted(entry()), {"server-0": waiting}, "started") == []
+    restarting = running(service=Status("restarting", None, "it ended with exit status 1"), pids=[])
+    assert decide(wanted(entry()), {"server-0": restarting}, "started") == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (Seen("server-0"), ("create", "it is not deployed")),
+        (running(entry(port=1)), ("change", "changed: port")),
+        (running(entry(environment={"A": "1"}, command=["other"])), ("change", "changed: command, environment")),
+        (stopped(), ("start", "it is stopped")),
+        (stopped(definition="d"), ("start", "its service manager does not run it")),
+        (stopped(state={"phase": "failed", "reason": "start limit"}), ("start", "failed: start limit")),
+        (running(service=Status("failed", None, "no such file"), fresh=False, pids=[], state={}),
+         ("start", "failed: no such file")),
+        (running(service=None), ("restart", "it runs without its service manager")),
+        (running(definition="other"), ("redefine", "its service definition differs")),
+        (running(definition="other", service=Status("up", 7, enabled=False)),
+         ("redefine", "its service definition differs")),
+        (running(service=Status("up", 7, enabled=False)),
+         ("enable", "its unit is not enabled, so a reboot would not start it")),
+        (stopped(service=Status("down", enabled=False), definition="d"),
+         ("start", "its service manager does not run it")),
+        (running(secrets={"A": "left"}), ("change", "changed: secrets")),
+        (running(config="text"), ("change", "changed: config")),
+        (stopped(service=Status("down")), ("start", "it is stopped")),
+    ],
+)  # fmt: skip
+def test_what_differs_is_mended(seen, expected):
+    assert only_action(decide(wanted(entry()), {"server-0": seen}, "started")) == expected
+
+
+def test_an_older_hash_that_runs_and_another_user():
+    older = running()
+    older.state["hash"] = "0" * 64
+    assert only_action(decide(wanted(entry()), {"server-0": older}, "started")) == (
+        "restart",
+        "it runs an older entry than the deployed one",
+    )
+    want = wanted(entry(), user="other")
+    assert only_action(decide(want, {"server-0": running()}, "started")) == (
+        "restart",
+        "it runs as me instead of other",
+    )
+    assert decide(wanted(entry(), user="me"), {"server-0": running()}, "started") == []
+
+
+def test_an_edited_entry_file_is_a_change_though_no_field_differs():
+    one = entry()
+    assert only_action(decide(wanted(one), {"server-0": running(dict(one, hash="0"))}, "started")) == (
+        "change",
+        "changed: hash",
+    )
+
+
+def by_the_first_formula(one):
+    """The entry with a hash as 0.1.0 took it, the host's name in it."""
+    content = {key: value for key, value in one.items() if key != "hash"}
+    return dict(content, hash=hashlib.sha256(canonical(content)).hexdigest())
+
+
+def without_cpus(one):
+    """An entry of a collection that did not know the key yet."""
+    content = {key: value for key, value in one.items() if key not in ("hash", "cpus")}
+    return dict(content, hash=entry_hash(content))
+
+
+@pytest.mark.parametrize(
+    "deployed",
+    [
+        entry(host="old-name"),
+        by_the_first_formula(entry()),
+        by_the_first_formula(entry(host="old-name")),
+        without_cpus(entry()),
+        by_the_first_formula(without_cpus(entry(host="old-name"))),
+    ],
+)
+@pytest.mark.parametrize("contained", [False, True])
+def test_another_name_of_the_host_or_formula_of_the_hash_is_no_difference(tmp_path, deployed, contained, monkeypatch):
+    paths = NodePaths(str(tmp_path))
+    files = {paths.entry("server-0"): deployed, paths.server_state("server-0"): running(deployed).state}
+    for path, value in files.items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        pathlib.Path(path).write_text(json.dumps(value))
+    containers = [Container("c" * 64, "n", True, "server-0", str(tmp_path), deployed["hash"])] if contained else []
+    monkeypatch.setattr(servers, "our_containers", lambda root, entries: {"server-0": containers})
+    found = servers.observe(paths, Manager(paths), {"server-0": entry()})["server-0"]
+    found.fresh, found.pids, found.running = True, [7], None
+    assert condition(found).hash == entry()["hash"]
+    assert decide(wanted(entry()), {"server-0": found}, "started") == []
+    other = entry(port=1)
+    found = servers.observe(paths, Manager(paths), {"server-0": other})["server-0"]
+    assert only_action(decide(wanted(other), {"server-0": found}, "started")) == ("change", "changed: port")
+
+
+class Manager(Supervisord):
+    """One that runs nothing but process 7."""
+
+    def __init__(self, paths):
+        super().__init__(paths, "/toolkit")
+
+    def statuses(self):
+        return {"server-0": Status("up", 7)}
+
+    def definition_path(self, name):
+        path = self.paths.etc + "/definition"
+        pathlib.Path(path).write_text("d")
+        return path
+
+
+def test_the_hash_does_not_count_the_host_and_counts_all_else():
+    one = entry()
+    assert entry(host="other")["hash"] == one["hash"]
+    for key in set(one) - {"hash", "host"}:
+        assert entry_hash(dict(one, **{key: "other"})) != one["hash"]
+
+
+def test_the_order_is_the_plans_and_strays_come_last_unless_names_are_given():
+    plan = wanted(entry("b"), entry("a"))
+    seen = {"z": running(entry("z")), "c": running(entry("c")), "gone": Seen("gone")}
+    assert [(action.name, action.kind) for action in decide(plan, seen, "started")] == [
+        ("b", "create"),
+        ("a", "create"),
+        ("c", "remove"),
+        ("z", "remove"),
+    ]
+    assert [action.name for action in decide(plan, seen, "started", only=["a"])] == ["a"]
+    assert [action.name for action in decide(plan, seen, "absent", only=["c"])] == ["c"]
+    assert decide(plan, seen, "started", only=["c"]) == []
+
+
+def test_absent_with_purge_goes_on_until_the_directories_are_gone():
+    seen = Seen("server-0", folders=["/x/work"])
+    assert decide(wanted(entry()), {"server-0": seen}, "absent") == []
+    assert only_action(decide(wanted(entry()), {"server-0": seen}, "absent", purge=True)) == (
+        "remove",
+        "state is absent",
+    )
+
+
+def test_secrets_appear_by_name_and_version_alone():
+    old = entry(secrets={"HF_TOKEN": "v"}, secret_versions={"HF_TOKEN": "1"})
+    new = entry(secrets={"HF_TOKEN": "v"}, secret_versions={"HF_TOKEN": "2"})
+    seen = {"server-0": running(old, secrets={"HF_TOKEN": "old-value"})}
+    actions = decide(wanted(new, secrets={"HF_TOKEN": "new-value"}), seen, "started")
+    assert describe(actions, seen) == {
+        "before": "server-0:\n  state: running\n  secrets:\n    HF_TOKEN: version 1\n",
+        "after": "server-0:\n  state: running (restarted)\n  secrets:\n    HF_TOKEN: version 2\n",
+    }
+    assert "value" not in repr(actions[0].changes)
+
+
+def test_the_diff_shows_what_changes_line_by_line():
+    old = entry(command=["engine", "--a", "1"], environment={"A": "1"})
+    new = entry(command=["engine", "--a", ""], environment={"A": "1\n", "B": "é"})
+    seen = {"server-0": running(old), "z": stopped(entry("z"))}
+    assert describe(decide(wanted(new), seen, "started"), seen) == {
+        "before": "server-0:\n  state: running\n  command:\n    engine\n    --a\n    1\n  environment:\n    A: 1\n"
+        "z:\n  state: stopped\n",
+        "after": 'server-0:\n  state: running (restarted)\n  command:\n    engine\n    --a\n    ""\n  environment:\n'
+        '    A: "1\\n"\n    B: é\nz:\n  state: absent\n',
+    }
+
+
+def test_one_that_no_reboot_would_start_is_enabled_and_not_restarted():
+    seen = {"server-0": running(service=Status("up", 7, enabled=False))}
+    assert describe(decide(wanted(entry()), seen, "started"), seen) == {
+        "before": "server-0:\n  state: running\n  after a reboot: stopped\n",
+        "after": "server-0:\n  state: running\n  after a reboot: started\n",
+    }
+
+
+def test_conditions():
+    now = condition(running())
+    assert (now.state, now.since, now.pid, now.restarts, now.hash) == ("running", 1000.0, 7, 0, entry()["hash"])
+    assert condition(Seen("x")).state == "missing"
+    starting = condition(running(fresh=False))
+    assert (starting.state, starting.reason, starting.hash) == ("waiting", "starting", None)
+    record = {"phase": "waiting for a", "reason": "a is not deployed on this node", "count": 3}
+    now = condition(running(state=record))
+    assert (now.state, now.reason, now.restarts) == ("waiting", "waiting for a: a is not deployed on this node", 2)
+    failed = condition(running(state={"phase": "failed", "reason": "it cannot be executed", "count": 2}))
+    assert (failed.state, failed.reason, failed.restarts) == ("failed", "it cannot be executed", 1)
+
+
+def test_leaders_start_first_and_a_circle_is_an_error():
+    chain = {name: entry(name, start={"after": after}) for name, after in (("c", ["b"]), ("b", ["a"]), ("a", []))}
+    assert start_order(chain) == ["a", "b", "c"]
+    assert start_order({"c": chain["c"]}) == ["c"]
+    chain["a"] = entry("a", start={"after": ["c"]})
+    with pytest.raises(FleetError) as caught:
+        start_order(chain)
+    assert caught.value.message == "The servers c, b, a wait for each other: start.after goes in a circle."
+
+
+def test_times_are_utc():
+    assert utc(0.9) == "1970-01-01T00:00:00Z"
+    assert utc(None) is None
+
+
+# ---- properties
+
+NAMES = ("a", "b", "c", "d")
+
+
+@st.composite
+def seen_servers(draw):
+    """Any mixture of what can be seen of four servers."""
+    servers = {}
+    for name in draw(st.sets(st.sampled_from(NAMES))):
+        one = draw(st.sampled_from([None, entry(name), entry(name, environment={"A": "1"})]))
+        alive = draw(st.booleans())
+        service = draw(st.sampled_from([None, Status("up", 7), Status("down"), Status("failed", None, "x"),
+                                        Status("restarting", None, "y"), Status("up", 7, enabled=False)]))  # fmt: skip
+        phase = draw(st.sampled_from([None, "running", "failed", "waiting for a"]))
+        state = {} if phase is None else {"phase": phase, "hash": (one or {}).get("hash"), "pid": 7, "count": 1}
+        servers[name] = Seen(
+            name,
+            entry=one,
+            definition=draw(st.sampled_from([None, "d", "other"])),
+            state=state,
+            fresh=draw(st.booleans()),
+            service=service,
+            pids=[7] if alive else [],
+            secrets=draw(st.sampled_from([{}, {"A": "x"}])),
+            files=["f"] if one else draw(st.sampled_from([[], ["f"]])),
+        )
+    return servers
+
+
+def applied(plan, seen, actions):
+    """What apply() would leave, as far as decide() can see it."""
+    after = dict(seen)
+    for action in actions:
+        if action.kind in STARTS:
+            want = plan[action.name]
+            after[action.name] = running(want.entry, secrets=want.secrets, definition=want.definition)
+            after[action.name].state["user"] = want.user
+        elif action.kind in ("redefine", "enable"):
+            old = seen[action.name]
+            service = Status(old.service.state, old.service.pid, old.service.reason)
+            after[action.name] = Seen(action.name, old.entry, old.secrets, "d", old.config, old.state, old.fresh,
+                                      service, old.pids, old.files)  # fmt: skip
+        elif action.kind == "stop":
+            old = seen[action.name]
+            after[action.name] = Seen(action.name, old.entry, old.secrets, None, old.config, files=old.files)
+        else:
+            after[action.name] = Seen(action.name)
+    return after
+
+
+PLANS = st.sets(st.sampled_from(NAMES)).map(lambda names: wanted(*(entry(name) for name in sorted(names))))
+ONLY = st.one_of(st.none(), st.lists(st.sampled_from(NAMES), max_size=3))
+
+
+@given(PLANS, seen_servers(), st.sampled_from(STATES), ONLY)
+def test_applying_what_was_decided_leaves_nothing_to_do(plan, seen, state, only):
+    actions = decide(plan, seen, state, only)
+    if state != "restarted":
+        assert decide(plan, applied(plan, seen, actions), state, only) == []
+    assert describe(actions, seen)["after"].count("  state: ") == len(actions)
+
+
+@given(PLANS, seen_servers(), st.sampled_from(STATES), ONLY)
+def test_nothing_is_done_twice_or_beyond_what_was_named(plan, seen, state, only):
+    actions = decide(plan, seen, state, only)
+    names = [action.name for action in actions]
+    assert len(names) == len(set(names))
+    if only is not None:
+        assert set(names) <= set(only)
+        assert not any(action.kind == "remove" for action in actions if state in ("started", "restarted"))
+    else:
+        strays = {name for name, one in seen.items() if name not in plan and one.is_there}
+        assert {action.name for action in actions if action.kind == "remove" and action.name not in plan} == strays
+    if state in ("started", "restarted"):
+        assert not any(action.kind == "stop" for action in actions)
+        assert {action.name for action in actions if action.kind in STARTS} <= set(plan)
+    else:
+        assert not any(action.kind in STARTS for action in actions)
+
+
+@given(PLANS, seen_servers())
+def test_restarted_starts_every_server(plan, seen):
+    assert [action.name for action in decide(plan, seen, "restarted") if action.kind in STARTS] == list(plan)
+
+
+def follows(leader, name="work", **start):
+    return entry(name, port=8001, start={"after": [leader], "restart_with_leader": True, **start})
+
+
+def kinds(actions):
+    return {action.name: (action.kind, action.reason) for action in actions}
+
+
+def test_a_server_restarts_with_its_leader_where_the_recipe_says_so():
+    lead, work, last = entry("lead"), follows("lead"), follows("work", "last")
+    seen = {one["name"]: running(one) for one in (lead, work, last)}
+    changed = dict(seen, lead=running(entry("lead", port=1)))
+    assert kinds(decide(wanted(last, work, lead), changed, "started")) == {
+        "lead": ("change", "changed: port"),
+        "work": ("restart", "it restarts with lead"),
+        "last": ("restart", "it restarts with work"),
+    }
+    assert decide(wanted(last, work, lead), seen, "started") == []
+    plain = follows("lead", restart_with_leader=False)
+    assert set(kinds(decide(wanted(lead, plain), {"lead": changed["lead"], "work": running(plain)}, "started"))) == {
+        "lead"
+    }
+    older = entry("work", port=8001, start={"after": ["lead"]})  # deployed by a version that had no such key
+    assert set(kinds(decide(wanted(lead, older), {"lead": changed["lead"], "work": running(older)}, "started"))) == {
+        "lead"
+    }
+
+
+def test_a_follower_that_runs_restarts_though_nobody_named_it_and_a_stopped_one_stays_stopped():
+    lead, work, last = entry("lead"), follows("lead"), follows("work", "last")
+    seen = {"lead": running(entry("lead", port=1)), "work": running(work), "last": stopped(last)}
+    assert kinds(decide(wanted(lead, work, last), seen, "started", only=["lead"])) == {
+        "lead": ("change", "changed: port"),
+        "work": ("restart", "it restarts with lead"),
+    }
+    assert set(kinds(decide(wanted(lead, work, last), seen, "stopped", only=["lead"]))) == {"lead"}
+    for state in ("down", "failed"):  # stopped by hand, its definition still there
+        seen["work"] = running(work, service=Status(state), pids=[])
+        assert set(kinds(decide(wanted(lead, work, last), seen, "started", only=["lead"]))) == {"lead"}
+
+
+def test_a_follower_has_its_own_reason_where_there_is_one():
+    lead, work = entry("lead"), follows("lead")
+    changed = {"lead": running(entry("lead", port=1)), "work": running(follows("lead"), definition="other")}
+    assert kinds(decide(wanted(lead, work), changed, "started"))["work"] == ("restart", "it restarts with lead")
+    changed["work"] = running(follows("lead", environment=1))
+    assert kinds(decide(wanted(lead, work), changed, "started"))["work"][0] == "change"
+    changed["work"] = stopped(work)
+    assert kinds(decide(wanted(lead, work), changed, "started"))["work"] == ("start", "it is stopped")
+    assert set(kinds(decide(wanted(lead, work), changed, "stopped"))) == {"lead"}
+
+
+def container(hash_, running_=True):
+    return Container("c" * 64, "inference-fleet-server-0", running_, "server-0", "/", hash_)
+
+
+def test_a_container_says_itself_what_runs():
+    one = entry()
+    assert decide(wanted(one), {"server-0": running(containers=[container(one["hash"])])}, "started") == []
+    assert only_action(decide(wanted(one), {"server-0": running(containers=[container("0" * 64)])}, "started")) == (
+        "restart",
+        "it runs an older entry than the deployed one",
+    )
+    left = running(one, service=None, pids=[], state={}, containers=[container("1" * 64)])
+    now = condition(left)
+    assert (now.state, now.hash, now.managed, now.reason) == (
+        "running", "1" * 64, False, "it runs without its service manager",
+    )  # fmt: skip
+    assert only_action(decide(wanted(one), {"server-0": left}, "started"))[0] == "restart"
+    assert only_action(decide(wanted(one), {"server-0": left}, "stopped"))[0] == "stop"
+
+
+def test_a_container_that_is_all_that_is_left_is_a_stray():
+    left = Seen("old", containers=[container(None, running_=False)])
+    assert left.is_there
+    assert kinds(decide({}, {"old": left}, "started")) == {"old": ("remove", "it is not in the plan")}
+
+
+def with_weights(one, noted="a" * 64, now="b" * 64, **changes):
+    seen = running(one, weights={"/w": now, "/draft": None}, **changes)
+    seen.state["weights"] = {"/w": noted, "/draft": "c" * 64}
+    return seen
+
+
+def test_a_server_is_restarted_when_its_weights_changed_since_it_was_started():
+    lead, work = entry("lead"), follows("lead")
+    seen = {"lead": with_weights(lead), "work": running(work)}
+    actions = decide(wanted(lead, work), seen, "started")
+    assert kinds(actions) == {
+        "lead": ("restart", "the weights in /w changed since it was started"),
+        "work": ("restart", "it restarts with lead"),
+    }
+    diff = describe(actions, seen)
+    assert "  weights:\n    /w: digest aaaaaaaaaaaa\n" in "\n".join(diff["before"].split("\n"))
+    assert "lead:\n  state: running (restarted)\n  weights:\n    /w: digest bbbbbbbbbbbb\n" in diff["after"]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        with_weights(entry(), now="a" * 64),
+        with_weights(entry(), noted=None),  # there was no manifest then
+        with_weights(entry(), now=None),  # and there is none now
+        running(entry(), weights={"/w": "b" * 64}),  # it was started by a version that noted nothing
+        with_weights(entry(), fresh=False),  # a new start is on its way
+    ],
+)
+def test_weights_of_which_nothing_is_known_are_no_reason(seen):
+    assert decide(wanted(entry()), {"server-0": seen}, "started") == []

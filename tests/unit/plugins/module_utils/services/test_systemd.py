@@ -1,0 +1,656 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The units as systemd reads them, and systemd's words as we read them. tests/nodes does the same with a real one."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils import services
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import (
+    Action,
+    Node,
+    Wanted,
+    apply,
+    observe,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.services import systemd
+from ansible_collections.inference.fleet.plugins.module_utils.services import watchdog as node_watchdog
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+# every byte that an argument can hold, as Python decodes it: text, control characters and what is no UTF-8
+TEXT = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]))
+ARGUMENT = TEXT | st.binary().map(lambda data: os.fsdecode(data.replace(b"\0", b"\1")))
+NASTY = '%n %% $HOME ${HOME} $$ " \' \\ \\x41 \t\n; # {"a": [1]} é 漢 \udcff \\'
+
+
+def read_words(line):
+    """The arguments that systemd makes of a command line: words, then specifiers, then variables; bytes."""
+    words, at = [], 0
+    while at < len(line):
+        assert line[at] == '"', line
+        word = bytearray()
+        at += 1
+        while line[at] != '"':
+            if line[at] == "\\":
+                if line[at + 1] == "x":
+                    word += bytes([int(line[at + 2 : at + 4], 16)])
+                    at += 4
+                    continue
+                assert line[at + 1] in '\\"', line
+                at += 1
+            word += line[at].encode()
+            at += 1
+        assert line[at : at + 2] in ('" ', '"')
+        at += 2
+        words.append(bytes(word))
+    expanded = []
+    for number, word in enumerate(words):
+        assert re.fullmatch(rb"(?s)(%%|[^%])*", word), word
+        word = word.replace(b"%%", b"%")
+        if number:
+            assert re.fullmatch(rb"(?s)(\$\$|[^$])*", word), word
+            word = word.replace(b"$$", b"$")
+        expanded.append(word)
+    return expanded
+
+
+@given(st.lists(ARGUMENT))
+@example([NASTY, "", " ", ";", "-", "$", "%"])
+def test_a_command_arrives_as_it_is(arguments):
+    argv = ['/opt/a 100% "venv"/bin/python', *arguments]
+    line = systemd.unit_command(argv)
+    assert "\n" not in line
+    assert "\0" not in line
+    line.encode("utf-8")  # one undecodable byte would void the line
+    assert not line.endswith("\\")  # a continued line
+    assert read_words(line) == [os.fsencode(item) for item in argv]
+
+
+@pytest.mark.parametrize("program", ["python", "./python", "/opt/$x/python", ""])
+def test_a_program_that_no_unit_can_name_is_refused(program):
+    with pytest.raises(FleetError) as caught:
+        systemd.unit_command([program])
+    assert caught.value.message == (
+        "%r cannot be a unit's program: it must be an absolute path without '$'." % program
+    )  # fmt: skip
+
+
+def test_a_nul_is_refused():
+    with pytest.raises(FleetError) as caught:
+        systemd.unit_word("a\0b")
+    assert caught.value.message == "'a\\x00b' cannot stand in a unit of systemd: it has a NUL character."
+
+
+def entry(name="server-0", **changes):
+    one = {"name": name, "platform": "cpu", "cpus": None, "start": {"after": []}, "container": None,
+           "environment": {"A": "%h $HOME"}, "command": ["/opt/venv/bin/engine", NASTY], "directories": {},
+           "weights": [], "artifact_key": None}  # fmt: skip
+    return dict(one, **changes)
+
+
+@pytest.fixture
+def manager(tmp_path, monkeypatch):
+    """A Systemd of a folder of units, with `calls` and `answers` in place of the programs."""
+    monkeypatch.setattr(systemd, "SYSTEMD_RUNS", str(tmp_path))
+    made = systemd.Systemd(NodePaths(""), python="/usr/bin/python3", units=str(tmp_path))
+    made.calls, made.answers = [], {}
+
+    def call(program, *arguments, more_s=0):
+        made.calls.append(" ".join([program, *arguments]))
+        words = [program, *arguments]
+        return made.answers.get(words[1], "") if program == "systemctl" else made.answers[program]
+
+    monkeypatch.setattr(made, "_call", call)
+    return made
+
+
+def define(manager, *names, **changes):
+    for name in names:
+        with open(manager.definition_path(name), "w", encoding="utf-8") as stream:
+            stream.write(manager.definition(entry(name, **changes), "inference-fleet"))
+
+
+def link(manager, name, wanting="multi-user.target"):
+    """What `systemctl enable` makes."""
+    folder = "%s/%s.wants" % (manager.units, wanting)
+    os.makedirs(folder, exist_ok=True)
+    os.symlink(manager.definition_path(name), "%s/%s" % (folder, systemd.unit_of(name)))
+
+
+def shown(name="server-0", **changes):
+    block = {
+        "Id": "inference-fleet-%s.service" % name, "Description": "inference.fleet server " + name,
+        "LoadState": "loaded", "LoadError": "", "ActiveState": "active", "SubState": "running", "Result": "success",
+        "MainPID": "42", "ExecMainCode": "0", "ExecMainStatus": "0", "NeedDaemonReload": "no", "Job": "0",
+    }  # fmt: skip
+    block.update(changes)
+    return "".join("%s=%s\n" % item for item in block.items())
+
+
+def test_the_whole_unit(manager):
+    after = {"after": ["leader", "etcd"]}
+    text = manager.definition(entry(cpus="0-3,8", start=after), "inference-fleet")
+    assert text == (
+        "# A server of inference.fleet, which overwrites this file.\n"
+        "[Unit]\n"
+        "Description=inference.fleet server server-0\n"
+        "# systemd holds a removed unit until its next reload, and docker or a follower would start it again\n"
+        "ConditionPathExists=%s/inference-fleet-server-0.service\n"
+        "Wants=network-online.target inference-fleet-leader.service inference-fleet-etcd.service\n"
+        "After=network-online.target inference-fleet-leader.service inference-fleet-etcd.service\n"
+        'RequiresMountsFor="/opt/venv/bin"\n'
+        'RequiresMountsFor="/usr/bin"\n'
+        'RequiresMountsFor="/var/lib/inference-fleet"\n'
+        "# the guard keeps the start limit, since its interval follows from the start budget\n"
+        "# this one is for what ends before it: a user or an interpreter that is gone\n"
+        "StartLimitIntervalSec=60\n"
+        "StartLimitBurst=30\n"
+        "\n"
+        "[Service]\n"
+        "Type=simple\n"
+        'ExecStart="/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "run" '
+        '"/etc/inference-fleet/servers/server-0.json" "--state" "/run/inference-fleet/servers/server-0.json" '
+        '"--secrets" "/etc/inference-fleet/secrets/server-0.json" "--root" ""\n'
+        'ExecStop=-"/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "end" '
+        '"/etc/inference-fleet/servers/server-0.json" "--root" "" "--state" '
+        '"/run/inference-fleet/servers/server-0.json"\n'
+        "Restart=always\n"
+        "RestartSec=1\n"
+        "RestartPreventExitStatus=194\n"
+        "KillMode=control-group\n"
+        "TimeoutStopSec=15\n"
+        "User=inference-fleet\n"
+        "LimitNOFILE=1048576\n"
+        "LimitMEMLOCK=infinity\n"
+        "TasksMax=infinity\n"
+        "# where guards leave their records; it is made anew after a reboot and stays when a server stops\n"
+        "RuntimeDirectory=inference-fleet/servers\n"
+        "RuntimeDirectoryPreserve=yes\n"
+        "SyslogIdentifier=inference-fleet-server-0\n"
+        "LogRateLimitIntervalSec=30\n"
+        "LogRateLimitBurst=10000\n"
+        "ProtectSystem=full\n"
+        "ProtectControlGroups=yes\n"
+        "NoNewPrivileges=yes\n"
+        "RestrictSUIDSGID=yes\n"
+        "ProtectKernelTunables=yes\n"
+        "\n"
+        "[Install]\n"
+        "WantedBy=multi-user.target\n" % manager.units
+    )
+    # one that only compiles for this server is neither started with it nor waited for
+    compiled = {"after": ["server-7", "leader", "etcd"], "artifact_leaders": ["server-7"]}
+    assert manager.definition(entry(cpus="0-3,8", start=compiled), "inference-fleet") == text
+    plain = manager.definition(entry(platform="nvidia"), None)
+    assert "User=" not in plain
+    assert "NoNewPrivileges=" not in plain  # nvidia-modprobe is setuid
+
+
+CONTAINER = {"engine": "docker", "address": None, "mounts": []}
+END = (
+    '"/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "end" "/etc/inference-fleet/servers/server-0.json"'
+)
+
+
+def test_the_unit_of_a_container_ends_what_is_not_in_its_cgroup(manager):
+    text = manager.definition(entry(container=CONTAINER, start={"after": ["lead"], "restart_with_leader": True}), None)
+    plain = manager.definition(entry(start={"after": ["lead"]}), None)
+    more = [line for line in text.splitlines() if line not in plain.splitlines()]
+    assert more == [
+        "After=network-online.target docker.service inference-fleet-lead.service",
+        "Requires=docker.service",
+        "PartOf=inference-fleet-lead.service",
+        "ExecStartPre=-" + END + ' "--root" "" "--remove"',
+        "ExecStopPost=-" + END + ' "--root" "" "--remove"',
+        "TimeoutStopSec=30",
+        "WantedBy=multi-user.target docker.service",
+    ]
+    stop = "ExecStop=-" + END + ' "--root" "" "--state" "/run/inference-fleet/servers/server-0.json"'
+    assert stop in text.splitlines() and stop in plain.splitlines()
+
+
+def test_an_engine_elsewhere_or_without_a_daemon_is_no_other_unit(manager):
+    for changes in ({"address": "unix:///run/other.sock"}, {"engine": "podman"}):
+        text = manager.definition(entry(container=dict(CONTAINER, **changes)), None)
+        assert "docker.service" not in text
+        assert "ExecStopPost=-" + END in text
+    hardened = ("ProtectSystem=", "ProtectControlGroups=", "NoNewPrivileges=", "ProtectKernelTunables=")
+    assert not [word for word in hardened if word in text]  # podman makes the container itself, below the unit
+
+
+def test_the_folders_of_an_artifact_are_made_by_root_before_each_start(manager):
+    path = "/mnt/artifacts/k1"
+    changes = {"environment": {"NEURON_COMPILED_ARTIFACTS": path}, "directories": {"artifact": path}}
+    line = (
+        'ExecStartPre=+"/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "folders" '
+        '"/etc/inference-fleet/servers/server-0.json" "--user" "ubuntu"'
+    )
+    assert line in manager.definition(entry(**changes), "ubuntu").splitlines()
+    assert "ExecStartPre" not in manager.definition(entry(**changes), None)  # whoever runs it may make them
+    assert "ExecStartPre" not in manager.definition(entry(directories={"artifact": path}), "ubuntu")
+
+
+def test_what_an_engine_gets_is_not_in_its_unit(manager):
+    """Neither environment nor arguments: the guard reads them, so systemd cannot expand them."""
+    other = entry(environment={}, command=["/opt/venv/bin/engine"])
+    assert manager.definition(entry(), None) == manager.definition(other, None)
+
+
+PROPERTIES = st.dictionaries(
+    st.from_regex(r"[A-Z][A-Za-z]{0,12}", fullmatch=True),
+    st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"])),
+    min_size=1,
+)
+
+
+@given(st.lists(PROPERTIES, max_size=5))
+def test_show_is_read_as_it_is_printed(blocks):
+    text = "\n".join("".join("%s=%s\n" % item for item in block.items()) for block in blocks)
+    assert systemd.parse_show(text) == blocks
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "pid", "reason"),
+    [
+        ({}, "up", 42, None),
+        ({"ActiveState": "deactivating", "SubState": "stop-sigterm"}, "up", 42, None),
+        ({"ActiveState": "activating", "SubState": "start-pre", "MainPID": "0"}, "up", None, None),
+        ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": "711"}, "up", None, None),
+        ({"ActiveState": "inactive", "SubState": "dead", "MainPID": "0", "Job": ""}, "down", None, None),
+        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "1",
+          "ExecMainStatus": "3", "Result": "exit-code"}, "restarting", None, "it ended with exit status 3"),
+        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "2",
+          "ExecMainStatus": "9", "Result": "signal"}, "restarting", None, "it ended with signal 9"),
+        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "2",
+          "ExecMainStatus": "9", "Result": "oom-kill"}, "restarting", None, "it ended with signal 9, out of memory"),
+        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "194",
+          "Result": "exit-code"}, "failed", None, "start limit"),
+        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "Result": "resources"}, "failed", None,
+         "systemd says resources"),
+        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "217",
+          "Result": "start-limit-hit"}, "failed", None, "the user of its unit is not on this node any more"),
+        ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "203",
+          "Result": "exit-code"}, "failed", None,
+         "the interpreter of its unit is gone, or cannot be executed; run the play again"),
+        ({"ActiveState": "inactive", "MainPID": "0", "LoadState": "bad-setting", "LoadError": "Unit has a bad setting"},
+         "failed", None, "systemd cannot load its unit: Unit has a bad setting"),
+    ],
+)  # fmt: skip
+def test_a_unit_is_what_systemd_says_of_it(manager, changes, state, pid, reason):
+    define(manager, "server-0")
+    manager.answers["show"] = shown(**changes)
+    status = manager.statuses()["server-0"]
+    assert (status.state, status.pid, status.reason) == (state, pid, reason)
+
+
+def test_one_call_looks_at_all_units(manager):
+    define(manager, "server-0", "server-1")
+    manager.answers["show"] = "\n".join(
+        [
+            shown("server-0"),
+            shown("server-1", ActiveState="inactive", MainPID="0"),
+            shown("stray"),  # runs on, its unit file is gone
+            shown("gone", ActiveState="inactive", MainPID="0"),  # systemd has not forgotten it yet
+            shown("etcd", Description="etcd of the fleet"),  # another part's unit
+        ]
+    )
+    statuses = manager.statuses()
+    assert {name: status.state for name, status in statuses.items()} == {
+        "server-0": "up",
+        "server-1": "down",
+        "stray": "up",
+    }
+    assert manager.calls == [
+        "systemctl show --no-pager --property=%s -- inference-fleet-*.service inference-fleet-server-0.service "
+        "inference-fleet-server-1.service" % ",".join(systemd.SHOWN)
+    ]
+
+
+def test_only_our_units_are_ours(manager, tmp_path):
+    define(manager, "server-1", "server-0")
+    (tmp_path / "inference-fleet-etcd.service").write_text("[Unit]\nDescription=etcd of the fleet\n")
+    (tmp_path / "other.service").write_text(systemd.HEADER)
+    (tmp_path / "inference-fleet-x.timer").write_text(systemd.HEADER)
+    assert manager.defined() == ["server-0", "server-1"]
+    assert systemd.Systemd(NodePaths(""), units=str(tmp_path / "none")).defined() == []
+
+
+def needed(manager, **changes):
+    """Paths whose mounts the unit of this entry waits for, as systemd reads them; those that all have left out."""
+    lines = manager.definition(entry(**changes), None).splitlines()
+    words = [line.partition("=")[2] for line in lines if line.startswith("RequiresMountsFor=")]
+    assert all(word[0] + word[-1] == '""' for word in words)
+    found = [re.sub(r"\\(.)", r"\1", word[1:-1]).replace("%%", "%") for word in words]
+    return [one for one in found if one not in ("/usr/bin", "/var/lib/inference-fleet")]
+
+
+def test_a_unit_waits_for_the_file_systems_that_it_needs(manager, tmp_path):
+    """Those of the network and with nofail are ordered before remote-fs.target alone, or before nothing."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "linked").symlink_to("disk")
+    folders = {"work": "/var/lib/inference-fleet/servers/server-0/work", "artifact": '/mnt/100% "a" b\\c/$x'}
+    process = {
+        "weights": ["/models/one/", "%s/linked/two" % tmp_path, "/models/../models/one"],
+        "directories": folders,
+        "command": ["/opt/venv/bin/python", "/elsewhere"],
+        "environment": {"TIKTOKEN_ENCODINGS_BASE": "/opt/encodings", "OTHER": "/other"},
+    }
+    found = ["/models/one", "%s/disk/two" % tmp_path, "%s/linked/two" % tmp_path, *folders.values()]
+    assert needed(manager, **process) == sorted([*found, "/opt/venv/bin", "/opt/encodings"])
+    mounts = [{"source": "/opt/encodings"}, {"source": "/opt"}, {"source": "/mnt/data"}]
+    contained = {**process, "container": dict(CONTAINER, mounts=mounts)}
+    assert needed(manager, **contained) == sorted([*found, "/opt/encodings", "/mnt/data"])
+
+
+def test_a_unit_does_not_name_what_systemd_cannot_be_told(manager):
+    weights = ["/a\nb", "/a\x7f", "/\udcff", "relative", "/é 漢"]
+    assert needed(manager, weights=weights, command=["engine"]) == ["/é 漢"]
+
+
+def test_the_key_of_an_artifact_is_in_no_unit(manager):
+    """Each changed argument has another one, and a unit that changes makes systemd read all units again."""
+    found = []
+    for key in ("0123456789abcdef", "fedcba9876543210"):
+        folders = {"artifact": "/mnt/artifacts/%s-server-0" % key, "work": "/mnt/work"}
+        mounts = [{"source": path} for path in folders.values()]
+        container = dict(CONTAINER, mounts=mounts)
+        found.append(needed(manager, directories=folders, artifact_key=key, container=container))
+    assert found == [["/mnt/artifacts", "/mnt/work"]] * 2
+
+
+@pytest.mark.parametrize("container", [None, CONTAINER])
+def test_a_unit_that_no_reboot_would_start_is_noticed(manager, container):
+    define(manager, "server-0", container=container)
+    manager.answers["show"] = shown()
+    wanting = ["multi-user.target", *(["docker.service"] if container else [])]
+    for one in wanting:
+        assert not manager.statuses()["server-0"].enabled
+        link(manager, "server-0", one)
+    assert manager.statuses()["server-0"].enabled
+    manager.enable(["server-0"])
+    assert "systemctl enable --quiet --no-reload -- inference-fleet-server-0.service" in manager.calls
+
+
+def test_a_masked_unit_is_an_error_and_stays(manager):
+    os.symlink(os.devnull, manager.definition_path("server-0"))
+    with pytest.raises(FleetError) as caught:
+        manager.definition(entry(), None)
+    assert caught.value.message == (
+        "Server 'server-0': its unit inference-fleet-server-0.service is masked, so that nothing starts it. Allow it "
+        "with 'systemctl unmask inference-fleet-server-0.service', or take the server out of the plan. Nothing was "
+        "changed."
+    )
+    assert (manager.masked("server-0"), manager.masked("server-1")) == (True, False)
+    manager.drop(["server-0"])
+    assert manager.calls == []
+    assert os.readlink(manager.definition_path("server-0")) == os.devnull
+
+
+def test_what_masks_a_unit_is_no_part_of_its_server(manager, tmp_path):
+    """A stop or a removal leaves it, and finds nothing to do the next time."""
+    paths = NodePaths(str(tmp_path / "root"))
+    os.symlink(os.devnull, manager.definition_path("server-0"))
+    seen = observe(paths, manager, {"server-0": entry()})["server-0"]
+    assert (seen.is_there, seen.definition, seen.files) == (False, None, [])
+
+
+@pytest.mark.parametrize("kind", ["redefine", "enable"])
+def test_an_enabled_server_is_not_restarted(manager, tmp_path, kind):
+    """A new text may be wanted by another unit, so it is enabled too."""
+    node = Node(NodePaths(str(tmp_path / "root")), manager)
+    text = manager.definition(entry(), None) + "# new\n"
+    apply(node, [Action("server-0", kind, "")], {"server-0": Wanted(entry(), definition=text)}, {}, {})
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl enable --quiet --no-reload -- inference-fleet-server-0.service"
+    ]
+    assert os.path.exists(manager.definition_path("server-0")) == (kind == "redefine")
+
+
+@pytest.mark.parametrize("nvidia", [False, True])
+def test_what_systemd_holds_of_a_changed_unit_is_read_anew(manager, tmp_path, monkeypatch, nvidia):
+    """Else a kill would have it start an interpreter that is gone. It may cost an NVIDIA container its devices."""
+    monkeypatch.setattr(systemd, "NVIDIA", str(tmp_path) if nvidia else "/no/such/device")
+    monkeypatch.setattr(systemd.unit_files, "containers_run", lambda: True)
+    manager.answers["show"] = shown(NeedDaemonReload="yes")
+    manager.enable(["server-0"])
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl enable --quiet --no-reload -- inference-fleet-server-0.service",
+        *([] if nvidia else ["systemctl daemon-reload"]),
+    ]
+
+
+UNITS = "inference-fleet-server-0.service inference-fleet-server-1.service"
+
+
+@pytest.mark.parametrize("reload", [False, True])
+def test_units_are_read_again_only_where_they_changed(manager, reload):
+    """A daemon-reload takes the devices away from containers that run."""
+    manager.answers["show"] = shown("server-0") + "\n" + shown("server-1", NeedDaemonReload="yes" if reload else "no")
+    manager.start(["server-0", "server-1"])
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl enable --quiet --no-reload -- " + UNITS,
+        *(["systemctl daemon-reload"] if reload else []),
+        "systemctl start --no-block -- " + UNITS,
+    ]
+
+
+def test_stop_waits_for_all_at_once_and_forgets_how_they_ended(manager):
+    define(manager, "server-0", "server-1")
+    manager.answers["show"] = shown("server-0") + "\n" + shown("server-1", ActiveState="failed", MainPID="0")
+    manager.stop(["server-0", "server-1", "unknown"])
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl stop -- " + UNITS,
+        "systemctl reset-failed -- inference-fleet-server-1.service",
+    ]
+    manager.calls.clear()
+    manager.answers["show"] = ""
+    define(manager, "server-0")
+    manager.stop(["unknown"])
+    assert all(" show " in call for call in manager.calls)
+
+
+def test_a_dropped_server_is_disabled_and_its_unit_is_gone(manager):
+    define(manager, "server-0", "server-1")
+    manager.answers["show"] = shown("server-0", ActiveState="inactive", MainPID="0")
+    manager.drop(["server-0", "unknown"])
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl disable --quiet --no-reload -- inference-fleet-server-0.service"
+    ]
+    assert manager.defined() == ["server-1"]
+    manager.calls.clear()
+    manager.drop(["server-0"])
+    assert manager.calls == []
+
+
+def test_logs_come_from_the_journal(manager):
+    manager.answers["journalctl"] = "one\ntwo\nthree\n"
+    assert manager.log_tail("server-0", 2) == ["two", "three"]
+    assert manager.log_tail("server-0", 0) == []
+    assert manager.calls == [
+        "journalctl --identifier inference-fleet-server-0 --lines 2 --output cat --quiet --no-pager --all"
+    ]
+    assert manager.log_files("server-0") == []
+
+
+def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):
+    node = Node(NodePaths(str(tmp_path / "root")), manager)
+    manager.units = str(tmp_path / "units")
+    os.mkdir(manager.units)
+    settings = node_watchdog.Settings(7, 3, 5)
+    manager.answers["show"] = "ActiveState=inactive\nNeedDaemonReload=no\n"
+    first = node_watchdog.ensure(node, settings, check=True)
+    assert (first["changed"], manager.calls, os.listdir(manager.units)) == (True, [], [])
+    assert node_watchdog.ensure(node, settings)["diff"] == first["diff"]
+    timer = "inference-fleet-watchdog.timer"
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl stop -- " + timer,
+        "systemctl enable --quiet --no-reload -- " + timer,
+        "systemctl start -- " + timer,
+    ]
+    units = pathlib.Path(manager.units)
+    assert "OnUnitInactiveSec=7\n" in (units / timer).read_text()
+    text = (units / "inference-fleet-watchdog.service").read_text()
+    command = [word.decode() for word in read_words(text.split("ExecStart=")[1].split("\n")[0])]
+    lib, run = node.paths.lib + "/lib", node.paths.run
+    assert command == [
+        node_python.link(node.paths), "-I", lib + "/watchdog.py", node.paths.etc,
+        "--state", node.paths.state, "--root", node.paths.root, "--memory", run + "/watchdog.json", "--failures", "3",
+        "--timeout", "5",
+    ]  # fmt: skip
+    assert manager.defined() == []
+
+    os.makedirs(units / "timers.target.wants")
+    os.symlink("../" + timer, units / "timers.target.wants" / timer)
+    assert node_watchdog.ensure(node, settings)["changed"]  # it does not run
+    manager.answers["show"] = "ActiveState=active\nNeedDaemonReload=no\n"
+    manager.calls.clear()
+    assert node_watchdog.ensure(node, settings)["changed"] is False
+    assert node_watchdog.ensure(node, None)["changed"]
+    assert [call for call in manager.calls if " show " not in call] == [
+        "systemctl stop -- %s inference-fleet-watchdog.service" % timer,
+        "systemctl disable --quiet --no-reload -- " + timer,
+    ]
+    manager.calls.clear()
+    assert (node_watchdog.ensure(node, None)["changed"], manager.calls) == (False, [])
+
+
+def test_problems(manager, monkeypatch):
+    monkeypatch.setattr(systemd.os, "getuid", lambda: 1000)
+    assert manager.problem() == "only root may change the system's units. Use become."
+    monkeypatch.setattr(systemd.os, "getuid", lambda: 0)
+    assert manager.problem() is None
+    monkeypatch.setattr(systemd, "SYSTEMD_RUNS", "/no/such/folder")
+    assert manager.problem() == "this node was not booted with systemd. Use manager: supervisord."
+    assert manager.statuses() == {}
+
+
+def script(folder, name, text):
+    path = folder / name
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+
+
+def test_a_program_that_fails_is_told_with_its_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(systemd.guard, "PATH", "%s:/usr/bin:/bin" % tmp_path)
+    made = systemd.Systemd(NodePaths(""), units=str(tmp_path))
+    monkeypatch.setattr(systemd.guard, "PATH", str(tmp_path))
+    with pytest.raises(FleetError) as caught:
+        made.log_tail("server-0", 5)
+    assert caught.value.message == (
+        "There is no journalctl on this node, which manager: systemd needs. Use manager: supervisord."
+    )
+    script(tmp_path, "systemctl", "echo 'Failed to enable unit: no space' >&2; exit 4")
+    with pytest.raises(FleetError) as caught:
+        made.start(["server-0"])
+    assert caught.value.message == (
+        "'systemctl enable --quiet --no-reload -- inference-fleet-server-0.service' failed: Failed to enable unit: no "
+        "space"
+    )
+    script(tmp_path, "systemctl", "exec /bin/sleep 5")
+    monkeypatch.setattr(systemd, "CALL_S", 0.2)
+    with pytest.raises(FleetError) as caught:
+        made.start(["server-0"])
+    assert caught.value.message == (
+        "'systemctl enable --quiet --no-reload -- inference-fleet-server-0.service' did not end within 0 s. See what "
+        "systemd is at with: systemctl list-jobs."
+    )
+
+
+def test_a_root_of_its_own_has_no_systemd():
+    with pytest.raises(FleetError) as caught:
+        services.get_manager("systemd", NodePaths("/srv/fleet"))
+    assert caught.value.message == (
+        "manager: systemd runs the system's own servers only, but the root is /srv/fleet. Use manager: supervisord, or "
+        "an empty root."
+    )
+    assert services.get_manager("systemd", NodePaths("")).definition_path("a") == (
+        "/etc/systemd/system/inference-fleet-a.service"
+    )
+
+
+EXEC = "{ path=%s ; argv[]=%s -I guard.py ; ignore_errors=no ; start_time=[n/a] ; pid=0 }"
+
+
+@pytest.fixture
+def folders(manager, tmp_path, monkeypatch):
+    """Folders of units and drop-ins below tmp_path in place of the node's own; the second is the manager's."""
+    made = [str(tmp_path / name) for name in ("control", "units", "usr")]
+    monkeypatch.setattr(systemd, "UNITS", made[1])
+    monkeypatch.setattr(systemd.unit_files, "FOLDERS", tuple(made))
+    monkeypatch.setattr(systemd.unit_files.overrides, "__defaults__", ((made[0],),))
+    manager.units = made[1]
+    for folder in made:
+        os.makedirs(folder)
+    define(manager, "server-0")
+    return made
+
+
+def drop_in(folder, name="x.conf", of="inference-fleet-server-0.service.d"):
+    path = "%s/%s/%s" % (folder, of, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write("[Service]\n")
+    return path
+
+
+def unit_now(manager, **changes):
+    manager.answers["show"] = shown(**changes)
+    return manager.unit("server-0", manager.statuses()["server-0"])
+
+
+def test_what_changes_a_unit_is_seen_wherever_systemd_reads(manager, folders):
+    assert (unit_now(manager).drop_ins, unit_now(manager).kept, unit_now(manager).overrides) == ([], [], [])
+    own = [drop_in(folder) for folder in folders]
+    prefix = drop_in(folders[2], of="inference-fleet-.service.d")
+    node_wide = drop_in(folders[0], of="service.d")
+    hiding = folders[0] + "/inference-fleet-server-0.service"
+    with open(hiding, "w", encoding="utf-8"):
+        pass
+    found = unit_now(manager, DropInPaths="%s %s" % (own[1], node_wide))
+    assert sorted(found.drop_ins) == sorted([*own, prefix])
+    assert (found.kept, found.overrides) == ([node_wide], [hiding])
+    assert found.loaded == {own[1], node_wide}
+    assert sorted(found.own_drop_ins()) == sorted(own)
+    assert not found.shares_drop_ins()
+
+    manager.remove_drop_ins(found)
+    left = unit_now(manager, DropInPaths=own[1])  # until systemd reads its units again
+    assert (left.drop_ins, left.overrides, left.kept) == ([], [], [node_wide])
+    assert not os.path.exists(os.path.dirname(own[1]))
+
+    manager.keep_drop_ins = True
+    kept = drop_in(folders[1])
+    assert (unit_now(manager).drop_ins, unit_now(manager).kept) == ([], [node_wide, kept])
+
+
+@pytest.mark.parametrize(
+    ("nvidia", "containers", "program", "may"),
+    [
+        (False, True, "/usr/bin/env", True),
+        (True, False, "/usr/bin/env", True),
+        (True, True, "/usr/bin/env", False),
+        (True, True, "/nowhere/python3", True),  # it could not start again
+    ],
+)
+def test_an_older_unit_in_memory(manager, folders, monkeypatch, tmp_path, nvidia, containers, program, may):
+    monkeypatch.setattr(systemd, "NVIDIA", str(tmp_path) if nvidia else "/no/such/device")
+    monkeypatch.setattr(systemd.unit_files, "containers_run", lambda: containers)
+    found = unit_now(manager, NeedDaemonReload="yes", ExecStart=EXEC % (program, program))
+    assert (found.stale, found.may_reload) == (True, may)
+    assert (program, True) in found.programs
+    assert not unit_now(manager, ExecStart=EXEC % (program, program)).stale
+
+
+def test_limits_that_systemd_holds(manager, folders):
+    found = unit_now(manager, LimitNOFILE="4096", LimitMEMLOCK="infinity")
+    assert found.limits == {"NOFILE": 1048576, "MEMLOCK": -1}
+    assert found.loaded_limits == {"NOFILE": 4096, "MEMLOCK": -1}

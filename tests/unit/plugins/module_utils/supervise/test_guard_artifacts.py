@@ -1,0 +1,505 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compiled artifacts as the guard keeps them: one compilation, and no half of one is ever loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
+
+_spec = importlib.util.spec_from_file_location(
+    "small_node_of_artifacts", pathlib.Path(__file__).parents[3] / "engines" / "small_node.py"
+)
+small_node = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small_node)
+
+# Compiles unless model.pt is whole: the first half at once, the other after a while, or, with -1 seconds, when the log
+# has a neighbour LOG.go; then answers its health path.
+ENGINE = """
+import http.server, os, sys, time
+port, seconds, log = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+artifact = os.environ["NEURON_COMPILED_ARTIFACTS"]
+path = os.path.join(artifact, "model.pt")
+if not (os.path.exists(path) and open(path).read() == "onetwo"):
+    open(log, "a").write(os.environ["INFERENCE_FLEET_SERVER"] + "\\n")
+    with open(path, "w") as stream:
+        stream.write("one")
+        stream.flush()
+        time.sleep(max(seconds, 0))
+        while seconds < 0 and not os.path.exists(log + ".go"):
+            time.sleep(0.02)
+        stream.write("two")
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *unused):
+        pass
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def watchdog(tmp_path_factory):
+    with small_node.watched(tmp_path_factory.getbasetemp()):
+        yield
+
+
+class Fleet:
+    """Guards of servers that share one artifact, run as a service manager runs them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.node = small_node.SmallNode(folder / "r")
+        self.guard = folder / "guard.py"
+        self.guard.write_bytes(pathlib.Path(guard.__file__).read_bytes())
+        self.artifact = folder / "artifacts" / "k1"
+        self.log = folder / "compiles"
+        self.running = []
+
+    def write(self, name, seconds=1.0, after=(), leaders=(), **changes):
+        entry = self.node.entry(name)
+        entry = small_node.rehash(
+            entry,
+            command=small_node.python_command("-c", ENGINE, str(entry["port"]), str(seconds), str(self.log)),
+            environment={"NEURON_COMPILED_ARTIFACTS": str(self.artifact)},
+            directories=dict(entry["directories"], artifact=str(self.artifact)),
+            health={"path": "/health", "budget_s": 600, "poll_s": 0.1},
+            start={"after": list(after), "artifact_leaders": list(leaders)},
+            **{"artifact_key": "f1", **changes},
+        )
+        os.makedirs(entry["directories"]["work"], exist_ok=True)
+        (self.folder / (name + ".json")).write_text(json.dumps(entry), encoding="utf-8")
+        return entry
+
+    def start(self, name, **kwargs):
+        entry = self.write(name, **kwargs)
+        command = [
+            *(sys.executable, "-I", str(self.guard), "run", str(self.folder / (name + ".json"))),
+            *("--state", self.node.paths.server_state(name), "--secrets", str(self.folder / "none.json")),
+            *("--root", self.node.root, "--restart-delay", "0.1"),
+        ]
+        with open(self.folder / (name + ".log"), "ab") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        self.running.append(process)
+        return entry, process
+
+    def kill(self, process):
+        """As a node that loses its power: nobody gets a word."""
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(60)
+
+    def text(self, name):
+        return (self.folder / (name + ".log")).read_text()
+
+    def healthy(self, entry):
+        return small_node.wait_until(lambda: guard.is_healthy(entry, ""), 60, "%s answers" % entry["name"])
+
+    def compiles(self):
+        return self.log.read_text().split() if self.log.exists() else []
+
+    def record(self):
+        return guard.read_json(str(self.artifact / guard.ARTIFACT_RECORD)) or {}
+
+    def completed(self):
+        return small_node.wait_until(lambda: self.record().get("state") == "complete" and self.record())
+
+    def state(self, name):
+        return guard.read_json(self.node.paths.server_state(name)) or {}
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    fleet = Fleet(tmp_path)
+    yield fleet
+    for process in fleet.running:
+        if process.poll() is None:
+            fleet.kill(process)
+    fleet.node.end()
+
+
+def test_one_compiles_and_the_other_waits_without_any_order(fleet):
+    first, _process = fleet.start("server-0", seconds=-1)
+    small_node.wait_until(lambda: fleet.compiles() == ["server-0"])
+    time.sleep(1.1)  # of which the record tells
+    assert fleet.state("server-0")["artifact"] == "compiles"
+    assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
+    second, _process = fleet.start("server-1")
+    small_node.wait_until(lambda: fleet.state("server-1").get("phase") == "waiting for server-0")
+    assert fleet.state("server-1")["reason"] == "it compiles"
+    pathlib.Path("%s.go" % fleet.log).touch()
+    fleet.healthy(first)
+    fleet.healthy(second)
+    assert fleet.compiles() == ["server-0"]
+    assert fleet.state("server-1")["artifact"] == "loads"
+    record = fleet.completed()
+    assert (record["server"], record["files"], record["found"]) == ("server-0", {"model.pt": 6}, False)
+    assert (record["schema"], record["key"]) == (1, "f1")  # the plan's, not the folder's name
+    assert record["seconds"] >= 1
+    words = "the artifact %s is complete: 1 files, 6 bytes" % fleet.artifact
+    assert words in fleet.text("server-0") + fleet.text("server-1")  # the one that waits may see it first
+
+
+def test_what_a_killed_compilation_left_is_cleared(fleet):
+    _entry, process = fleet.start("server-0", seconds=900)
+    small_node.wait_until((fleet.artifact / "model.pt").exists)
+    fleet.kill(process)
+    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
+    (fleet.artifact / "left").mkdir()
+    (fleet.artifact / "left" / "over").write_text("x")
+    entry, _process = fleet.start("server-1")
+    fleet.healthy(entry)
+    assert fleet.completed()["files"] == {"model.pt": 6}
+    assert fleet.compiles() == ["server-0", "server-1"]
+    words = "clearing the artifact %s: server-0 compiled it and ended before it was ready" % fleet.artifact
+    assert words in fleet.text("server-1")
+
+
+def test_a_complete_one_is_loaded_and_a_cut_one_compiled_again(fleet):
+    entry, process = fleet.start("server-0", seconds=0)
+    fleet.healthy(entry)
+    fleet.completed()
+    fleet.kill(process)
+    entry, process = fleet.start("server-0", seconds=0)
+    fleet.healthy(entry)
+    fleet.kill(process)
+    assert fleet.compiles() == ["server-0"]
+    (fleet.artifact / "model.pt").write_text("onet")
+    assert guard.artifact_state(str(fleet.artifact))[0] == "damaged"
+    entry, process = fleet.start("server-0", seconds=0)
+    fleet.healthy(entry)
+    assert fleet.compiles() == ["server-0", "server-0"]
+    words = "clearing the artifact %s: files are missing or cut since server-0 completed it" % fleet.artifact
+    assert words in fleet.text("server-0")
+
+
+def test_somebody_elses_is_loaded_and_never_cleared(fleet):
+    fleet.artifact.mkdir(parents=True)
+    (fleet.artifact / "model.pt").write_text("onetwo")
+    (fleet.artifact / "notes").write_text("mine")
+    assert guard.artifact_state(str(fleet.artifact))[0] == "foreign"
+    entry, process = fleet.start("server-0")
+    fleet.healthy(entry)
+    assert fleet.compiles() == []
+    assert fleet.completed()["found"] is True
+    fleet.kill(process)
+    (fleet.artifact / "notes").unlink()
+    assert guard.artifact_state(str(fleet.artifact))[0] == "foreign"  # its owner may change it
+
+
+def test_the_watch_is_nobodys_child_and_ends_with_the_engine(fleet):
+    entry, process = fleet.start("server-0", seconds=900)
+    small_node.wait_until(fleet.compiles)
+    pids = guard.marked_processes(fleet.node.root)["server-0"]
+    (watch,) = set(pids) - {process.pid}
+    assert guard.process(watch).parent != process.pid
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(60)
+    small_node.wait_until(lambda: not small_node.alive(watch), what="the watch ends")
+    assert fleet.record()["state"] == "compiling"
+    assert entry["name"] == fleet.record()["server"]
+
+
+def test_one_that_cannot_be_prepared_is_told(fleet):
+    fleet.artifact.parent.mkdir()
+    fleet.artifact.write_text("a file")
+    _entry, process = fleet.start("server-0")
+    assert process.wait(60) == 1
+    reason = "its compiled artifact %s cannot be prepared: [Errno 17] File exists: '%s'" % ((fleet.artifact,) * 2)
+    assert fleet.state("server-0")["reason"] == reason
+
+
+def test_folders_that_a_reboot_took_are_made_again(fleet):
+    entry = fleet.write("server-0")
+    command = [sys.executable, "-I", str(fleet.guard), "folders", str(fleet.folder / "server-0.json")]
+    assert not fleet.artifact.exists()
+    subprocess.run(command, check=True, umask=0o077)
+    for path in entry["directories"].values():
+        assert os.stat(path).st_mode & 0o777 == 0o755
+
+
+def test_a_compiler_of_another_host_is_believed_for_its_budget(fleet, monkeypatch):
+    fleet.artifact.mkdir(parents=True)
+    record = guard.compiling_record({"name": "server-3", "health": {"budget_s": 60}})
+    path = str(fleet.artifact / guard.ARTIFACT_RECORD)
+    guard.write_json(path, dict(record, host="node-2", pid=1, ticks=0))
+    assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
+    guard.write_json(path, dict(record, host="node-2", since=record["since"] - 61))
+    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
+    guard.write_json(path, dict(record, boot="another"))
+    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
+    guard.write_json(path, record)
+    assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
+
+
+def test_two_nodes_of_one_name_are_told_by_their_machine(fleet, monkeypatch):
+    fleet.artifact.mkdir(parents=True)
+    monkeypatch.setattr(guard, "machine_id", lambda: "m1")
+    record = dict(guard.compiling_record({"name": "server-3", "health": {"budget_s": 60}}), pid=1, ticks=0)
+    path = str(fleet.artifact / guard.ARTIFACT_RECORD)
+    guard.write_json(path, record)
+    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
+    guard.write_json(path, dict(record, machine="m2"))
+    assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
+    guard.write_json(path, dict(record, machine=None))
+    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
+
+
+def taken_over(fleet, record):
+    """What another host does with a compilation that it takes for dead."""
+    guard.clear_artifact(str(fleet.artifact))
+    guard.write_json(str(fleet.artifact / guard.ARTIFACT_RECORD), record)
+    (fleet.artifact / "model.pt").write_text("half")
+
+
+def test_a_compilation_that_another_host_took_over_is_left_to_it(fleet):
+    entry, process = fleet.start("server-0", seconds=-1)
+    small_node.wait_until((fleet.artifact / "model.pt").exists)
+    theirs = dict(fleet.record(), host="node-2", server="server-3", since=time.time())
+    taken_over(fleet, theirs)
+    (watch,) = set(guard.marked_processes(fleet.node.root)["server-0"]) - {process.pid}
+    pathlib.Path("%s.go" % fleet.log).touch()
+    fleet.healthy(entry)
+    small_node.wait_until(lambda: not small_node.alive(watch), what="the watch ends")
+    assert fleet.record() == theirs
+    assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
+    words = "the artifact %s is not recorded as complete: its record is of server-3 on node-2 by now" % fleet.artifact
+    assert words in fleet.text("server-0")
+
+
+def test_the_record_of_a_compilation_that_is_gone_is_not_made_up(fleet):
+    entry, process = fleet.start("server-0", seconds=-1)
+    small_node.wait_until((fleet.artifact / "model.pt").exists)
+    (fleet.artifact / guard.ARTIFACT_RECORD).unlink()
+    (watch,) = set(guard.marked_processes(fleet.node.root)["server-0"]) - {process.pid}
+    pathlib.Path("%s.go" % fleet.log).touch()
+    fleet.healthy(entry)
+    small_node.wait_until(lambda: not small_node.alive(watch), what="the watch ends")
+    assert fleet.record() == {}
+    words = "the artifact %s is not recorded as complete: its record is gone by now" % fleet.artifact
+    assert words in fleet.text("server-0")
+
+
+def test_a_server_of_another_root_is_not_taken_for_the_one_that_compiles(fleet):
+    """Of the same name, on the same node, healthy: the artifact that it does not compile stays as it is."""
+    other, _process = fleet.start("server-0", seconds=0)
+    fleet.healthy(other)
+    fleet.completed()
+    record = guard.compiling_record(dict(other, artifact_key="f2"))  # by this process, which lives
+    taken_over(fleet, record)
+    fleet.start("server-1", artifact_key="f2")
+    small_node.wait_until(lambda: fleet.state("server-1").get("phase") == "waiting for server-0")
+    assert fleet.record() == record
+    guard.clear_artifact(str(fleet.artifact))
+    assert fleet.completed()["server"] == "server-1"
+
+
+def test_a_cache_beside_the_compiled_graphs_is_no_part_of_the_artifact(tmp_path):
+    for name in ("cache/modelinfo.json", "cache/neuron/compile_cache/a1/graph.neff", guard.ARTIFACT_RECORD, "x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("12")
+    entry = {"environment": {"VLLM_CACHE_ROOT": str(tmp_path / "cache")}}
+    assert guard.artifact_files(str(tmp_path), entry) == {"cache/neuron/compile_cache/a1/graph.neff": 2, "x": 2}
+
+
+def test_a_follower_of_a_whole_artifact_needs_no_leader(fleet):
+    """server-0 is not even there; a server that the recipe itself puts before this one is waited for."""
+    fleet.artifact.mkdir(parents=True)
+    (fleet.artifact / "model.pt").write_text("onetwo")
+    entry, process = fleet.start("server-1", after=["server-0"], leaders=["server-0"])  # somebody else's
+    fleet.healthy(entry)
+    assert fleet.completed()["server"] == "server-1"
+    fleet.kill(process)
+    entry, process = fleet.start("server-2", after=["server-0"], leaders=["server-0"])  # complete
+    fleet.healthy(entry)
+    assert fleet.state("server-2")["artifact"] == "loads"
+    assert fleet.compiles() == []
+    fleet.start("server-3", after=["server-0", "front-0"], leaders=["server-0"])
+    small_node.wait_until(lambda: fleet.state("server-3").get("phase") == "waiting for front-0")
+    assert fleet.state("server-3")["artifact"] is None
+
+
+def test_a_fresh_node_compiles_once_though_the_leader_is_killed(fleet):
+    _entry, process = fleet.start("server-0", seconds=-1)
+    small_node.wait_until((fleet.artifact / "model.pt").exists)
+    followers = [fleet.start(name, after=["server-0"], leaders=["server-0"])[0] for name in ("server-1", "server-2")]
+    for name in ("server-1", "server-2"):
+        small_node.wait_until(lambda name=name: fleet.state(name).get("phase") == "waiting for server-0")
+    fleet.kill(process)
+    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
+    pathlib.Path("%s.go" % fleet.log).touch()
+    fleet.start("server-0", seconds=-1)  # as its service manager does
+    for follower in followers:
+        fleet.healthy(follower)
+    assert fleet.compiles() == ["server-0", "server-0"]
+    assert {fleet.state(name)["artifact"] for name in ("server-1", "server-2")} == {"loads"}
+
+
+def checkpoint(folder, shards=("one", "two"), manifest=True, config="{}"):
+    """A folder that looks like weights, with the manifest that the collection writes."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(config)
+    (folder / "README.md").write_text("about")
+    for number, text in enumerate(shards):
+        (folder / ("model-%d.safetensors" % number)).write_text(text)
+    if manifest:
+        names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+        records = {name: {"size": (folder / name).stat().st_size, "sha256": digest} for name, digest in
+                   weight_manifest.hash_files(str(folder), names).items()}  # fmt: skip
+        weight_manifest.write_manifest(str(folder), records, repo="r", revision=None, source="path")
+    return str(folder)
+
+
+def environment(folder, **versions):
+    """A virtual environment in which these packages are installed; its interpreter."""
+    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    if not (folder / "bin" / "python").exists():
+        (folder / "bin" / "python").symlink_to(sys.executable)
+    packages = folder / "lib" / "python3.12" / "site-packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    for old in packages.iterdir():
+        old.rmdir()
+    for name, version in versions.items():
+        (packages / ("%s-%s.dist-info" % (name, version))).mkdir()
+    (packages / "requests-2.0.dist-info").mkdir()
+    return str(folder / "bin" / "python")
+
+
+def test_what_is_in_the_environment_of_the_command(tmp_path):
+    python = environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21.1+abc", torch_neuronx="2.9.0")
+    found = {"vllm": "0.11.1", "neuronx-cc": "2.21.1+abc", "torch-neuronx": "2.9.0"}
+    entry = {"launcher": "process", "command": [python, "-m", "vllm"], "environment": {}}
+    assert guard.environment_versions(entry) == found
+    script = {"launcher": "process", "command": ["/bin/sh", "/start.sh"]}
+    assert guard.environment_versions(dict(script, environment={"VIRTUAL_ENV": str(tmp_path / "v")})) == found
+    (tmp_path / "v" / "bin" / "python3").symlink_to("python")
+    assert guard.environment_versions(dict(script, environment={"PATH": str(tmp_path / "v/bin") + ":/bin"})) == found
+    assert guard.environment_versions(dict(entry, launcher="container")) == {}
+    assert guard.environment_versions(dict(entry, command=[str(tmp_path / "gone")])) == {}
+
+
+def test_what_weights_are(tmp_path):
+    path = checkpoint(tmp_path / "a")
+    one, note = guard.weights_identity(path), guard.weights_note(path)
+    assert guard.weights_identity(checkpoint(tmp_path / "b"))["content"] == one["content"]
+    assert guard.weights_identity(checkpoint(tmp_path / "b"))["files"] == one["files"]
+    plain = guard.weights_identity(checkpoint(tmp_path / "c", manifest=False))
+    assert plain == {"files": one["files"], "content": None, "written": None}
+    assert guard.weights_note(str(tmp_path / "c")) is None
+    changed = guard.weights_identity(checkpoint(tmp_path / "b", shards=("one", "TWO")))
+    assert (changed["files"] == one["files"], changed["content"] == one["content"]) == (True, False)
+    assert guard.weights_identity(checkpoint(tmp_path / "b", shards=("one", "three")))["files"] != one["files"]
+    assert guard.weights_identity(checkpoint(tmp_path / "b", config='{"a": 1}'))["files"] != one["files"]
+    # a shard that was mended: the same bytes as the manifest always said, written anew
+    os.utime(tmp_path / "a" / "model-0.safetensors", ns=(1, 1))
+    assert guard.weights_note(path) == note  # until the manifest says so
+    checkpoint(tmp_path / "a")
+    mended = guard.weights_identity(path)
+    assert (mended["content"], mended["written"] == one["written"]) == (one["content"], False)
+    assert guard.weights_note(path) != note
+    # a text beside the weights is no part of what is compiled
+    (tmp_path / "a" / "README.md").write_text("more")
+    assert guard.weights_identity(path) == mended
+    assert guard.weights_identity(str(tmp_path / "nothing")) is None
+    (tmp_path / "a" / guard.WEIGHT_MANIFEST).write_text('{"files": ["x"]}')
+    assert guard.weights_note(path) is None
+    assert guard.WEIGHT_MANIFEST == weight_manifest.MANIFEST
+
+
+def misfit(entry, record):
+    return guard.artifact_misfit(entry, record)
+
+
+def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
+    python = environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21")
+    path = checkpoint(tmp_path / "w")
+    entry = {"name": "server-0", "launcher": "process", "command": [python], "environment": {}, "artifact_key": "f1",
+             "weights": [path, str(tmp_path / "draft")], "health": {"budget_s": 60}}  # fmt: skip
+    record = guard.compiling_record(entry)
+    assert record["versions"] == {"vllm": "0.11.1", "neuronx-cc": "2.21"}
+    assert (record["weights"][1], misfit(entry, record)) == (None, None)
+    assert misfit(dict(entry, artifact_key="f2"), record) == (
+        "it was compiled for another configuration (key f1, this one is f2)"
+    )
+    old = record["weights"][0]
+    environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.22", vllm_neuron="0.2")
+    assert misfit(entry, record) == (
+        "it was compiled with neuronx-cc 2.21, no vllm-neuron, and this node has neuronx-cc 2.22, vllm-neuron 0.2"
+    )
+    assert misfit(entry, dict(record, versions={})) is None
+    assert misfit(entry, {"key": "f1"}) is None  # of a version that wrote none
+    assert misfit(dict(entry, artifact_key="f2"), dict(record, found=True)) is None  # somebody else's
+    environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21")
+    checkpoint(tmp_path / "w", shards=("one", "TWO"))
+    new = guard.weights_identity(path)
+    assert misfit(entry, record) == (
+        "it was compiled from other weights (digest %s) than those in %s (digest %s)"
+        % (old["content"][:12], path, new["content"][:12])
+    )
+    (tmp_path / "w" / guard.WEIGHT_MANIFEST).unlink()
+    assert misfit(entry, record) is None  # the same sizes, and nothing else is known
+    checkpoint(tmp_path / "w", shards=("one", "three"), manifest=False)
+    assert misfit(entry, record).startswith("it was compiled from other weights (digest %s)" % old["files"][:12])
+
+
+def test_weights_that_were_mended_since_do_not_fit_on_the_machine_that_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(guard, "machine_id", lambda: "m1")
+    path = checkpoint(tmp_path / "w")
+    entry = {"name": "server-0", "environment": {}, "artifact_key": "f1", "weights": [path], "health": {"budget_s": 60}}
+    record = guard.compiling_record(entry)
+
+    def written_anew(*names):
+        for name in names:
+            os.utime(tmp_path / "w" / name, ns=(1, 1))
+        weight_manifest.write_manifest(path, guard.weight_records(path))
+
+    written_anew("README.md")
+    assert misfit(entry, record) is None
+    written_anew("model-0.safetensors")
+    assert misfit(entry, record) == "weights in %s were mended since (model-0.safetensors)" % path
+    with monkeypatch.context() as other:
+        other.setattr(guard, "machine_id", lambda: "m2")  # it has another copy of the same bytes
+        assert misfit(entry, record) is None
+    assert misfit(entry, dict(record, host="node-2")) is None
+    written_anew("model-1.safetensors", "config.json")  # all came anew
+    assert misfit(entry, record) is None
+
+
+def test_what_does_not_fit_any_more_is_compiled_again_and_told(fleet):
+    weights = checkpoint(fleet.folder / "w")
+    entry, process = fleet.start("server-0", seconds=0, weights=[weights])
+    fleet.healthy(entry)
+    record = fleet.completed()
+    assert (record["key"], record["weights"]) == ("f1", [guard.weights_identity(weights)])
+    assert fleet.state("server-0")["weights"] == {weights: guard.weights_note(weights)}
+    fleet.kill(process)
+    entry, process = fleet.start("server-0", seconds=0, weights=[weights])
+    fleet.healthy(entry)
+    assert fleet.compiles() == ["server-0"]
+    fleet.kill(process)
+    checkpoint(fleet.folder / "w", shards=("one", "TWO"))
+    # the leader is asked to compile first, as on a fresh node
+    follower, _process = fleet.start("server-1", weights=[weights], after=["server-0"], leaders=["server-0"])
+    small_node.wait_until(lambda: fleet.state("server-1").get("phase") == "waiting for server-0")
+    entry, process = fleet.start("server-0", seconds=0, weights=[weights])
+    fleet.healthy(entry)
+    fleet.healthy(follower)
+    assert fleet.compiles() == ["server-0", "server-0"]
+    assert "clearing the artifact %s: it was compiled from other weights" % fleet.artifact in fleet.text("server-0")
+    assert fleet.completed()["weights"] == [guard.weights_identity(weights)]
+    fleet.kill(process)
+    entry, process = fleet.start("server-0", seconds=0, weights=[weights], artifact_key="f2")
+    fleet.healthy(entry)
+    words = "it was compiled for another configuration (key f1, this one is f2)"
+    assert "clearing the artifact %s: %s" % (fleet.artifact, words) in fleet.text("server-0")

@@ -1,0 +1,154 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The watchdog of a node: whom it asks, what counts as a failure, and whom it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import watchdog
+
+ENTRY = {
+    "name": "server-0", "bind": "127.0.0.1", "port": 1, "ports": {}, "role": "server", "model_id": "m",
+    "health": {"path": "/health", "budget_s": 600},
+}  # fmt: skip
+HANGS = (None, "timed out")
+
+
+class Node:
+    """One server of a node: a process that sleeps, its entry and its record; `answers` is what it says."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.said, self.asked = folder, [], []
+        self.answers = {"/v1/chat/completions": (200, "{}"), "/health": (200, "{}"), "/metrics": (404, "")}
+        self.options = types.SimpleNamespace(
+            etc=str(folder), state=str(folder / "state"), root="", failures=2, timeout=9
+        )
+        self.process = None
+        monkeypatch.setattr(watchdog, "say", self.said.append)
+        monkeypatch.setattr(watchdog, "exchange", self.exchange)
+        self.memory = {}
+        self.start()
+
+    def start(self, entry=None, age=1000, phase="running", server="server-0", root="/", **secrets):
+        sleep = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(900)"]
+        markers = {"INFERENCE_FLEET_SERVER": server, "INFERENCE_FLEET_ROOT": root}
+        self.process = subprocess.Popen(sleep, env=markers)
+        pid = self.process.pid
+        record = {"name": "server-0", "phase": phase, "pid": pid, "ticks": watchdog.guard().process(pid).ticks,
+                  "started": time.time() - age}  # fmt: skip
+        for path, value in (("servers", entry or ENTRY), ("state", record), ("secrets", secrets)):
+            (self.folder / path).mkdir(exist_ok=True)
+            (self.folder / path / "server-0.json").write_text(json.dumps(value))
+
+    def exchange(self, entry, port, method, path, timeout, key=None, body=None):
+        self.asked.append((path, key))
+        answer = self.answers[path]
+        return answer.pop(0) if isinstance(answer, list) else answer
+
+    def look(self):
+        """Whether the server lives after another look."""
+        self.memory = watchdog.look(self.options, self.memory)
+        return self.process.poll() is None
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    made = Node(tmp_path, monkeypatch)
+    yield made
+    made.end()
+
+
+def test_it_restarts_after_failures_in_a_row(node):
+    node.answers["/v1/chat/completions"] = [HANGS, (200, "{}"), HANGS, (503, "dead\n"), (200, "{}")]
+    assert [node.look() for _turn in range(3)] == [True] * 3
+    assert not node.look()
+    assert node.said == [
+        "server-0 does not answer, 1 of 2: a completion: no answer within 9 s (timed out)",
+        "server-0 does not answer, 1 of 2: a completion: no answer within 9 s (timed out)",
+        "server-0 does not answer, 2 of 2: a completion: HTTP 503 dead",
+        "server-0 is restarted",
+    ]
+    node.process.wait()
+    node.look()
+    assert node.memory == {}  # nobody is asked who does not run
+    assert len(node.said) == 4
+
+
+def test_a_new_process_is_not_charged_with_the_failures_of_the_old_one(node):
+    node.answers["/v1/chat/completions"] = HANGS
+    assert node.look()
+    node.end()
+    node.start()
+    assert node.look()
+    assert node.memory["server-0"]["failures"] == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429])
+def test_what_refuses_lives(node, status):
+    node.answers["/v1/chat/completions"] = (status, "no")
+    assert all(node.look() for _turn in range(4))
+    assert node.said == []
+
+
+def test_what_counts_tokens_is_busy(node):
+    node.answers["/v1/chat/completions"] = HANGS
+    node.answers["/metrics"] = [(200, "vllm:tokens_total %d" % number) for number in range(20)]
+    assert all(node.look() for _turn in range(4))
+    node.answers["/metrics"] = (200, "vllm:tokens_total 7")
+    assert [node.look(), node.look()] == [True, False]
+
+
+def test_one_that_starts_has_its_budget_unless_it_has_answered(node):
+    node.end()
+    node.start(age=10)
+    node.answers["/v1/chat/completions"] = HANGS
+    assert all(node.look() for _turn in range(4))
+    node.answers["/v1/chat/completions"] = [(200, "{}"), HANGS, HANGS]
+    assert [node.look() for _turn in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("phase", ["waiting for server-1", "restarting", "failed"])
+def test_who_does_not_run_is_left_alone(node, phase):
+    node.end()
+    node.start(phase=phase)
+    node.answers["/v1/chat/completions"] = HANGS
+    assert all(node.look() for _turn in range(4))
+    assert node.asked == []
+
+
+def test_a_key_is_sent_and_a_worker_is_asked_for_its_health(node):
+    node.end()
+    node.start(VLLM_API_KEY="secret")
+    node.look()
+    assert ("/v1/chat/completions", "secret") in node.asked
+    node.end()
+    node.asked.clear()
+    node.start(dict(ENTRY, role="decode", port=None, ports={"system": 7}))
+    node.look()
+    assert node.asked == [("/health", None)]
+    node.end()
+    node.asked.clear()
+    node.start(dict(ENTRY, port=None))
+    assert node.look()
+    assert node.asked == []
+
+
+@pytest.mark.parametrize("marker", [{"server": "server-1"}, {"root": "/other"}])
+def test_a_record_that_names_another_process_is_not_believed(node, marker):
+    """It is the server's user who writes it, and root who restarts."""
+    node.end()
+    node.start(**marker)
+    node.answers["/v1/chat/completions"] = HANGS
+    assert all(node.look() for _turn in range(4))
+    assert node.asked == []

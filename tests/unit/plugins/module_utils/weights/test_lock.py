@@ -1,0 +1,305 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One run at a time at a destination, of whichever process, and what a run does beside what others left there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import gc
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import directories as node_layout
+from ansible_collections.inference.fleet.plugins.module_utils.weights import lock as weight_lock
+from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import HubProblem, Listing, Wanted, download
+from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import Busy, WeightLock
+from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+
+SHARD = "model-00003-of-00014.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(weight_lock, "POLL_S", 0.001)
+
+
+@pytest.fixture
+def destination(tmp_path):
+    return str(tmp_path / "models" / "small")
+
+
+@pytest.fixture
+def held(tmp_path, destination):
+    """A process that holds the lock until the file `go` is there, or it is killed: its pid."""
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    child = os.fork()
+    if not child:
+        try:
+            with WeightLock(destination):
+                begun.touch()
+                wait_until(go.exists)
+        finally:
+            os._exit(0)
+    wait_until(begun.exists)
+    yield child
+    go.touch()
+
+
+def hidden(destination):
+    """What lies beside the destination and is no weights."""
+    folder = os.path.dirname(destination)
+    return [name for name in os.listdir(folder) if name.startswith(".")] if os.path.isdir(folder) else []
+
+
+class TestLock:
+    def test_held_by_another_process(self, held, destination, tmp_path):
+        with pytest.raises(Busy) as refused, WeightLock(destination, patience_s=0):
+            pass
+        text = refused.value.message
+        assert re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "THEN", text) == (
+            "Weights are brought to %s by %s (process %d, since THEN UTC) already. Wait until that has ended, or end "
+            "it; then run again." % (destination, os.uname().nodename, held)
+        )
+        (tmp_path / "go").touch()
+        with WeightLock(destination):
+            assert hidden(destination) == [".small.inference-fleet-lock"]
+        assert hidden(destination) == []
+
+    def test_folders_that_were_made_for_it_alone_go(self, tmp_path):
+        with WeightLock(str(tmp_path / "one" / "two" / "small")):
+            assert (tmp_path / "one" / "two").is_dir()
+        assert os.listdir(tmp_path) == []
+        with WeightLock(str(tmp_path / "one" / "two" / "small")):
+            (tmp_path / "one" / "kept").touch()
+        assert os.listdir(tmp_path / "one") == ["kept"]
+
+    def test_a_link_in_its_place_is_not_followed(self, destination, tmp_path):
+        """Who can write to a share must not have root write elsewhere."""
+        precious = tmp_path / "precious"
+        precious.write_text("a")
+        path = Path(weight_manifest.lock_of(destination))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(precious)
+        removed = "%s was a link, or no plain file. It was removed itself, and nothing else; find out who put it there."
+        for plant in (path.symlink_to, path.hardlink_to):
+            path.unlink(missing_ok=True)
+            plant(precious)
+            with WeightLock(destination) as lock:
+                assert lock.warnings == [removed % path]
+        assert precious.read_text() == "a"
+
+    def test_whoever_waits_says_for_whom(self, held, destination, tmp_path):
+        progress = download.Progress()
+        lock = WeightLock(destination, progress)
+        thread = threading.Thread(target=lock.take)
+        thread.start()
+        told = wait_until(lambda: progress.phase.startswith("waiting") and progress.snapshot())
+        assert told["phase"].startswith("waiting for %s (process %d, since 2" % (os.uname().nodename, held))
+        assert (told["bytes_done"], told["bytes_total"]) == (0, 0)
+        (tmp_path / "go").touch()
+        thread.join(60)
+        assert lock.waited
+        lock.release()
+
+    def test_the_lock_of_a_killed_process_is_free(self, held, destination):
+        os.kill(held, signal.SIGKILL)
+        os.waitpid(held, 0)
+        assert hidden(destination) == [".small.inference-fleet-lock"]
+        with WeightLock(destination, patience_s=0) as lock:
+            assert not lock.waited
+        assert hidden(destination) == []
+
+    def test_a_file_that_another_run_took_away_is_no_lock(self, destination, monkeypatch):
+        """Opened while the other held it, locked when that had removed it: a third would lock a new file."""
+        real, path = fcntl.flock, weight_manifest.lock_of(destination)
+        gone = []
+
+        def too_late(stream, how):
+            if not gone:
+                gone.append(os.unlink(path))
+            real(stream, how)
+
+        monkeypatch.setattr(fcntl, "flock", too_late)
+        with WeightLock(destination), pytest.raises(Busy), WeightLock(destination, patience_s=0):
+            pass
+        assert gone and hidden(destination) == []
+
+    def test_many_processes(self, destination, tmp_path):
+        """Whoever is in makes a folder; nobody finds it there."""
+        children = []
+        for _number in range(6):
+            children.append(os.fork())
+            if not children[-1]:
+                status = 1
+                try:
+                    for _turn in range(20):
+                        with WeightLock(destination):
+                            os.mkdir(tmp_path / "alone")
+                            os.rmdir(tmp_path / "alone")
+                    status = 0
+                finally:
+                    os._exit(status)
+        assert [os.waitpid(child, 0)[1] for child in children] == [0] * 6
+        assert hidden(destination) == []
+
+    def test_a_file_system_without_locks(self, destination, monkeypatch):
+        def refuse(*_given):
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        with WeightLock(destination) as lock:
+            assert lock.warnings == [
+                "The file system of %s takes no locks (No locks available), so nothing keeps a run of another node, or "
+                "of another fleet_root, from bringing weights to %s at the same time. Let one of them do that before "
+                "the others run." % (os.path.dirname(destination), destination)
+            ]
+            assert hidden(destination) == []
+
+    def test_where_nothing_can_be_written_nothing_is_locked(self, destination, monkeypatch):
+        def refuse(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+        monkeypatch.setattr(weight_lock, "make_directory", refuse)
+        with WeightLock(destination) as lock:
+            assert not (lock.waited or lock.warnings)
+
+    def test_who_may_not_open_it_does_not_go_on(self, destination, monkeypatch):
+        os.makedirs(os.path.dirname(destination))
+        os.mkdir(weight_manifest.lock_of(destination))  # no file that root could open either
+        with pytest.raises(IsADirectoryError), WeightLock(destination):
+            pass
+
+    def test_a_mount_has_it_inside(self, destination, monkeypatch, tmp_path):
+        os.makedirs(destination)
+        mounts = tmp_path / "mounts"
+        mounts.write_text("1 2 0:1 / %s rw - ext4 /dev/x rw\n" % destination)
+        monkeypatch.setattr(node_layout, "MOUNTS", str(mounts))
+        with WeightLock(destination):
+            assert os.listdir(destination) == [".inference-fleet-lock"]
+            assert weight_manifest.own_manifest(destination, "a/b", "path") is None
+        assert os.listdir(destination) == []
+
+
+class Client:
+    """Of a hub that gives what it lists, where a test does not hold it."""
+
+    def __init__(self, files):
+        self.files = files
+
+    def listing(self):
+        records = {
+            path: {"size": content.size, "sha256": content.sha256, "oid": None} for path, content in self.files.items()
+        }
+        return Listing("c" * 40, "c" * 40, records)
+
+    def fetch(self, listing, path, folder):
+        with open(os.path.join(folder, path), "wb") as stream:
+            stream.write(self.files[path].bytes())
+        return True
+
+
+@pytest.fixture
+def client():
+    files = gpt_oss("made-up/small", 3000, seed=3).files
+    return Client({path: files[path] for path in files if "/" not in path})
+
+
+@pytest.fixture
+def run(client, destination):
+    wanted = Wanted(
+        "huggingface", "made-up/small", "main", destination, "https://hub", exclude=(), retries=0, workers=32
+    )
+    return lambda progress=None: download.Download(wanted, lambda _other: client, progress or download.Progress())
+
+
+class TestDownload:
+    def test_what_another_run_brought_meanwhile_is_found(self, run, destination, client):
+        second, results = run(), []
+        lock = WeightLock(destination)
+        lock.take()
+        thread = threading.Thread(target=lambda: results.append(second.run()))
+        thread.start()
+        wait_until(lambda: second.progress.phase.startswith("waiting"))
+        assert results == []
+        # the one that holds the lock brings them
+        staging = weight_manifest.staging_of(destination)
+        os.makedirs(staging)
+        for path in client.files:
+            client.fetch(None, path, staging)
+        records = client.listing().files
+        identity = {**download.identity(second.wanted), "commit": "c" * 40, "at": "c" * 40}
+        weight_staging.install(staging, destination, sorted(records), [], records, **identity)
+        client.fetch = None  # nothing is asked for again
+        lock.release()
+        thread.join(60)
+        assert [(one["changed"], one["message"], one["fetched"]) for one in results] == [(False, "as wanted", [])]
+        assert hidden(destination) == []
+
+    def test_it_tells_where_there_are_no_locks(self, run, monkeypatch):
+        def refuse(*_given):
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        result = run().run()
+        assert result["changed"] and "takes no locks" in result["warnings"][0]
+        assert "warnings" not in run().run()
+
+    def test_what_still_writes_after_a_failure_keeps_the_lock(self, run, client, destination):
+        real, asked, go = client.fetch, threading.Event(), threading.Event()
+
+        def fetch(listing, path, folder):
+            if path == SHARD:
+                asked.set()
+                go.wait(60)
+            elif path.endswith(".safetensors"):
+                asked.wait(60)
+                raise HubProblem("other", "broken")
+            return real(listing, path, folder)
+
+        client.fetch = fetch
+        with pytest.raises(FleetError):
+            run().run()
+        with pytest.raises(Busy), WeightLock(destination, patience_s=0):
+            pass
+        go.set()
+
+        def free():
+            gc.collect()
+            with contextlib.suppress(Busy), WeightLock(destination, patience_s=0):
+                return True
+
+        wait_until(free)
+
+    def leave(self, destination, client, name):
+        """What a run of another revision left when it was killed: a file and its record."""
+        staging = weight_manifest.staging_of(destination)
+        os.makedirs(os.path.join(staging, ".partial"))
+        with open(os.path.join(staging, ".partial", name + ".incomplete"), "wb") as stream:
+            stream.write(b"x" * 4000)
+        listed = {**client.listing().files, name: {"size": 5000, "sha256": "0" * 64, "oid": None}}
+        with open(os.path.join(staging, ".listing.json"), "w") as stream:
+            json.dump({"wanted": {}, "commit": "d" * 40, "at": "d" * 40, "files": listed}, stream)
+
+    @pytest.mark.parametrize("name", ["model.safetensors", SHARD])
+    def test_what_another_revision_left_is_room(self, run, client, destination, monkeypatch, name):
+        """Of other names or other bytes, it goes before anything comes."""
+        total = sum(content.size for content in client.files.values())
+        self.leave(destination, client, name)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=total - 4000))
+        result = run().run()
+        assert (result["changed"], result["to_fetch_bytes"]) == (True, total)
+        assert sorted(os.listdir(destination)) == sorted([*client.files, weight_manifest.MANIFEST])

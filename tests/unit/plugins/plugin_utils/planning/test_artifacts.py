@@ -1,0 +1,300 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import posixpath
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entry, entry_hash
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import artifacts, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+
+TRN3 = {"accelerator": "trainium3", "count": 16}
+NAMES = ("trn3-eagle3", "trn3-start-script", "trn3-vllm-neuron")
+
+
+def planned(name="trn3-eagle3", host="node1", hardware=None, site=None, **layers):
+    path = recipes.find_recipe(name, [])
+    recipe = recipes.resolve_recipe(path, [("fleet_override", layers)] if layers else [])
+    return plan.plan_host(host, recipe, parse_hardware(hardware or TRN3, "inventory"), site or plan.Site())
+
+
+def keys(*args, **kwargs):
+    """The last folder of every server's artifact directory."""
+    return [entry["directories"]["artifact"].rpartition("/")[2] for entry in planned(*args, **kwargs)]
+
+
+def refused(*args, **kwargs):
+    with pytest.raises(FleetError) as caught:
+        planned(*args, **kwargs)
+    return caught.value.message
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_servers_of_all_hosts_share_one_artifact(name):
+    one = keys(name)
+    assert len(one) == 8
+    assert set(one) == set(keys(name, host="node2", hardware={"accelerator": "trainium3", "count": 4}))
+    assert set(one) == set(keys(name, site=plan.Site(root="/srv/f", bind="10.0.0.1")))
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        {"servers": {"server": {"port": 9000}}},
+        {"servers": {"server": {"name": "endpoint"}}},
+        {
+            "arguments": {
+                "served-model-name": ["${model_id}", "x"],
+                "tool-call-parser": None,
+                "uvicorn_log_level": "debug",
+            }
+        },
+        {"environment": {"TIKTOKEN_ENCODINGS_BASE": "/x", "NEURON_RT_LOG_LEVEL": "INFO", "VLLM_RPC_TIMEOUT": 1}},
+        {"model": {"id": "gpt-oss-120b"}},
+        {"start": {"budget_s": 60}},
+        {"verify": {"timeout_s": 60}},
+        {"directories": {"work": "/scratch/${name}", "compile": "/scratch/${name}/c"}},
+        {"instances": {"server-1": {"port": 9999}}},
+    ],
+)
+def test_what_no_graph_depends_on_keeps_the_key(layers):
+    if "name" in layers.get("servers", {}).get("server", {}):
+        layers = {"servers": [{"name": "endpoint", "role": "server", "count": "auto", "devices": 8, "port": 8000}]}
+    assert set(keys(**layers)) == set(keys())
+
+
+@pytest.mark.parametrize(
+    ("layers", "hardware"),
+    [
+        ({"arguments": {"max-num-seqs": 8}}, None),
+        ({"arguments": {"new-flag-of-tomorrow": 1}}, None),
+        ({"arguments": {"additional-config": {"override_neuron_config": {"fused_qkv": False}}}}, None),
+        ({"environment": {"NEURON_CC_FLAGS": "-O3"}}, None),
+        ({"environment": {"VLLM_NEURON_DISABLE_NKI_KERNELS": "1"}}, None),
+        ({"venv": {"version": "2.28"}}, None),
+        ({"venv": {"path": "/home/ubuntu/other"}}, None),
+        ({"model": {"revision": "b5c939d"}}, None),
+        ({"model": {"path": "/mnt/other"}}, None),
+        ({"model": {"draft": {"path": "/mnt/other"}}}, None),
+        ({"command": ["${venv}/bin/python", "-m", "vllm"]}, None),
+        ({"config": {"format": "json", "content": {"a": 1}}}, None),
+        ({"servers": {"server": {"devices": 16}}}, None),
+        ({"needs": {"lnc": 1},
+          "arguments": {"additional-config": {"override_neuron_config": {"logical_nc_config": 1}}}},
+         {**TRN3, "lnc": 1}),
+        ({"needs": {"accelerators": ["trainium2"], "device_memory_gib": 0},
+          "arguments": {"additional-config": {"override_neuron_config": {"is_mxfp4_compute": False}}}},
+         {"accelerator": "trainium2", "count": 16}),
+    ],
+)  # fmt: skip
+def test_what_a_compilation_depends_on_changes_the_key(layers, hardware):
+    one = keys(hardware=hardware, **layers)
+    assert not set(one) & set(keys())
+    assert one == keys(hardware=hardware, **layers)
+
+
+PLACES = (
+    "name", "group", "index", "role", "port", "side_channel", "devices", "device_range", "host", "bind", "root", "lib",
+    "models", "venvs", "encodings", "model", "model_id", "draft", "venv", "work", "compile", "artifact", "cache",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_place_in_a_text_that_counts_is_the_same_for_all(place):
+    """A variable that nobody knows counts; which server, host or folder it names does not."""
+    layers = {
+        "environment": {"OF_THE_SITE": "x ${%s}" % place},
+        "servers": {"server": {"ports": {"side_channel": 7000}}},
+    }
+    one = keys(**layers)
+    assert len(set(one)) == 1
+    assert one == keys(host="other", site=plan.Site(root="/srv/f", bind="10.0.0.1"), **layers)
+    assert not set(one) & set(keys())
+
+
+def test_the_image_counts():
+    given = {"engine": "vllm", "model": {"repo": "r"}, "container": {"image": "i:1", "mounts": []}}
+
+    def key(**container):
+        recipe = {**given, "container": {**given["container"], **container}}
+        return artifacts.artifact_key(recipe, "trainium3", 8, 2, [], {}, {}, None)
+
+    assert key() == key(mounts=["x"]) != key(image="i:2")
+    assert len({key(), key(image="i:2"), key(digest="sha256:0")}) == 3
+
+
+def test_with_a_revision_the_path_says_nothing():
+    revision = {"model": {"revision": "b5c939d"}}
+    assert keys(**revision) == keys(model={"revision": "b5c939d", "path": "/mnt/elsewhere"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_together_each_has_its_own_directories(name):
+    entries = planned(name, start={"order": "together"})
+    assert len({entry["directories"]["artifact"] for entry in entries}) == 8
+    assert len({entry["directories"]["compile"] for entry in entries}) == 8
+    assert {tuple(entry["start"]["after"]) for entry in entries} == {()}
+    assert {entry["environment"]["NEURON_COMPILED_ARTIFACTS"] for entry in entries} == {
+        entry["directories"]["artifact"] for entry in entries
+    }
+    key = keys(name)[0]
+    assert keys(name, start={"order": "together"}) == ["%s-server-%d" % (key, index) for index in range(8)]
+
+
+def test_two_servers_that_differ_alike_have_a_leader_of_their_own():
+    """server-3 and server-5 wait for server-0 as all do, and server-5 for server-3, which compiles for both."""
+    other = {"arguments": {"max-num-seqs": 8}}
+    entries = {entry["name"]: entry for entry in planned(instances={"server-3": other, "server-5": other})}
+    assert entries["server-3"]["start"]["after"] == ["server-0"]
+    assert entries["server-5"]["start"]["after"] == ["server-0", "server-3"]
+    assert entries["server-4"]["start"]["after"] == ["server-0"]
+    artifacts = {name: entry["directories"]["artifact"] for name, entry in entries.items()}
+    assert artifacts["server-3"] == artifacts["server-5"] != artifacts["server-0"]
+    before = {entry["name"]: entry["hash"] for entry in planned()}
+    changed = [name for name, entry in entries.items() if entry["hash"] != before[name]]
+    assert changed == ["server-3", "server-5"]
+
+
+def test_two_equal_groups_have_one_leader_also_against_their_order():
+    group = {"role": "server", "count": 2, "devices": 8}
+    servers = [{**group, "name": "a", "port": 8000, "after": ["b"]}, {**group, "name": "b", "port": 9000}]
+    entries = {entry["name"]: entry["start"]["after"] for entry in planned(servers=servers)}
+    assert entries == {"a-0": ["b-0", "b-1"], "a-1": ["b-0", "b-1", "a-0"], "b-0": [], "b-1": ["b-0"]}
+
+
+def test_unkeyed_artifacts_are_refused():
+    assert refused(directories={"artifact": "/mnt/fsx/artifacts"}) == (
+        "server 'server-0': directories.artifact is /mnt/fsx/artifacts; an artifact that was compiled for another "
+        "configuration would be loaded from there without a word. Write ${artifact_key} into it."
+    )
+
+
+def test_servers_that_start_together_share_nothing_that_is_compiled():
+    key = keys()[0]
+    assert refused(start={"order": "together"}, directories={"artifact": "/mnt/%s/" % key}) == (
+        "server 'server-0' and server 'server-1' start together and share directories.artifact /mnt/%s; both would "
+        "compile in it and destroy each other's work. Set start.order to leader-first, or write ${artifact_key} into "
+        "directories.artifact." % key
+    )
+
+
+@pytest.mark.parametrize("order", ["together", "leader-first"])
+@pytest.mark.parametrize("count", [4, 16])
+@pytest.mark.parametrize("place", ["/scratch/c", "/scratch/c/", "/scratch//c", "/scratch/${name}/../c"])
+def test_no_two_servers_compile_in_one_directory(order, count, place):
+    """Not even those of which one waits for the other: where an artifact cannot be loaded, all of them compile."""
+    hardware = {"accelerator": "trainium3", "count": count}
+    assert refused(hardware=hardware, start={"order": order}, directories={"compile": place}) == (
+        "server 'server-0' compiles in directories.compile /scratch/c, which is emptied first, and so would be "
+        "directories.compile /scratch/c of server 'server-1'. Give each server a directory of its own: write ${name} "
+        "into directories.compile."
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "lost"),
+    [
+        ({"compile": "/c${index}/x/../"}, None, None),
+        ({"compile": "/scratch/${name}", "artifact": "/scratch/${artifact_key}"}, None, None),
+        ({"compile": "/c/${name}/${devices}", "artifact": "/c/${name}-${artifact_key}"}, None, None),
+        ({"compile": "/scratch", "artifact": "/scratch/${artifact_key}"}, "artifact", "/scratch/%s"),
+        ({"compile": "/c/${artifact_key}", "artifact": "/c/${artifact_key}/"}, "artifact", "/c/%s"),
+    ],
+)
+def test_a_compilation_does_not_remove_an_artifact(place, kind, lost):
+    if kind is None:
+        assert len(planned(directories=place)) == 8
+        return
+    key = keys()[0]
+    compiles = posixpath.normpath(place["compile"].replace("${artifact_key}", key))
+    assert refused(directories=place) == (
+        "server 'server-0' compiles in directories.compile %s, which is emptied first, and so would be directories.%s "
+        "%s of server 'server-0'. Give each server a directory of its own: write ${name} into directories.compile."
+        % (compiles, kind, lost % key)
+    )
+
+
+def test_nor_what_another_server_compiles():
+    entries = planned(hardware={"accelerator": "trainium3", "count": 4})
+    folder = entries[0]["directories"]["compile"]
+    entries[1]["directories"]["compile"] = folder + "/of-another"
+    with pytest.raises(FleetError) as caught:
+        artifacts.order(entries, {entry["name"]: entry["artifact_key"] for entry in entries}, True)
+    assert caught.value.message == (
+        "server 'server-0' compiles in directories.compile %s, which is emptied first, and so would be "
+        "directories.compile %s/of-another of server 'server-1'. Give each server a directory of its own: write "
+        "${name} into directories.compile." % (folder, folder)
+    )
+
+
+def test_different_keys_do_not_share_an_artifact():
+    one, other = keys()[0], keys(arguments={"max-num-seqs": 8})[0]
+    path = "/mnt/%s-%s" % (one, other)
+    assert refused(directories={"artifact": path}, instances={"server-3": {"arguments": {"max-num-seqs": 8}}}) == (
+        "server 'server-0' and server 'server-3' share directories.artifact %s, but are not compiled alike; one would "
+        "load the other's artifact without a word. Write ${artifact_key} into directories.artifact." % path
+    )
+
+
+def test_other_platforms_may_share():
+    cpu = {"accelerator": "cpu", "count": 1, "cores": 2}
+    entries = planned("cpu-tiny", hardware=cpu, directories={"compile": "/scratch/c", "artifact": "/scratch/a"})
+    assert [entry["start"]["after"] for entry in entries] == [[], []]
+
+
+@pytest.mark.parametrize("place", ["/mnt/a/${recipe}-${artifact_key}", "/mnt/a/${artifact_key}/compiled"])
+def test_an_entry_says_its_key_wherever_the_directory_has_it(place):
+    (key,) = {entry["artifact_key"] for entry in planned(directories={"artifact": place})}
+    assert key == keys()[0]
+    other = {"arguments": {"max-model-len": 8192}}
+    assert {entry["artifact_key"] for entry in planned(directories={"artifact": place}, **other)} == set(keys(**other))
+    together = planned(start={"order": "together"})
+    assert {entry["artifact_key"] for entry in together} == {key}  # of which each has a directory of its own
+
+
+def test_what_compiles_nothing_has_no_key():
+    cpu = planned("cpu-tiny", hardware={"accelerator": "cpu", "count": 1, "cores": 2})
+    assert {entry["artifact_key"] for entry in cpu} == {None}
+
+
+def test_an_entry_names_the_folders_of_its_weights():
+    (weights,) = {tuple(entry["weights"]) for entry in planned()}
+    assert weights == ("/mnt/inference/models/gpt-oss-120b", "/mnt/inference/models/gpt-oss-120b-eagle3")
+    (weights,) = {tuple(entry["weights"]) for entry in planned("trn3-vllm-neuron")}
+    assert weights == ("/var/lib/inference-fleet/models/gpt-oss-120b",)
+
+
+def leaders(**layers):
+    return {entry["name"]: entry["start"]["artifact_leaders"] for entry in planned(**layers)}
+
+
+def test_who_is_waited_for_only_until_the_artifact_is_whole():
+    assert leaders() == {"server-0": [], **{"server-%d" % index: ["server-0"] for index in range(1, 8)}}
+    other = {"arguments": {"max-num-seqs": 8}}
+    assert leaders(instances={"server-3": other, "server-5": other})["server-5"] == ["server-0", "server-3"]
+    # what the recipe itself orders is waited for, and so is whom a server restarts with
+    group = {"role": "server", "count": 2, "devices": 8}
+    servers = [{**group, "name": "a", "port": 8000, "after": ["b"]}, {**group, "name": "b", "port": 9000}]
+    assert leaders(servers=servers) == {"a-0": [], "a-1": ["a-0"], "b-0": [], "b-1": ["b-0"]}
+    assert set(map(tuple, leaders(start={"restart_with_leader": True}).values())) == {()}
+    assert set(map(tuple, leaders(start={"order": "together"}).values())) == {()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"artifact_key": "../x"}, "artifact_key is '../x'; allowed: null, or 8-64 characters of 0-9 and a-f."),
+        ({"artifact_key": 7}, "artifact_key is 7; allowed: null, or 8-64 characters of 0-9 and a-f."),
+        ({"weights": "/models"}, "weights is '/models'; allowed: a list of absolute paths."),
+        ({"weights": ["models"]}, "weights is ['models']; allowed: a list of absolute paths."),
+    ],
+)
+def test_an_entry_with_another_key_or_other_weights_is_refused(changes, words):
+    entry = dict(planned()[0], **changes)
+    with pytest.raises(FleetError) as caught:
+        check_entry(dict(entry, hash=entry_hash(entry)))
+    assert caught.value.message == "Plan entry 'server-0': " + words

@@ -1,0 +1,671 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The memory check against figures that others published, and against what must hold for any figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import GPT_OSS_20B, GPT_OSS_120B, MODELS
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.capacity import (
+    GIB,
+    Server,
+    assess,
+    certain_weights,
+)
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import Hardware, parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).resolve().parents[5]
+STANDIN = ROOT / "roles" / "model_weights" / "files" / "gpt-oss-tiny-standin" / "standin.json"
+H100 = Hardware("h100", "nvidia", count=1, cores=0, lnc=1, memory_gib=79.65)
+NXDI = {"VLLM_NEURON_FRAMEWORK": "neuronx-distributed-inference"}
+TRANSFER = {"backend": "UCX", "max_tokens_in_buffer": 65536}
+
+
+def hardware(accelerator, **keys):
+    return parse_hardware({"accelerator": accelerator, "count": 8, **keys}, "x")
+
+
+def entry_of(command, platform="nvidia", config=None, environment=None, role="server", name="server-0", devices=(0,)):
+    return {
+        "name": name, "role": role, "devices": list(devices), "platform": platform, "command": command.split(),
+        "config": {"content": config} if config is not None else None, "environment": environment or {},
+    }  # fmt: skip
+
+
+def recipe_of(engine, repo="openai/gpt-oss-120b", weights_format="mxfp4", draft=None, benchmark=None):
+    return {"engine": engine, "model": {"repo": repo, "format": weights_format, "draft": draft}, "benchmark": benchmark}
+
+
+def verdict(declared, engine, command, config=None, environment=None, role="server", **recipe):
+    """assess() of one server given by its command line."""
+    entry = entry_of(command, declared.platform, config, environment, role)
+    return assess(capacity.server_of(entry, recipe_of(engine, **recipe), declared))
+
+
+def ascend(tensor, accelerator="ascend-a2", fraction=0.9):
+    """The vllm-ascend guide's command line with another tensor parallelism."""
+    return verdict(
+        hardware(accelerator),
+        "vllm",
+        "vllm serve /models/x --max-num-seqs 4 --gpu-memory-utilization %g --tensor-parallel-size %d "
+        "--max-model-len 4096 --max-num-batched-tokens 4096 --enable-expert-parallel" % (fraction, tensor),
+        repo="unsloth/gpt-oss-120b-BF16",
+        weights_format="bf16",
+    )
+
+
+def trtllm(declared, size, fraction, batch=None, attention_dp=False, more=""):
+    """The TensorRT-LLM guides' command line on ``size`` GPUs."""
+    command = "trtllm-serve openai/gpt-oss-120b --tp_size %d --ep_size %d --kv_cache_free_gpu_memory_fraction %g " % (
+        size, size, fraction,
+    )  # fmt: skip
+    if batch:
+        command += "--max_batch_size %d " % batch
+    return verdict(declared, "trtllm", command + more, {"enable_attention_dp": attention_dp})
+
+
+def dynamo(role, content, more, benchmark=None):
+    command = (
+        "python3 -m dynamo.trtllm --tensor-parallel-size 4 --expert-parallel-size 4 --free-gpu-memory-fraction 0.9 "
+    )
+    return verdict(hardware("b200"), "dynamo", command + more, content, role=role, benchmark=benchmark)
+
+
+def neuron(accelerator, tensor, more, environment=None, draft=None):
+    command = "vllm serve --model /models/x --tensor-parallel-size %d %s" % (tensor, more)
+    return verdict(hardware(accelerator, count=16), "vllm", command, environment=environment, draft=draft)
+
+
+# --- published figures ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "weights_format", "total_size"),
+    [
+        (GPT_OSS_120B, "mxfp4", 65248815744),  # model.safetensors.index.json of openai/gpt-oss-120b
+        (GPT_OSS_20B, "mxfp4", 13761264768),  # of openai/gpt-oss-20b
+        (GPT_OSS_120B, "bf16", 233658313344),  # "about 234 GB"
+    ],
+)
+def test_tensor_bytes_are_the_checkpoints(model, weights_format, total_size):
+    assert model.tensor_bytes(weights_format) == total_size
+    assert capacity.weights_bytes(model, weights_format) == total_size
+
+
+def test_dimensions_of_the_stand_in_are_its_config_s():
+    config = json.loads(STANDIN.read_text())["config"]
+    model = MODELS["inference-fleet/gpt-oss-tiny-standin"]
+    names = {
+        "layers": "num_hidden_layers", "experts": "num_local_experts", "hidden": "hidden_size",
+        "intermediate": "intermediate_size", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads",
+        "head_dim": "head_dim", "top_k": "num_experts_per_tok", "vocab": "vocab_size", "window": "sliding_window",
+        "max_len": "max_position_embeddings",
+    }  # fmt: skip
+    assert set(names) == {field.name for field in dataclasses.fields(model)}
+    assert {key: getattr(model, key) for key in names} == {key: config[name] for key, name in names.items()}
+    assert config["layer_types"] == ["sliding_attention", "full_attention"]
+
+
+def test_recipes_name_models_that_are_known():
+    for path in (ROOT / "recipes").glob("*.yml"):
+        assert recipes.load_recipe(str(path))["model"]["repo"] in MODELS
+
+
+def test_kv_cache_of_one_request_is_what_vllm_asks_for():
+    # "4.54 GiB KV cache is needed": 131072 tokens, --max-num-batched-tokens 1024 (vllm#27508)
+    needs = capacity.request_bytes(GPT_OSS_120B, 131072, batched=1024)
+    assert "%.2f" % (needs / GIB) == "4.54"
+    blocks = 131072 // 16 + (127 + 1024) // 16 + 1 + 1  # the window and the step's tokens, and one block for its edges
+    assert needs == 18 * 16 * blocks * 2048
+
+
+def test_kv_cache_without_windows_is_what_llama_cpp_allocates():
+    # "KV buffer size = 9216.00 MiB (131072 cells, 18 layers, 2/2 seqs)", f16: only the full layers (ollama#16480)
+    full = 18 * 131072 * 2 * capacity.kv_layer_bytes(GPT_OSS_120B)
+    assert full == 9216 * 2**20
+    whole = capacity.request_bytes(GPT_OSS_120B, 131072, windowed=False)
+    assert whole == full  # two sequences in half of the layers are one in all of them
+
+
+def test_key_value_heads_are_replicated_beyond_their_number():
+    assert [capacity.kv_layer_bytes(GPT_OSS_120B, degree) for degree in (1, 2, 8, 16)] == [2048, 1024, 256, 256]
+    eight, sixteen = (capacity.weights_bytes(GPT_OSS_120B, "bf16", degree, 1) for degree in (8, 16))
+    split = 36 * GPT_OSS_120B.query_bytes + 2 * GPT_OSS_120B.embedding_bytes
+    assert eight - sixteen == pytest.approx(split / 16, rel=1e-6)
+
+
+def test_resident_weights_on_one_gpu_are_what_vllm_reports():
+    found = verdict(H100, "vllm", "vllm serve --max-num-seqs 8")
+    assert found["weights_gib"] == pytest.approx(64.38, abs=0.1)  # "Model loading took 64.38 GiB" (vllm#33155)
+
+
+def test_activations_are_about_what_vllm_measured():
+    # 0.9 x 79.19 GiB - 65.97 GiB weights - activations = -2.14 GiB (vllm#23278; vLLM's defaults on an H100)
+    measured = 0.9 * 79.19 - 65.97 + 2.14
+    assert capacity.activation_bytes(GPT_OSS_120B, "nvidia", 1024, 8192) / GIB == pytest.approx(measured, abs=0.5)
+
+
+def test_bf16_on_four_ascend_chips():
+    found = ascend(4)
+    assert 54 <= found["weights_gib"] <= 58  # of about 61 usable, as reported
+    assert found["memory_gib"] == pytest.approx(60.94, abs=0.01)
+
+
+# --- the guides' own settings --------------------------------------------------------------------------------------
+
+
+def test_trainium3_eight_servers_of_eight_cores():
+    found = neuron("trainium3", 8, "--max-num-seqs 16 --max-model-len 16384", NXDI, draft={"tokens": 5})
+    assert (found["verdict"], found["memory_gib"], found["tokens"]) == ("ok", 36, 16 * 16384)
+    assert found["text"] == "fits 262 K tokens; 16 x 2048 needs 33 K"
+
+
+@pytest.mark.parametrize(
+    ("speculation", "positions"), [(None, 128), (1, 128), (2, 256), (5, 256), (129, 256), (130, 384)]
+)
+def test_nxd_inference_allocates_sliding_layers_in_buckets(speculation, positions):
+    # gpt_oss_kv_cache_manager.py: window - 1, with fused speculation window + length - 2; the next multiple of 128
+    assert capacity.nxdi_bucket(128, speculation) == positions
+
+
+def test_the_kv_cache_that_nxd_inference_allocates_for_a_server_of_trn3_eagle3():
+    planned = plan_of(TRN3)["node1"]
+    recipe = recipes.load_recipe(str(ROOT / "recipes" / "trn3-eagle3.yml"))
+    server = capacity.server_of(planned["servers"][0], recipe, parse_hardware(TRN3["fleet_hardware"], "x"))
+    assert (server.budget, server.max_seqs, server.max_len, server.bucket) == ("contiguous", 16, 16384, 256)
+    each = capacity.request_bytes(GPT_OSS_120B, 16384, 8, bucket=server.bucket)
+    assert each == 18 * (16384 + 256) * 256  # 256 bytes: key and value of one head of 64 in bf16
+    assert 16 * each / GIB == pytest.approx(1.14, abs=0.005)
+    assert 16 * capacity.request_bytes(GPT_OSS_120B, 16384, 8, windowed=False) / GIB == 2.25  # as if all were full
+    draft = 16 * 16384 * 256  # the layer of the EAGLE3 head attends to everything
+    assert 16 * capacity._request(server, 16384) == 16 * each + draft
+
+
+@pytest.mark.parametrize(
+    ("more", "bucket"),
+    [
+        ([], 128),
+        (["--speculative-config", '{"num_speculative_tokens": 3}'], 256),
+        (["--additional-config", '{"override_neuron_config": {"speculation_length": 5}}'], 128),
+        (
+            [
+                "--additional-config",
+                '{"override_neuron_config": {"enable_fused_speculation": true, "speculation_length": 5}}',
+            ],
+            256,
+        ),
+        (
+            [
+                "--speculative-config", '{"num_speculative_tokens": 200}',
+                "--additional-config", '{"override_neuron_config": {"speculation_length": 140}}',
+            ],
+            384,
+        ),
+    ],
+)  # fmt: skip
+def test_the_bucket_follows_the_speculation_of_the_command_line(more, bucket):
+    entry = entry_of("vllm serve x --max-num-seqs 1 --max-model-len 1024", "neuron", environment=NXDI)
+    entry["command"] += more
+    declared = hardware("trainium3", count=1)
+    assert capacity.server_of(entry, recipe_of("vllm"), declared).bucket == bucket
+
+
+def test_a_configuration_that_is_no_mapping_is_not_counted():
+    entry = entry_of("vllm --max-num-seqs 1 --max-model-len 64 --additional-config [1]", "neuron", environment=NXDI)
+    deployment = {**recipe_of("vllm"), "name": "x"}
+    (found,) = capacity.check([entry], deployment, hardware("trainium3", count=1))
+    assert (found["verdict"], found["text"]) == ("not checked", "additional-config is [1], which is no mapping")
+
+
+def test_trainium_with_the_public_plugin():
+    found = neuron("trainium3", 8, "--max-num-seqs 4 --max-model-len 16384 --no-disable-hybrid-kv-cache-manager")
+    assert found["verdict"] == "ok"
+    assert found["kv_gib"] == pytest.approx(0.30 * 0.9 * 36)  # its cap
+    assert neuron("trainium2", 16, "--max-num-seqs 1 --max-model-len 768", draft={"tokens": 1})["verdict"] == "ok"
+
+
+@pytest.mark.parametrize("attention_dp", [False, True])
+def test_blackwell_quickstart_on_eight_b200(attention_dp):
+    found = trtllm(hardware("b200"), 8, 0.9, 720, attention_dp, "--max_num_tokens 16384")
+    assert found["verdict"] == "ok"
+    if attention_dp:
+        assert found["text"] == "fits 2.0 M tokens on each of 8 ranks; 720 x 2048 needs 1.5 M"
+        assert found["ranks"] == 8
+
+
+@pytest.mark.parametrize("accelerator", ["b200", "gb200", "h200"])
+@pytest.mark.parametrize("size", [1, 4, 8])
+def test_low_latency(accelerator, size):
+    assert trtllm(hardware(accelerator), size, 0.75)["verdict"] == "ok"
+
+
+@pytest.mark.parametrize("accelerator", ["b200", "gb200", "h200"])
+@pytest.mark.parametrize("size", [1, 4, 8])
+def test_max_throughput(accelerator, size):
+    found = trtllm(hardware(accelerator), size, 0.9, 640, True)
+    if (accelerator, size) != ("h200", 1):
+        assert found["verdict"] == "ok"
+        return
+    # It runs, but a single H200 does not hold 640 sequences of 2048 where sliding layers keep everything.
+    assert found["refusal"] is None
+    assert found["warnings"] == [
+        "max_batch_size 640 x 2048 tokens need 1.4 M, but about 916 K fit: 447 requests run at a time, others wait. "
+        "Lower max_batch_size or max_seq_len, or raise tp_size; against out-of-memory errors lower "
+        "max_num_tokens, or kv_cache_free_gpu_memory_fraction to 0.8 or 0.7."
+    ]
+
+
+def test_disaggregated_prefill_and_decode_on_four_b200_each():
+    prefill = dynamo(
+        "prefill",
+        {"enable_attention_dp": False, "cache_transceiver_config": TRANSFER},
+        "--max-num-tokens 20000 --max-batch-size 32",
+        {"concurrency": 256, "input_tokens": 32000, "output_tokens": 256},
+    )
+    assert (prefill["verdict"], prefill["sequence"]) == ("ok", 32256)
+    content = {
+        "enable_attention_dp": True, "kv_cache_config": {"free_gpu_memory_fraction": 0.8}, "max_num_tokens": 16384,
+        "cache_transceiver_config": TRANSFER,
+    }  # fmt: skip
+    decode = dynamo("decode", content, "--max-batch-size 128", {"concurrency": 256})
+    assert (decode["verdict"], decode["ranks"]) == ("ok", 4)
+    # 0.8 of the file holds, not 0.9 of the command line
+    with_flag = dynamo("decode", {**content, "kv_cache_config": None}, "--max-batch-size 128")
+    assert decode["kv_gib"] == pytest.approx(0.8 / 0.9 * with_flag["kv_gib"], abs=0.001)
+
+
+@pytest.mark.parametrize("accelerator", ["ascend-a2", "ascend-a3"])
+def test_ascend_on_four_chips_of_64_gib(accelerator):
+    found = ascend(4, accelerator)
+    assert found["verdict"] == "ok"
+    assert found["tokens"] > 4 * 4096
+    assert 0.25 < found["kv_gib"] < 0.5  # which is why the guide has 4 sequences of 4096
+
+
+def test_local_servers_on_cpu():
+    found = verdict(
+        hardware("cpu", count=1, cores=2),
+        "vllm",
+        "python -m vllm --max-model-len 4096 --max-num-seqs 8 --kv-cache-memory-bytes 64M",
+        repo="inference-fleet/gpt-oss-tiny-standin",
+        weights_format="bf16",
+    )
+    assert found["verdict"] == "ok"
+    assert found["text"] == "fits 65 K tokens; 8 x 2048 needs 17 K"
+    assert found["memory_gib"] is None
+
+
+# --- known bad -----------------------------------------------------------------------------------------------------
+
+
+def test_bf16_does_not_fit_two_ascend_chips():
+    assert ascend(2)["refusal"] == (
+        "the weights need 108.8 GiB of each device (bf16, tensor-parallel-size 2), but a device has 60.9 GiB, of which "
+        "gpu-memory-utilization 0.9 allows 54.8 GiB. Raise tensor-parallel-size."
+    )
+    assert ascend(4, fraction=0.8)["refusal"].endswith("Raise tensor-parallel-size or gpu-memory-utilization.")
+
+
+@pytest.mark.parametrize("environment", [NXDI, {}])
+def test_bf16_does_not_fit_eight_cores_of_trainium2(environment):
+    found = neuron("trainium2", 8, "--max-num-seqs 1 --max-model-len 768", environment)
+    assert found["refusal"].startswith(
+        "the weights need 27.2 GiB of each device (bf16, tensor-parallel-size 8), but a device has 24.0 GiB"
+    )
+
+
+def test_contiguous_cache_that_does_not_fit_is_refused():
+    found = neuron("trainium3", 8, "--max-num-seqs 64 --max-model-len 131072", NXDI)
+    assert found["refusal"] == (
+        "max-num-seqs 64 x max-model-len 131072 is allocated as a whole and needs 36.0 GiB of KV cache on each device, "
+        "but beside the weights (7.6 GiB) 28.4 GiB are left of 36.0 GiB. Lower max-num-seqs or max-model-len, or raise "
+        "tensor-parallel-size."
+    )
+
+
+def test_one_h100_with_720_sequences_of_131_k():
+    # TensorRT-LLM ran out of memory (PR #17470); it is no refusal, since paged sequences share what there is
+    found = trtllm(H100, 1, 0.9, 720)
+    assert found["verdict"] == "warning"
+    assert found["text"] == "fits 117 K tokens; 720 x 2048 needs 1.5 M"
+    assert found["warnings"] == [
+        "one request of max_seq_len 131072 may need 9.0 GiB of KV cache on a device, but about 8.1 GiB fit. "
+        "Lower max_batch_size or max_seq_len, or raise tp_size; against out-of-memory errors lower "
+        "max_num_tokens, or kv_cache_free_gpu_memory_fraction to 0.8 or 0.7."
+    ]
+
+
+def test_one_h100_with_vllm_s_defaults():
+    # "Available KV cache memory: -2.14 GiB" (vllm#23278)
+    found = verdict(H100, "vllm", "vllm serve openai/gpt-oss-120b")
+    assert found["warnings"] == [
+        "weights (64.4 GiB) and activations (about 7.7 GiB) leave no room for a KV cache in the 79.3 GiB of a device. "
+        "Lower max-num-seqs or max-model-len, or raise tensor-parallel-size or gpu-memory-utilization."
+    ]
+
+
+def test_a_request_that_never_fits_is_refused():
+    declared = hardware("cpu", count=1, cores=2)
+    command = "python -m vllm --max-model-len 130000 --kv-cache-memory-bytes 32M"
+    found = verdict(declared, "vllm", command, repo="inference-fleet/gpt-oss-tiny-standin", weights_format="bf16")
+    assert found["refusal"] == (
+        "one request of max-model-len 130000 needs 64 MiB of KV cache on each device, but 32 MiB are left for it. "
+        "Lower max-model-len or raise kv-cache-memory-bytes."
+    )
+
+
+def test_a_free_fraction_that_leaves_nothing_for_peaks():
+    found = verdict(hardware("h200"), "trtllm", "trtllm-serve x --max_batch_size 8 --free_gpu_memory_fraction 0.99")
+    assert found["warnings"] == [
+        "kv_cache_free_gpu_memory_fraction 0.99 leaves 755 MiB of a device for peaks. Lower it to 0.8 or 0.7, or lower "
+        "max_batch_size or max_seq_len."
+    ]
+
+
+@pytest.mark.parametrize("fraction", ["9", "0"])
+def test_a_fraction_that_is_none(fraction):
+    found = verdict(hardware("b200"), "vllm", "vllm serve x --gpu-memory-utilization " + fraction)
+    assert found["refusal"] == "gpu-memory-utilization is %s; allowed: above 0, at most 1." % fraction
+
+
+FOUR = "vllm serve x --max-num-seqs 4 --tensor-parallel-size 4 --data-parallel-size 2"
+
+
+def waiting(commands, concurrency, roles=None):
+    """Warnings and verdicts of servers with these command lines on one host."""
+    entries = [
+        entry_of(command, name="server-%d" % number, role=(roles or {}).get(number, "server"))
+        for number, command in enumerate(commands)
+    ]
+    found = capacity.check(entries, recipe_of("vllm", benchmark={"concurrency": concurrency}), hardware("b200"))
+    return [one["warnings"] for one in found], [one["verdict"] for one in found]
+
+
+def test_more_clients_than_places():
+    sentence = (
+        "32 requests at once are expected, but max-num-seqs 4 x 2 ranks x 3 servers takes 24; the others wait, which "
+        "counts as latency. Raise max-num-seqs or lower the benchmark's concurrency."
+    )
+    assert waiting([FOUR] * 3, [8, 32]) == ([[sentence]] * 3, ["warning"] * 3)
+    assert waiting([FOUR] * 4, [8, 32]) == ([[]] * 4, ["ok"] * 4)
+
+
+def test_unequal_servers_of_a_host_share_its_clients():
+    large = FOUR.replace("seqs 4", "seqs 20")
+    # each of them alone is held against nothing: 4 x 2 and 20 x 2 take 48 together
+    assert waiting([FOUR, large], 48) == ([[], []], ["ok", "ok"])
+    sentence = (
+        "49 requests at once are expected, but max-num-seqs 4 x 2 ranks + max-num-seqs 20 x 2 ranks take 48; the "
+        "others wait, which counts as latency. Raise max-num-seqs or lower the benchmark's concurrency."
+    )
+    assert waiting([FOUR, large], 49) == ([[sentence], [sentence]], ["warning", "warning"])
+    assert waiting([FOUR, large], 48, {1: "prefill"})[1] == ["warning", "ok"]  # a prefill worker answers nobody
+    assert waiting([FOUR, "vllm serve x --max-num-seqs many"], 4096)[1] == ["ok", "not checked"]
+
+
+# --- what is read --------------------------------------------------------------------------------------------------
+
+
+def test_flags_of_an_argv():
+    command = ["/v/bin/vllm", "serve", "model", "--max-num-seqs=4", "--max_model_len", "-1", "--eager", "-tp", "8"]
+    assert capacity.flag_values(command) == {
+        "max-num-seqs": "4", "max-model-len": "-1", "eager": True, "tp": "8"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("16k", 16000), ("16K", 16384), ("1.5k", 1500), ("64M", 67108864), (7, 7)]
+)
+def test_sizes_as_vllm_takes_them(text, number):
+    assert capacity._number({"x": text}, ("x",)) == number
+
+
+@pytest.mark.parametrize(
+    ("command", "repo", "text"),
+    [
+        ("vllm serve x", "mine/pruned", "the dimensions of mine/pruned are not known"),
+        ("vllm serve x --max-num-seqs many", "openai/gpt-oss-20b", "max-num-seqs is many, which is no number"),
+        ("vllm serve x --tensor-parallel-size 0", "openai/gpt-oss-20b", "tensor-parallel-size is 0"),
+    ],
+)
+def test_what_cannot_be_read_is_not_checked(command, repo, text):
+    found = capacity.check([entry_of(command)], recipe_of("vllm", repo), hardware("b200"))
+    assert [(one["server"], one["ok"], one["verdict"], one["text"]) for one in found] == [
+        ("server-0", None, "not checked", text)
+    ]
+
+
+def test_which_of_file_and_command_line_wins():
+    found = verdict(hardware("b200"), "trtllm", "trtllm-serve x --max_batch_size 8", {"max_batch_size": 16})
+    assert found["max_seqs"] == 16
+    found = verdict(hardware("b200"), "vllm", "vllm serve x --max-num-seqs 8", {"max-num-seqs": 16})
+    assert found["max_seqs"] == 8
+
+
+def test_ascend_counts_every_layer_whole():
+    command = "vllm serve x --tensor-parallel-size 8"
+    server = capacity.server_of(entry_of(command, "ascend"), recipe_of("vllm"), hardware("ascend-a2"))
+    assert not server.windowed
+    assert capacity.server_of(entry_of(command), recipe_of("vllm"), hardware("b200")).windowed
+
+
+def test_buffers_of_the_kv_transfer_and_the_draft_s_layer_take_their_share():
+    with_buffer, without = (
+        dynamo("decode", {"enable_attention_dp": True, **more}, "")["kv_gib"]
+        for more in ({"cache_transceiver_config": TRANSFER}, {})
+    )
+    assert without - with_buffer == pytest.approx(0.9 * 65536 * 36 * 2048 / GIB, abs=0.001)
+    command = "--max-num-seqs 16 --max-model-len 16384"
+    server = capacity.server_of(
+        entry_of("vllm --tensor-parallel-size 8 " + command, "neuron", environment=NXDI),
+        recipe_of("vllm", draft={"tokens": 5}),
+        hardware("trainium3"),
+    )
+    assert capacity._request(server, 16384) == (18 * (16384 + 128) + 16384) * 256
+    assert capacity._request(dataclasses.replace(server, draft=False), 16384) == 18 * (16384 + 128) * 256
+
+
+def test_a_frontend_has_no_memory_to_check():
+    entry = entry_of("python3 -m dynamo.frontend", role="frontend", devices=())
+    assert capacity.check([entry], recipe_of("dynamo"), hardware("b200")) == []
+
+
+def test_servers_on_a_cpu_share_the_host():
+    declared = hardware("cpu", count=1, cores=2, memory_gib=100)
+    entries = [
+        entry_of("vllm --kv-cache-memory-bytes 1G --max-model-len 4096", "cpu", name="server-%d" % index)
+        for index in range(2)
+    ]
+    assert capacity.refusals(capacity.check(entries, recipe_of("vllm"), declared)) == (
+        "server-0, server-1: the weights need 60.8 GiB of each device (mxfp4, tensor-parallel-size 1), but a device "
+        "has 50.0 GiB, of which the KV cache takes 1.0 GiB. Take a smaller checkpoint."
+    )
+    assert capacity.check(entries[:1], recipe_of("vllm"), declared)[0]["verdict"] == "ok"
+
+
+def test_a_kv_cache_in_fp8_holds_twice_as_much():
+    narrow = verdict(hardware("b200"), "vllm", "vllm serve x --kv-cache-dtype fp8")
+    wide = verdict(hardware("b200"), "vllm", "vllm serve x")
+    assert narrow["tokens"] == pytest.approx(2 * wide["tokens"], abs=2)
+    assert trtllm(hardware("b200"), 1, 0.9)["tokens"] * 2 == pytest.approx(
+        verdict(
+            hardware("b200"),
+            "trtllm",
+            "trtllm-serve x --kv_cache_free_gpu_memory_fraction 0.5",
+            {"kv_cache_config": {"dtype": "fp8"}},  # and with it 0.9: the block replaces the flag
+        )["tokens"],
+        abs=2,
+    )
+
+
+def test_windows_double_what_tensorrt_llm_holds_of_long_sequences():
+    benchmark = {"input_tokens": 30000, "output_tokens": 2000}
+    tokens = [
+        verdict(hardware("b200"), "trtllm", "trtllm-serve x", {"kv_cache_config": cache}, benchmark=benchmark)["tokens"]
+        for cache in ({}, {"max_attention_window": [128, 131072]})
+    ]
+    assert 1.5 < tokens[1] / tokens[0] < 2
+
+
+# --- in the plan ---------------------------------------------------------------------------------------------------
+
+REFUSAL = (
+    "max-num-seqs 64 x max-model-len 131072 is allocated as a whole and needs 36.1 GiB of KV cache on each device, "
+    "but beside the weights (7.6 GiB) 28.4 GiB are left of 36.0 GiB. Lower max-num-seqs or max-model-len, or raise "
+    "tensor-parallel-size."
+)
+TRN3 = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": {"accelerator": "trainium3", "count": 16}}
+TOO_LARGE = {**TRN3, "fleet_override": {"arguments": {"max-num-seqs": 64, "max-model-len": 131072}}}
+
+
+def plan_of(variables, hosts=("node1",), deploys=True):
+    return fleet.plan_fleet(hosts, lambda host: variables, lambda host: ("neuron", "vllm"), deploys=deploys)
+
+
+def test_the_plan_says_for_each_server_whether_it_fits():
+    planned = plan_of(TRN3)
+    item = planned["node1"]
+    assert [one["server"] for one in item["capacity"]] == [entry["name"] for entry in item["servers"]]
+    assert {one["verdict"] for one in item["capacity"]} == {"ok"}
+    assert fleet.capacity_warnings(planned) == []
+    table = fleet.capacity_table(planned)
+    assert table["columns"] == ["host", "server", "memory", "weights", "kv cache", "verdict", "details"]
+    sizes = ["36.0 GiB", "9.0 GiB", "25.9 GiB"]
+    assert table["rows"] == [
+        ["node1", "server-0 to server-7", *sizes, "ok", "fits 262 K tokens; 16 x 2048 needs 33 K"],
+    ]
+
+
+def test_the_check_changes_no_entry():
+    hardware_of_trn3 = parse_hardware(TRN3["fleet_hardware"], "x")
+    recipe = recipes.load_recipe(str(ROOT / "recipes" / "trn3-eagle3.yml"))
+    assert plan_of(TRN3)["node1"]["servers"] == plan.plan_host("node1", recipe, hardware_of_trn3, plan.Site())
+
+
+def test_refusals_of_many_hosts_are_one_message():
+    with pytest.raises(FleetError) as caught:
+        plan_of(TOO_LARGE, ["node%d" % index for index in range(5)])
+    assert caught.value.message == (
+        "node0, node1, node2 and 2 more: recipes/trn3-eagle3.yml with fleet_override: server-0 to server-7: "
+        + REFUSAL
+        + " Where this count is wrong, fleet_capacity: warn overrules it."
+    )
+
+
+def test_a_refusal_holds_for_who_deploys_and_can_be_overruled():
+    assert len(plan_of(TOO_LARGE, deploys=False)["node1"]["servers"]) == 8
+    planned = plan_of({**TOO_LARGE, "fleet_capacity": "warn"})
+    assert fleet.capacity_warnings(planned) == [
+        "node1: server-0 to server-7: %s Tried all the same, as fleet_capacity is warn." % REFUSAL
+    ]
+    assert {item["verdict"] for item in planned["node1"]["capacity"]} == {"warning"}
+    with pytest.raises(FleetError) as caught:
+        plan_of({**TRN3, "fleet_capacity": "yes"})
+    assert caught.value.message == 'node1: fleet_capacity is "yes"; allowed: refuse, warn.'
+
+
+def test_warnings_of_many_hosts_are_told_once_and_name_the_servers():
+    variables = {
+        **TRN3,
+        "fleet_override": {
+            "instances": {"server-2": {"arguments": {"max-num-seqs": 2}}},
+            "benchmark": {"concurrency": 500},
+        },
+    }
+    assert fleet.capacity_warnings(plan_of(variables, ["a", "b"])) == [
+        "a, b: server-0 to server-7: 500 requests at once are expected, but max-num-seqs 16 x 7 servers + max-num-seqs "
+        "2 take 114; the others wait, which counts as latency. Raise max-num-seqs or lower the benchmark's concurrency."
+    ]
+
+
+# --- what must hold for any figures --------------------------------------------------------------------------------
+
+models = st.sampled_from([GPT_OSS_120B, GPT_OSS_20B])
+powers = st.sampled_from([1, 2, 4, 8, 16])
+servers = st.builds(
+    Server,
+    model=models,
+    weights_format=st.sampled_from(["mxfp4", "bf16"]),
+    platform=st.sampled_from(["nvidia", "ascend", "neuron"]),
+    budget=st.sampled_from(["utilization", "free", "contiguous", "capped"]),
+    memory=st.floats(1, 300).map(lambda size: size * GIB),
+    tensor=powers,
+    data=st.sampled_from([1, 2, 4]),
+    attention_dp=st.booleans(),
+    fraction=st.floats(0.1, 1),
+    max_seqs=st.integers(1, 2048),
+    max_len=st.integers(1, 131072),
+    batched=st.integers(1, 32768),
+    kv_bytes=st.sampled_from([1, 2]),
+    windowed=st.booleans(),
+    draft=st.booleans(),
+    sequence=st.integers(1, 131072),
+)
+
+
+def change(server, **keys):
+    return assess(dataclasses.replace(server, **keys))
+
+
+@given(servers)
+def test_more_devices_never_fit_fewer_tokens(server):
+    assert change(server, tensor=server.tensor * 2)["tokens"] >= assess(server)["tokens"]
+
+
+@given(servers, st.floats(1, 3))
+def test_more_memory_never_fits_fewer_tokens(server, factor):
+    assert change(server, memory=server.memory * factor)["tokens"] >= assess(server)["tokens"]
+
+
+@given(servers, st.integers(1, 131072))
+def test_longer_sequences_never_fit_more_requests(server, more):
+    assert change(server, sequence=server.sequence + more)["requests"] <= assess(server)["requests"]
+
+
+@given(servers, st.floats(0, 1))
+def test_a_larger_fraction_never_fits_fewer_tokens(server, share):
+    fraction = server.fraction + share * (1 - server.fraction)
+    assert change(server, fraction=fraction)["tokens"] >= assess(server)["tokens"]
+
+
+@given(servers)
+def test_windows_never_take_more_and_fp8_never_more_than_bf16(server):
+    assert change(server, windowed=True)["tokens"] >= change(server, windowed=False)["tokens"]
+    assert change(server, kv_bytes=1)["tokens"] >= change(server, kv_bytes=2)["tokens"]
+
+
+@given(servers)
+def test_what_is_certain_is_at_most_what_is_expected(server):
+    assert certain_weights(server) <= capacity.expected_weights(server) * (1 + 1e-9)
+    certain = capacity._request(server, server.max_len, certain=True)
+    assert certain <= capacity._request(server, server.max_len)
+
+
+@given(servers)
+def test_what_is_refused_would_be_warned_about_as_well(server):
+    if assess(server)["refusal"]:
+        assert capacity._warnings(server, *capacity.expect(server))
+
+
+@given(servers, powers)
+def test_parts_of_all_devices_hold_the_whole_model(server, expert):
+    share = capacity.weights_bytes(server.model, server.weights_format, server.tensor, server.tensor)
+    assert share * server.tensor >= server.model.tensor_bytes(server.weights_format)
+    alone = capacity.weights_bytes(server.model, server.weights_format, 1, expert)
+    assert alone >= capacity.weights_bytes(server.model, server.weights_format, expert, expert)
+
+
+@given(st.lists(st.sampled_from(["--tp_size", "--max-num-seqs", "-1", "8", "x", "--a=b", "--", "-"]), max_size=12))
+def test_any_argv_is_read_or_not_checked(command):
+    found = capacity.check([entry_of("x") | {"command": command}], recipe_of("trtllm"), hardware("b200"))
+    assert found[0]["verdict"] in ("ok", "warning", "not checked")

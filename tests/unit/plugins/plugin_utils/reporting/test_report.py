@@ -1,0 +1,494 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+
+import pytest
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from hypothesis import given
+from hypothesis import strategies as st
+
+THEN = "2026-01-01T00:00:00Z"
+NOW = "2026-01-02T00:00:00Z"
+
+
+def probe(name, ok=True, ms=5, **more):
+    return {"name": name, "ok": ok, "ms": ms, "sent": "POST /", "got": "HTTP 200 {}", "cause": None, **more}
+
+
+def verdict(server="server-0", ok=True, mode="full", probes=None, port=8000):
+    return {
+        "schema": 1,
+        "host": "node-1",
+        "server": server,
+        "ok": ok,
+        "mode": mode,
+        "at": NOW,
+        "url": "http://127.0.0.1:%d" % port,
+        "model_id": "gpt-oss-120b",
+        "hash": "hash of " + server,
+        "probes": [probe("chat", ok)] if probes is None else probes,
+    }
+
+
+def entry(name="server-0", role="server", port=8000):
+    return {"name": name, "role": role, "port": port, "hash": "hash of " + name}
+
+
+# -- one host ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_run_is_the_full_evidence_itself():
+    assert report.host_report("node-1", "full", [verdict()], NOW) == {
+        "schema": 1,
+        "host": "node-1",
+        "ok": True,
+        "generated": NOW,
+        "mode": "full",
+        "problem": None,
+        "deployed": None,
+        "verdicts": [verdict()],
+        "last_full": None,
+    }
+
+
+def test_a_quick_run_keeps_the_last_full_one_however_many_follow():
+    full = report.host_report("node-1", "full", [verdict(ok=False)], THEN)
+    first = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, full)
+    second = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, first)
+    for quick in (first, second):
+        assert quick["ok"] is True
+        assert quick["last_full"] == {"ok": False, "generated": THEN, "verdicts": [verdict(ok=False)]}
+    assert report.host_report("node-1", "full", [verdict()], NOW, second)["last_full"] is None
+
+
+@pytest.mark.parametrize("previous", [None, [], "x", {}, {"mode": "quick"}])
+def test_a_quick_run_after_nothing_has_nothing_to_keep(previous):
+    assert report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, previous)["last_full"] is None
+
+
+@pytest.mark.parametrize(
+    ("oks", "expected"),
+    [([], None), ([True], True), ([True, None], None), ([True, None, False], False), ([None], None)],
+)
+def test_a_host_is_ok_where_all_its_servers_are(oks, expected):
+    verdicts = [verdict("server-%d" % number, ok) for number, ok in enumerate(oks)]
+    assert report.host_report("node-1", "full", verdicts, NOW)["ok"] is expected
+
+
+def test_a_problem_before_the_servers_were_asked_makes_the_host_bad():
+    bad = report.host_report("node-1", "full", [verdict()], NOW, None, None, "0 of 2 servers ready after 9 s.")
+    assert (bad["ok"], bad["problem"]) == (False, "0 of 2 servers ready after 9 s.")
+    assert report.merge(None, dict(bad, verdicts=[]), ["node-1"], NOW)["ok"] is False
+    assert report.settle_auto(False, [entry()], bad) == "full"
+
+
+# -- auto --------------------------------------------------------------------------------------------------------------
+
+GOOD = report.host_report("node-1", "full", [verdict()], THEN)
+BAD = report.host_report("node-1", "full", [verdict(ok=False)], THEN)
+QUICK = report.host_report("node-1", "quick", [verdict(mode="quick")], NOW, GOOD)
+
+
+@pytest.mark.parametrize(
+    ("changed", "servers", "previous", "expected"),
+    [
+        (False, [entry()], GOOD, "quick"),
+        (False, [entry()], QUICK, "quick"),
+        (False, [entry(), entry("decode-0", "decode", 8001)], GOOD, "quick"),
+        (True, [entry()], GOOD, "full"),
+        (None, [entry()], GOOD, "full"),
+        (False, [entry()], None, "full"),
+        (False, [entry()], BAD, "full"),
+        (False, [entry(), entry("server-1")], GOOD, "full"),
+        (False, [dict(entry(), hash="other")], GOOD, "full"),
+        # it passed in full once, never did in full, did not answer last time
+        (False, [entry()], report.host_report("node-1", "quick", [verdict()], NOW, BAD), "full"),
+        (False, [entry()], report.host_report("node-1", "quick", [verdict()], NOW), "full"),
+        (False, [entry()], report.host_report("node-1", "quick", [verdict(ok=False)], NOW, GOOD), "full"),
+    ],
+)
+def test_a_server_that_never_passed_in_full_is_not_asked_quickly(changed, servers, previous, expected):
+    assert report.settle_auto(changed, servers, previous) == expected
+
+
+# -- the fleet ---------------------------------------------------------------------------------------------------------
+
+
+def host(name, ok=True, verdicts=None):
+    return report.host_report(name, "full", [verdict(ok=ok)] if verdicts is None else verdicts, NOW)
+
+
+def test_the_fleets_file_of_few_servers_keeps_all_evidence():
+    failed = verdict(ok=False, probes=[probe("alive", got="x" * 600), probe("chat", False, cause="why")])
+    one = report.host_report("node-1", "full", [failed], NOW)
+    assert report.merge(None, one, ["node-1"], NOW)["hosts"]["node-1"] == one
+
+
+def test_the_evidence_of_passing_probes_shares_what_the_file_has_for_it(monkeypatch):
+    monkeypatch.setattr(report, "EVIDENCE", 1800)
+    long = {"sent": "s" * 1000, "got": "g" * 1000}
+    probes = [probe("chat", **long), probe("effort", False, **long), probe("census", None, sent=None, got=None)]
+    first = report.host_report("node-1", "full", [verdict(probes=probes)], NOW)
+    quick = report.host_report("node-2", "quick", [verdict(probes=probes, mode="quick")], NOW, first)
+    alone = report.merge(None, first, ["node-1"], NOW)
+    both = report.merge(alone, quick, ["node-1", "node-2"], NOW)
+
+    def lengths(fleet, host, part=None):
+        value = fleet["hosts"][host]
+        return [
+            tuple(len(one[key] or "") for key in ("sent", "got"))
+            for one in (value[part] if part else value)["verdicts"][0]["probes"]
+        ]
+
+    assert lengths(alone, "node-1") == [(600, 1000), (1000, 1000), (0, 0)]
+    for where in (("node-1",), ("node-2",), ("node-2", "last_full")):
+        assert lengths(both, *where) == [(200, 400), (1000, 1000), (0, 0)]
+    assert quick["verdicts"][0]["probes"][0]["got"] == "g" * 1000
+    monkeypatch.setattr(report, "EVIDENCE", 1)
+    assert lengths(report.merge(both, quick, ["node-1", "node-2"], NOW), "node-1")[0] == (20, 40)
+
+
+def test_what_was_deployed():
+    entries = [
+        plan_entry(8000, devices=[0, 1, 2, 3], command=["/v/bin/vllm", "serve"]),
+        plan_entry(None, "decode-0", role="decode", container={"image": "engine:1.2", "digest": "sha256:ab"}),
+    ]
+    assert report.deployed(entries) == {
+        "recipe": None,
+        "description": None,
+        "guide": None,
+        "platform": "cpu",
+        "engine": "vllm",
+        "software": ["engine:1.2@sha256:ab"],
+        "model": {"id": "gpt-oss-120b", "repo": None, "revision": None, "format": None, "source": None},
+        "simulated": None,
+        "servers": [
+            {
+                "name": entry["name"],
+                "role": entry["role"],
+                "bind": "127.0.0.1",
+                "port": entry["port"],
+                "launcher": "process",
+                "hash": entry["hash"],
+                "devices": devices,
+            }
+            for entry, devices in zip(entries, ("0-3", "0"))
+        ],
+    }
+    assert report.deployed([], "not a recipe", "all")["simulated"] == "all"
+
+
+@pytest.mark.parametrize(
+    ("venv", "software"),
+    [
+        (None, []),
+        ({"path": "/v", "packages": ["a==1", "b==2"], "torch": "torch==3"}, ["a==1", "b==2", "torch==3"]),
+        ({"path": "/ami/venv", "create": False}, ["what is installed in /ami/venv"]),
+    ],
+)
+def test_versions_are_what_the_plan_pins(venv, software):
+    assert report.deployed([plan_entry(8000)], {"venv": venv})["software"] == software
+
+
+def test_hosts_that_left_the_inventory_are_dropped_and_ok_follows():
+    fleet = report.merge(None, host("gone", ok=False), ["gone", "node-1"], THEN)
+    fleet = report.merge(fleet, host("node-1"), ["gone", "node-1"], THEN)
+    assert (fleet["ok"], sorted(fleet["hosts"])) == (False, ["gone", "node-1"])
+    fleet = report.merge(fleet, host("node-2"), ["node-1", "node-2"], NOW)
+    assert (fleet["ok"], sorted(fleet["hosts"])) == (True, ["node-1", "node-2"])
+    assert (fleet["schema"], fleet["generated"]) == (1, NOW)
+
+
+def test_an_implicit_localhost_stays_although_the_inventory_does_not_name_it():
+    assert list(report.merge(None, host("localhost"), [], NOW)["hosts"]) == ["localhost"]
+
+
+def test_a_host_without_servers_does_not_keep_the_fleet_from_being_ok():
+    fleet = report.merge(None, host("decode-node", verdicts=[]), ["decode-node", "node-1"], NOW)
+    assert fleet["ok"] is None
+    assert report.merge(fleet, host("node-1"), ["decode-node", "node-1"], NOW)["ok"] is True
+
+
+@pytest.mark.parametrize("fleet", [None, [], "x", {}, {"hosts": None}])
+def test_a_file_of_another_form_is_begun_anew(fleet):
+    assert list(report.merge(fleet, host("node-1"), ["node-1"], NOW)["hosts"]) == ["node-1"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([True, False, None])), min_size=1), st.randoms())
+def test_the_fleet_is_the_last_report_of_each_host_in_whatever_order(runs, random):
+    fleet = None
+    for name, ok in runs:
+        fleet = report.merge(fleet, host(name, ok), "abcd", NOW)
+    last = dict(runs)
+    assert {name: value["ok"] for name, value in fleet["hosts"].items()} == last
+    assert fleet["ok"] == (False if False in last.values() else True if set(last.values()) == {True} else None)
+    shuffled = list(last.items())
+    random.shuffle(shuffled)
+    again = None
+    for name, ok in shuffled:
+        again = report.merge(again, host(name, ok), "abcd", NOW)
+    assert again == fleet
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+FIRST = {"id": "1" * 12, "began": THEN}
+SECOND = {"id": "2" * 12, "began": NOW}
+PLANNED = {"node-1": {"recipe": "r"}, "node-2": {"recipe": "r"}, "node-3": None}
+
+
+def state(fleet):
+    return {name: "missing" if value.get("missing") else value["ok"] for name, value in fleet["hosts"].items()}
+
+
+def test_a_host_is_without_a_verdict_until_it_has_one_of_this_run():
+    fleet = report.begin(None, FIRST, ["node-1", "node-2"], PLANNED, THEN)
+    assert fleet["run"] == {**FIRST, "hosts": ["node-1", "node-2"]}
+    assert (fleet["ok"], state(fleet)) == (None, dict.fromkeys(PLANNED, "missing"))
+    assert fleet["hosts"]["node-1"]["missing"] == {
+        "cause": report.MISSED, "run": FIRST["id"], "began": THEN, "last": None,
+    }  # fmt: skip
+    assert fleet["hosts"]["node-1"]["deployed"] == {"recipe": "r"}
+    assert fleet["hosts"]["node-3"]["missing"] == {"cause": report.NEVER, "run": None, "began": None, "last": None}
+    for name in PLANNED:
+        assert fleet["ok"] is None
+        fleet = report.merge(fleet, host(name), list(PLANNED), NOW)
+    assert (fleet["ok"], state(fleet)) == (True, dict.fromkeys(PLANNED, True))
+
+    again = report.begin(fleet, SECOND, ["node-2"], PLANNED, NOW)
+    assert (again["ok"], state(again)) == (None, {"node-1": True, "node-2": "missing", "node-3": True})
+    last = {"ok": True, "generated": NOW, "mode": "full"}
+    assert again["hosts"]["node-2"]["missing"]["last"] == last
+    # and not even the next run comes to it
+    again = report.begin(again, FIRST, list(PLANNED), PLANNED, NOW)
+    assert again["hosts"]["node-2"]["missing"]["last"] == last
+
+
+def test_a_bad_host_is_worse_than_a_missing_one():
+    fleet = report.begin(None, FIRST, list(PLANNED), PLANNED, THEN)
+    assert report.merge(fleet, host("node-1", ok=False), list(PLANNED), NOW)["ok"] is False
+
+
+def test_a_decode_node_that_was_not_reached_keeps_the_fleet_from_being_ok():
+    fleet = report.begin(None, FIRST, ["decode-node", "node-1"], {"decode-node": None, "node-1": None}, THEN)
+    fleet = report.merge(fleet, host("node-1"), ["decode-node", "node-1"], NOW)
+    assert fleet["ok"] is None
+    assert report.merge(fleet, host("decode-node", verdicts=[]), ["decode-node", "node-1"], NOW)["ok"] is True
+
+
+def test_what_is_neither_planned_nor_in_the_run_goes():
+    fleet = report.merge(None, host("gone"), ["gone", "given"], THEN)
+    fleet = report.merge(fleet, host("given"), ["gone", "given"], THEN)
+    # servers may be given to the play by a variable, without a plan; then there is nothing to wait for
+    assert state(report.begin(fleet, FIRST, ["given"], {}, NOW)) == {"given": True}
+
+
+def test_the_same_run_goes_on(tmp_path):
+    folder, hosts = str(tmp_path / "new"), list(PLANNED)
+    made = []
+
+    def planned():
+        made.append(1)
+        return PLANNED
+
+    def begin(run, going):
+        return report.begin_run(folder, run, hosts, going, planned)
+
+    def now_there():
+        return state(read(os.path.join(folder, "verdict.json")))
+
+    run = begin("a", hosts)
+    assert (run["id"], run["hosts"]) == ("a", hosts)
+    # The verdict of what failed while it was served stays; what goes on is asked, perhaps once more.
+    report.write_reports(folder, "node-1", "full", [verdict(ok=False)], hosts)
+    written = os.stat(os.path.join(folder, "verdict.json")).st_mtime_ns
+    assert begin("a", ["node-2", "node-3"]) == run
+    assert os.stat(os.path.join(folder, "verdict.json")).st_mtime_ns == written
+    assert made == [1]
+    assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
+    report.write_reports(folder, "node-2", "full", [verdict()], hosts)
+    assert begin("a", ["node-2"]) == run
+    assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
+    assert begin("b", hosts)["id"] == "b"
+    assert now_there() == dict.fromkeys(hosts, "missing")
+
+
+def test_two_runs_at_once_keep_their_verdicts(tmp_path):
+    """Each for hosts of its own, and the one begins while the other serves."""
+    folder, hosts = str(tmp_path), list(PLANNED)
+
+    def begin(run, mine, going):
+        return report.begin_run(folder, run, mine, going, lambda: PLANNED)
+
+    def now_there():
+        return state(read(os.path.join(folder, "verdict.json")))
+
+    first = begin("a", ["node-1", "node-2"], ["node-1", "node-2"])
+    report.write_reports(folder, "node-1", "full", [verdict(ok=False)], hosts, problem="not ready")
+    assert begin("b", ["node-3"], ["node-3"])["id"] == "b"
+    again = begin("a", ["node-1", "node-2"], ["node-2"])
+    assert (again["id"], again["began"]) == ("a", first["began"])
+    assert now_there() == {"node-1": False, "node-2": "missing", "node-3": "missing"}
+    report.write_reports(folder, "node-3", "full", [verdict()], hosts)
+    report.write_reports(folder, "node-2", "full", [verdict()], hosts)
+    assert now_there() == {"node-1": False, "node-2": True, "node-3": True}
+    assert read(os.path.join(folder, "verdict.json"))["hosts"]["node-1"]["problem"] == "not ready"
+
+
+@pytest.mark.parametrize("fleet", [[], "x", {"run": [], "hosts": None}, {"run": {"id": None}, "hosts": []}])
+def test_a_run_begins_whatever_the_file_was(tmp_path, fleet):
+    (tmp_path / "verdict.json").write_text(json.dumps(fleet))
+    assert report.begin_run(str(tmp_path), "a", ["node-1"], ["node-1"], lambda: PLANNED)["hosts"] == ["node-1"]
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def read(path):
+    with open(path, encoding="utf-8") as stream:
+        return json.load(stream)
+
+
+def test_the_files_that_are_written(tmp_path):
+    folder = str(tmp_path / "deep" / "reports")
+    written = report.write_reports(folder, "node-1", "full", [verdict()], ["node-1"])
+    assert read(os.path.join(folder, "hosts", "node-1.json")) == written
+    fleet = read(os.path.join(folder, "verdict.json"))
+    assert (fleet["ok"], list(fleet["hosts"])) == (True, ["node-1"])
+    quick = report.write_reports(folder, "node-1", "quick", [verdict(mode="quick")], ["node-1"])
+    assert quick["last_full"]["verdicts"] == [verdict()]
+    assert read(os.path.join(folder, "verdict.json"))["hosts"]["node-1"]["last_full"]["ok"] is True
+    assert sorted(os.listdir(folder)) == [".page.lock", ".verdict.lock", "hosts", "verdict.html", "verdict.json"]
+
+
+def test_the_page_is_of_the_fleets_file_that_is_there(tmp_path, monkeypatch):
+    folder = str(tmp_path)
+    report.write_reports(folder, "node-1", "full", [verdict()], ["node-1"], report.deployed([plan_entry(8000)]))
+    text = (tmp_path / "verdict.html").read_text()
+    assert "1 of 1 server verified" in text
+    digest = hashlib.sha256((tmp_path / "verdict.json").read_bytes()).hexdigest()
+    assert text.endswith("</html>\n<!-- of verdict.json, sha256 %s -->\n" % digest)
+
+    rendered = []
+    monkeypatch.setattr(report.page, "render", lambda value: rendered.append(value) or "page\n")
+    report.write_page(folder)
+    assert rendered == []  # it is of that file already
+    report.write_reports(folder, "node-1", "full", [verdict(ok=False)], ["node-1"])
+    assert [value["ok"] for value in rendered] == [False]
+    (tmp_path / "verdict.html").unlink()
+    report.write_page(folder)
+    assert len(rendered) == 2
+
+
+def test_half_a_character_from_a_server_is_written_and_read(tmp_path):
+    half = "name \ud83d"
+    written = report.write_reports(str(tmp_path), "node-1", "full", [verdict(probes=[probe("chat", got=half)])], [])
+    assert read(tmp_path / "hosts" / "node-1.json") == written
+    assert read(tmp_path / "verdict.json")["hosts"]["node-1"] == written
+    assert "name ⟨U+D83D⟩" in (tmp_path / "verdict.html").read_text()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_damaged_files_are_replaced(tmp_path, content):
+    (tmp_path / "hosts").mkdir()
+    (tmp_path / "hosts" / "node-1.json").write_text(content)
+    (tmp_path / "verdict.json").write_text(content)
+    report.write_reports(str(tmp_path), "node-1", "quick", [verdict()], ["node-1"])
+    assert read(tmp_path / "hosts" / "node-1.json")["ok"] is True
+    assert list(read(tmp_path / "verdict.json")["hosts"]) == ["node-1"]
+
+
+@pytest.mark.parametrize("name", ["../../evil", "a/b", "fd00::1", "node 1", "[::1]", ".."])
+def test_any_host_name_is_one_file_in_the_folder(tmp_path, name):
+    path = report.host_path(str(tmp_path), name)
+    assert os.path.dirname(os.path.abspath(path)) == str(tmp_path / "hosts")
+
+
+def _write(folder, number, hosts):
+    report.write_reports(folder, "node-%d" % number, "full", [verdict()] * 8, hosts)
+
+
+def test_hosts_that_report_at_once_lose_nothing(tmp_path):
+    hosts = ["node-%d" % number for number in range(24)]
+    context = multiprocessing.get_context("fork")  # as Ansible's own workers are
+    workers = [context.Process(target=_write, args=(str(tmp_path), number, hosts)) for number in range(24)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(30)
+    assert [worker.exitcode for worker in workers] == [0] * 24
+    assert sorted(read(tmp_path / "verdict.json")["hosts"]) == sorted(hosts)
+    assert "192 of 192 servers verified" in (tmp_path / "verdict.html").read_text()
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+
+def test_the_table():
+    verdicts = [
+        verdict(probes=[probe("alive", ms=2), probe("warm-up", ms=812)]),
+        verdict("server-1", False, probes=[probe("alive"), probe("chat", False), probe("effort", None)], port=8001),
+        verdict("server-2", None, probes=[probe("alive", None, cause="not verified (check)")], port=8002),
+    ]
+    assert report.table("node-1", verdicts) == {
+        "title": "Verdicts",
+        "columns": ["host", "server", "port", "verdict", "probes", "details"],
+        "rows": [
+            ["node-1", "server-0", 8000, "ok", "2/2", "slowest: warm-up 812 ms"],
+            ["node-1", "server-1", 8001, "FAILED", "1/2", "failed: chat; not measured: effort"],
+            ["node-1", "server-2", 8002, "not verified", "0/0", "not verified (check)"],
+        ],
+    }
+
+
+def test_the_message_of_a_failure():
+    verdicts = [
+        verdict(),
+        verdict(
+            "server-1",
+            False,
+            port=8001,
+            probes=[
+                probe("alive"),
+                probe("warm-up", False, 31, got="no answer: connection refused", cause="nothing listens"),
+                probe("chat", None, sent=None, got=None, cause="not run: warm-up failed"),
+                probe("effort", None, cause="not measurable on a stand-in"),
+            ],
+        ),
+    ]
+    assert report.failure_message("node-1", verdicts) == (
+        "1 of 2 servers on node-1 did not pass the verification.\n"
+        "server-1 at http://127.0.0.1:8001 (gpt-oss-120b), full:\n"
+        "  warm-up failed after 31 ms\n"
+        "    sent:  POST /\n"
+        "    got:   no answer: connection refused\n"
+        "    cause: nothing listens\n"
+        "  not run after that: chat"
+    )
+
+
+def test_a_server_that_is_not_the_planned_one_is_told_with_who_answers(tmp_path):
+    words = "nothing is deployed as server-0; the port 8000 is held by process 12 of eve (nc -l 8000)"
+    probe = {"name": "identity", "ok": False, "ms": 3, "sent": None, "got": words, "cause": "not verified: " + words}
+    verdict = {
+        "schema": 1, "host": "node-1", "server": "server-0", "ok": False, "mode": "full", "at": "2026-01-01T00:00:00Z",
+        "url": "http://127.0.0.1:8000", "model_id": "m", "hash": "h", "not_verified": words, "probes": [probe],
+    }  # fmt: skip
+    written = report.write_reports(str(tmp_path), "node-1", "full", [verdict], ["node-1"])
+    assert written["ok"] is False
+    page = (tmp_path / "verdict.html").read_text(encoding="utf-8")
+    assert "0 of 1 server verified" in page
+    assert "<b>not verified: %s</b>" % words in page
+    assert report.table("node-1", [verdict])["rows"] == [
+        ["node-1", "server-0", 8000, "not verified", "0/0", "not verified: " + words]
+    ]
+    assert "  identity failed after 3 ms\n    got:   %s\n    cause: not verified: %s" % (words, words) in (
+        report.failure_message("node-1", [verdict])
+    )
