@@ -47,9 +47,11 @@ class ActionModule(ActionBase):
         kind = str(variables.get("ansible_connection", C.DEFAULT_TRANSPORT))
         if kind.rpartition(".")[2] not in ("ssh", "smart"):
             raise FleetError(
+                "host-key.connection-has-none",
                 "fleet_node %s is reached by the connection '%s', which has no host key. There is nothing to "
                 "replace: run "
-                "site.yml --limit %s." % (node, kind, node)
+                "site.yml --limit %s.",
+                (node, kind, node),
             )
         connection = connection_loader.get("ssh", self._play_context)
         names = C.config.get_plugin_vars("connection", connection._load_name)
@@ -64,7 +66,9 @@ class ActionModule(ActionBase):
                 arguments += shlex.split(option(name) or "")
             return option("host") or node, arguments, option("ssh_executable")
         except (AnsibleError, ValueError) as error:
-            raise FleetError("The connection to %s is not as it should be: %s" % (node, error)) from error
+            raise FleetError(
+                "host-key.connection-wrong", "The connection to %s is not as it should be: %s", (node, error)
+            ) from error
 
 
 def check_node(node, groups, play_hosts):
@@ -74,28 +78,46 @@ def check_node(node, groups, play_hosts):
     some = ", ".join(platforms[:10]) + (" and %d more" % (len(platforms) - 10) if len(platforms) > 10 else "")
     if node is None or node == "":
         raise FleetError(
-            "fleet_node is missing: say which node was replaced, -e fleet_node=NAME. There are: %s." % some
+            "host-key.node-missing",
+            "fleet_node is missing: say which node was replaced, -e fleet_node=NAME. There are: %s.",
+            (some,),
         )
     if not isinstance(node, str):
-        raise FleetError("fleet_node is %r; allowed: the name of one node. There are: %s." % (node, some))
+        raise FleetError(
+            "host-key.node-not-a-name", "fleet_node is %r; allowed: the name of one node. There are: %s.", (node, some)
+        )
     if node in inventory:
         if node not in platforms:
-            raise FleetError("fleet_node '%s' is in none of the groups %s, so no servers are planned for it. There "
-                             "are: %s."
-                             % (node, ", ".join(PLATFORM_GROUPS), some))  # fmt: skip
+            raise FleetError(
+                "host-key.node-not-planned",
+                "fleet_node '%s' is in none of the groups %s, so no servers are planned for it. There are: %s.",
+                (node, ", ".join(PLATFORM_GROUPS), some),
+            )
         if node not in play_hosts:
-            raise FleetError("fleet_node '%s' is left out by --limit; fleet_node is limit enough." % node)
+            raise FleetError(
+                "host-key.node-excluded-by-limit",
+                "fleet_node '%s' is left out by --limit; fleet_node is limit enough.",
+                (node,),
+            )
         return node
     if node in groups:
-        raise FleetError("fleet_node '%s' is a group; one node after another is replaced. Its nodes: %s."
-                         % (node, ", ".join(sorted(groups[node])) or "none"))  # fmt: skip
+        raise FleetError(
+            "host-key.node-is-a-group",
+            "fleet_node '%s' is a group; one node after another is replaced. Its nodes: %s.",
+            (node, ", ".join(sorted(groups[node])) or "none"),
+        )
     if any(sign in node for sign in ",:*?[!&~") and any(host in node for host in inventory):
         raise FleetError(
-            "fleet_node '%s' names several; one node after another is replaced. There are: %s." % (node, some)
+            "host-key.node-is-several",
+            "fleet_node '%s' names several; one node after another is replaced. There are: %s.",
+            (node, some),
         )
     close = difflib.get_close_matches(node, platforms, 1)
-    raise FleetError("fleet_node '%s' is not in the inventory%s There are: %s."
-                     % (node, "; did you mean '%s'?" % close[0] if close else ".", some))  # fmt: skip
+    raise FleetError(
+        "host-key.node-unknown",
+        "fleet_node '%s' is not in the inventory%s There are: %s.",
+        (node, "; did you mean '%s'?" % close[0] if close else ".", some),
+    )
 
 
 def exchange(node, target, keys, accepted, check=False):
@@ -111,18 +133,21 @@ def exchange(node, target, keys, accepted, check=False):
         if known & {key.fingerprint for key in keys}:
             return _result(keys, "The host key of %s is the one in known_hosts." % node)
         raise FleetError(
+            "host-key.fingerprint-missing",
             "No fingerprint of the new host key of %s was given. It shows:\n%s\nCompare with what the node itself "
             "says, on its "
             "console: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`. Where they are equal, type:\n  %s\nNothing "
             "was "
-            "changed." % (where, shown, replace_command(node, keys[0].fingerprint))
+            "changed.",
+            (where, shown, replace_command(node, keys[0].fingerprint)),
         )
     if not right:
         raise FleetError(
+            "host-key.fingerprint-differs",
             "The host key of %s is not the one that was expected. It shows:\n%s\nfleet_host_key has:\n%s\nEither "
             "that is of "
-            "another node or of before it was replaced, or somebody is between here and the node. Nothing was changed."
-            % (where, shown, "\n".join("  " + one for one in accepted))
+            "another node or of before it was replaced, or somebody is between here and the node. Nothing was changed.",
+            (where, shown, "\n".join("  " + one for one in accepted)),
         )
     if not target.files:
         return _result(keys, "The host key of %s is right; ssh keeps no known_hosts file for it." % node)

@@ -150,7 +150,9 @@ def ensure(wanted, check_mode=False):
         apply(wanted, marker)
     except OSError as error:
         raise FleetError(
-            "Cannot make the Python environment %s: %s.%s" % (wanted.path, error, _space_hint(wanted.path, str(error)))
+            "venv.cannot-make",
+            "Cannot make the Python environment %s: %s.%s",
+            (wanted.path, error, _space_hint(wanted.path, str(error))),
         ) from error
     return _result(wanted, True, message, before, installed(wanted.path))
 
@@ -158,44 +160,62 @@ def ensure(wanted, check_mode=False):
 def check_wanted(wanted):
     """Raise FleetError where the wish itself makes no sense."""
     if not os.path.isabs(wanted.path) or os.path.normpath(wanted.path) == "/":
-        raise FleetError("path is %r; it must be an absolute path of a directory of its own." % wanted.path)
+        raise FleetError(
+            "venv.path-not-absolute",
+            "path is %r; it must be an absolute path of a directory of its own.",
+            (wanted.path,),
+        )
     if wanted.create and not wanted.requirements:
-        raise FleetError("packages is empty; name at least one package, as NAME==VERSION.")
+        raise FleetError("venv.packages-empty", "packages is empty; name at least one package, as NAME==VERSION.")
     for requirement in wanted.packages:
         match = REQUIREMENT.match(requirement)
         if not match or (match.group(2) and match.group(2)[0] not in "=<>!~@;("):
-            raise FleetError("packages: %r is no requirement; write NAME==VERSION or NAME @ URL." % requirement)
+            raise FleetError(
+                "venv.requirement-invalid",
+                "packages: %r is no requirement; write NAME==VERSION or NAME @ URL.",
+                (requirement,),
+            )
     for name in wanted.excludes:
         match = REQUIREMENT.match(name)
         if not match or match.group(2):
-            raise FleetError("excludes: %r is no package name; write the name alone." % name)
+            raise FleetError("venv.exclude-invalid", "excludes: %r is no package name; write the name alone.", (name,))
     for fallback in wanted.fallback_indexes:
         match = REQUIREMENT.match(fallback["package"])
         if not match or not PIN.match(match.group(2)):
             raise FleetError(
-                "fallback_indexes: %r is not pinned; write NAME==VERSION, so that only that build comes from there."
-                % fallback["package"]
+                "venv.fallback-not-pinned",
+                "fallback_indexes: %r is not pinned; write NAME==VERSION, so that only that build comes from there.",
+                (fallback["package"],),
             )
     for name in wanted.verify_imports:
         if not IMPORT.match(name):
-            raise FleetError("verify_imports: %r is no module name; write it as in an import statement." % name)
+            raise FleetError(
+                "venv.module-name-invalid",
+                "verify_imports: %r is no module name; write it as in an import statement.",
+                (name,),
+            )
     if wanted.uv is None and (wanted.excludes or wanted.fallback_indexes):
-        raise FleetError("excludes and fallback_indexes need uv: pip knows neither. Set uv to the path of a uv.")
+        raise FleetError(
+            "venv.uv-needed", "excludes and fallback_indexes need uv: pip knows neither. Set uv to the path of a uv."
+        )
 
 
 def check_present(wanted, present):
     """Raise FleetError unless somebody else's environment is there with the named packages. Starts no process."""
     if not os.access(wanted.interpreter, os.X_OK):
         raise FleetError(
+            "venv.missing",
             "There is no Python environment %s, and it is not to be created (create is false). Put it there, "
-            "correct its path, or let it be created." % wanted.path
+            "correct its path, or let it be created.",
+            (wanted.path,),
         )
     for requirement in wanted.requirements:
         name, pin = required_name(requirement), PIN.match(REQUIREMENT.match(requirement).group(2))
         if name not in present or (pin and not same_version(pin.group(1), present[name])):
             raise FleetError(
-                "%s is needed in the Python environment %s, which has %s and is not to be changed (create is false)."
-                % (requirement, wanted.path, "%s %s" % (name, present[name]) if name in present else "none")
+                "venv.requirement-missing",
+                "%s is needed in the Python environment %s, which has %s and is not to be changed (create is false).",
+                (requirement, wanted.path, "%s %s" % (name, present[name]) if name in present else "none"),
             )
 
 
@@ -244,9 +264,11 @@ def compare(wanted, present):
         in_the_way = wanted.path
         while not os.path.lexists(in_the_way):
             in_the_way = os.path.dirname(in_the_way)
-        raise FleetError("%s is not a directory; remove it or choose another path." % in_the_way) from None
+        raise FleetError(
+            "venv.not-a-directory", "%s is not a directory; remove it or choose another path.", (in_the_way,)
+        ) from None
     except OSError as error:
-        raise FleetError("Cannot read %s: %s." % (wanted.path, error)) from error
+        raise FleetError("venv.unreadable", "Cannot read %s: %s.", (wanted.path, error)) from error
     if PARTIAL in names:
         return None, "an earlier run left it half-made"
     if not names:
@@ -254,8 +276,10 @@ def compare(wanted, present):
     if MARKER not in names:
         shown = ", ".join(sorted(names)[:5])
         raise FleetError(
+            "venv.holds-other-files",
             "%s holds what this collection did not put there (%s); it is left as it is. "
-            "Choose another path, or remove it." % (wanted.path, shown)
+            "Choose another path, or remove it.",
+            (wanted.path, shown),
         )
     marker = files.read_json(os.path.join(wanted.path, MARKER))
     if not isinstance(marker, dict) or marker.get("schema") != SCHEMA or not set(marker) >= MARKER_KEYS:
@@ -336,13 +360,16 @@ def find_python(python, environment):
         found = shutil.which(name, path=environment.get("PATH", os.defpath))
         if found is None:
             raise FleetError(
-                "There is no Python interpreter %s on this node; install it, or set python to one that is." % name
+                "venv.interpreter-missing",
+                "There is no Python interpreter %s on this node; install it, or set python to one that is.",
+                (name,),
             )
     version = probe_python(found, environment)["version"]
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_PYTHON:
         raise FleetError(
-            "%s is Python %s, too old: %d.%d or newer is needed. Set python to a newer interpreter."
-            % ((found, version, *OLDEST_PYTHON))
+            "venv.interpreter-too-old",
+            "%s is Python %s, too old: %d.%d or newer is needed. Set python to a newer interpreter.",
+            (found, version, *OLDEST_PYTHON),
         )
     return found
 
@@ -353,7 +380,9 @@ def probe_python(python, environment):
         return json.loads(_run([python, "-c", PROBE], environment))
     except (CommandFailed, OSError, ValueError) as error:
         raise FleetError(
-            "%s does not run as a Python interpreter: %s." % (python, _last_lines(str(error), 1))
+            "venv.interpreter-broken",
+            "%s does not run as a Python interpreter: %s.",
+            (python, _last_lines(str(error), 1)),
         ) from error
 
 
@@ -363,7 +392,9 @@ def find_uv(uv, environment):
         return None
     found = shutil.which(uv, path=environment.get("PATH", os.defpath))
     if found is None:
-        raise FleetError("There is no uv at %s; the toolkit role installs one, or set uv to where one is." % uv)
+        raise FleetError(
+            "venv.uv-missing", "There is no uv at %s; the toolkit role installs one, or set uv to where one is.", (uv,)
+        )
     return found
 
 
@@ -450,9 +481,10 @@ def _create(wanted, python, uv, environment):
         if "ensurepip" in error.output or "No module named venv" in error.output:
             version = probe_python(python, environment)["version"].rpartition(".")[0]
             raise FleetError(
+                "venv.venv-module-incomplete",
                 "%s cannot make virtual environments: its venv module is not whole. "
-                "Install the package python%s-venv (Debian, Ubuntu), or set python to another interpreter."
-                % (python, version)
+                "Install the package python%s-venv (Debian, Ubuntu), or set python to another interpreter.",
+                (python, version),
             ) from error
         raise _failure("Cannot create the Python environment %s" % wanted.path, wanted, error) from error
 
@@ -505,16 +537,17 @@ def _from_fallback_if_needed(wanted, fallback, base, flags, configured):
         _run([*base, "--no-deps", pin], only)
     except CommandFailed as error:
         raise FleetError(
+            "venv.package-not-found",
             "%s is neither where pip is configured to look nor at %s. Put its wheel into a directory that find_links "
-            "names, or name an index that has it.\nThere:\n%s\nAt the fallback:\n%s%s"
-            % (
+            "names, or name an index that has it.\nThere:\n%s\nAt the fallback:\n%s%s",
+            (
                 pin,
                 _redact(fallback["index"]),
                 _last_lines(first.output),
                 _last_lines(error.output),
                 _network_hint(error.output),
             ),
-            stderr=_redact(error.output),
+            details={"stderr": _redact(error.output)},
         ) from error
 
 
@@ -530,11 +563,16 @@ def _verify(wanted, environment):
             if ";" in specifier:
                 continue  # its marker says that this node does not need it
             raise FleetError(
-                "%s was installed without an error, but is not in %s; the index may hold a damaged package."
-                % (requirement, wanted.path)
+                "venv.package-not-installed",
+                "%s was installed without an error, but is not in %s; the index may hold a damaged package.",
+                (requirement, wanted.path),
             )
         if pin and not same_version(pin.group(1), present[name]):
-            raise FleetError("%s was asked for, but %s %s is in %s." % (requirement, name, present[name], wanted.path))
+            raise FleetError(
+                "venv.version-differs",
+                "%s was asked for, but %s %s is in %s.",
+                (requirement, name, present[name], wanted.path),
+            )
         found[name] = present[name]
     for module in wanted.verify_imports:
         try:
@@ -542,9 +580,10 @@ def _verify(wanted, environment):
             _run([wanted.interpreter, "-I", "-c", "import " + module], environment)
         except CommandFailed as error:
             raise FleetError(
-                "%s is installed in %s, but `import %s` fails there: %s"
-                % (", ".join(wanted.requirements), wanted.path, module, _last_lines(error.output, 1)),
-                stderr=_redact(error.output),
+                "venv.import-failed",
+                "%s is installed in %s, but `import %s` fails there: %s",
+                (", ".join(wanted.requirements), wanted.path, module, _last_lines(error.output, 1)),
+                details={"stderr": _redact(error.output)},
             ) from error
     return found
 
@@ -576,8 +615,9 @@ def _run(argv, environment):
 
 def _failure(what, wanted, error):
     return FleetError(
-        "%s in %s (exit status %d):\n%s%s%s"
-        % (
+        "venv.install-failed",
+        "%s in %s (exit status %d):\n%s%s%s",
+        (
             what,
             wanted.path,
             error.status,
@@ -585,7 +625,7 @@ def _failure(what, wanted, error):
             _network_hint(error.output),
             _space_hint(wanted.path, error.output),
         ),
-        stderr=_redact(error.output),
+        details={"stderr": _redact(error.output)},
     )
 
 

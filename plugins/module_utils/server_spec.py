@@ -58,40 +58,69 @@ def _hash_without(entry, keys):
 def check_entry(entry):
     """Raise FleetError unless `entry` is a whole plan entry of this schema whose hash is true. Returns the entry."""
     if not isinstance(entry, dict):
-        raise FleetError("A plan entry must be a mapping, got %s." % type(entry).__name__)
+        raise FleetError("entry.not-a-mapping", "A plan entry must be a mapping, got %s.", (type(entry).__name__,))
     name = entry.get("name")
     where = "Plan entry %r" % (name,)
     missing = sorted(KEYS - set(entry))
     unknown = sorted(set(entry) - KEYS)
     if missing or unknown:
         raise FleetError(
-            "%s: %s. Use the entries that the plan made (playbooks/plan.yml prints them)."
-            % (where, "; ".join(filter(None, [
-                "missing keys " + ", ".join(missing) if missing else "",
-                "unknown keys " + ", ".join(unknown) if unknown else "",
-            ])))
-        )  # fmt: skip
+            "entry.keys-wrong",
+            "%s: %s. Use the entries that the plan made (playbooks/plan.yml prints them).",
+            (
+                where,
+                "; ".join(
+                    filter(
+                        None,
+                        [
+                            "missing keys " + ", ".join(missing) if missing else "",
+                            "unknown keys " + ", ".join(unknown) if unknown else "",
+                        ],
+                    )
+                ),
+            ),
+        )
     if entry["schema"] != SCHEMA:
-        raise FleetError("%s: schema is %r, this collection knows %d." % (where, entry["schema"], SCHEMA))
+        raise FleetError(
+            "entry.schema-unknown", "%s: schema is %r, this collection knows %d.", (where, entry["schema"], SCHEMA)
+        )
     if not isinstance(name, str) or not NAME.match(name):
-        raise FleetError("%s: a name has 1-40 characters of a-z, 0-9 and '-'." % where)
+        raise FleetError("entry.name-invalid", "%s: a name has 1-40 characters of a-z, 0-9 and '-'.", (where,))
     for key, allowed in (("role", ROLES), ("launcher", LAUNCHERS)):
         if entry[key] not in allowed:
-            raise FleetError("%s: %s is %r, allowed: %s." % (where, key, entry[key], ", ".join(allowed)))
+            raise FleetError(
+                "entry.value-invalid", "%s: %s is %r, allowed: %s.", (where, key, entry[key], ", ".join(allowed))
+            )
     container = entry["container"]
     if (entry["launcher"] == "container") != (container is not None):
-        raise FleetError("%s: launcher is %r, but container is %s." % (
-            where, entry["launcher"], "null" if container is None else "given"))  # fmt: skip
+        raise FleetError(
+            "entry.container-mismatch",
+            "%s: launcher is %r, but container is %s.",
+            (where, entry["launcher"], "null" if container is None else "given"),
+        )
     if container is not None and set(container) != CONTAINER_KEYS:
-        raise FleetError("%s: container has the keys %s; allowed: %s."
-                         % (where, ", ".join(sorted(container)), ", ".join(sorted(CONTAINER_KEYS))))  # fmt: skip
+        raise FleetError(
+            "entry.container-keys-wrong",
+            "%s: container has the keys %s; allowed: %s.",
+            (where, ", ".join(sorted(container)), ", ".join(sorted(CONTAINER_KEYS))),
+        )
     key, weights = entry["artifact_key"], entry["weights"]
     if key is not None and not (isinstance(key, str) and ARTIFACT_KEY.match(key)):
-        raise FleetError("%s: artifact_key is %r; allowed: null, or 8-64 characters of 0-9 and a-f." % (where, key))
+        raise FleetError(
+            "entry.artifact-key-invalid",
+            "%s: artifact_key is %r; allowed: null, or 8-64 characters of 0-9 and a-f.",
+            (where, key),
+        )
     if not isinstance(weights, list) or not all(isinstance(one, str) and one.startswith("/") for one in weights):
-        raise FleetError("%s: weights is %r; allowed: a list of absolute paths." % (where, weights))
+        raise FleetError(
+            "entry.weights-invalid", "%s: weights is %r; allowed: a list of absolute paths.", (where, weights)
+        )
     if entry["hash"] != entry_hash(entry):
-        raise FleetError("%s: its hash does not fit its content; plan again instead of editing entries." % where)
+        raise FleetError(
+            "entry.hash-differs",
+            "%s: its hash does not fit its content; plan again instead of editing entries.",
+            (where,),
+        )
     return entry
 
 
@@ -101,6 +130,8 @@ def check_entries(entries):
     for entry in entries:
         check_entry(entry)
         if entry["name"] in by_name:
-            raise FleetError("Plan entry %r appears twice; names are unique on a host." % entry["name"])
+            raise FleetError(
+                "entry.name-twice", "Plan entry %r appears twice; names are unique on a host.", (entry["name"],)
+            )
         by_name[entry["name"]] = entry
     return by_name

@@ -375,7 +375,9 @@ def _log_limits(given):
     """The limits of logs, None where none are given. FleetError for one that cannot be."""
     for name, least in (("rate", 0), ("file_mb", 1), ("files", 1)):
         if given and given[name] < least:
-            raise FleetError("logs: %s is %d; allowed: %d or more." % (name, given[name], least))
+            raise FleetError(
+                "servers.log-limit-too-small", "logs: %s is %d; allowed: %d or more.", (name, given[name], least)
+            )
     return given
 
 

@@ -86,8 +86,10 @@ def daemon_settings(text, settings, notes=()):
             raise ValueError("it holds no mapping")
     except ValueError as error:
         raise FleetError(
+            "containers.daemon-json-invalid",
             "%s is no valid JSON (%s), so nothing is merged into it. Mend or remove it; docker itself does not "
-            "start with it." % (DAEMON_JSON, error)
+            "start with it.",
+            (DAEMON_JSON, error),
         ) from error
     # the file is a setting of its own, so that one which the fleet made goes with the last of its keys
     after, laid = lay({} if blank else {"file": before}, {"file": settings} if settings else {}, notes)
@@ -105,8 +107,11 @@ def proxy_file(environment):
     for key, value in sorted(environment.items()):
         value = str(value)
         if not re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", key) or set(value) & set("\r\n\0"):
-            raise FleetError("fleet_proxy_env: %s cannot be set: its name or value has a character that no variable "
-                             "has." % key)  # fmt: skip
+            raise FleetError(
+                "containers.proxy-variable-invalid",
+                "fleet_proxy_env: %s cannot be set: its name or value has a character that no variable has.",
+                (key,),
+            )
         lines.append('%s="%s"\n' % (key, value.replace("\\", "\\\\").replace('"', '\\"')))
     return "".join(lines)
 
@@ -189,13 +194,17 @@ class Setup:
             names = [PODMAN_INIT]
         if not names:
             raise FleetError(
+                "containers.packages-unknown",
                 "No package of %s is known that holds %s. Install it yourself, name its packages in "
-                "container_engine_packages, or set fleet_container_engine to %s."
-                % (distribution, kind, "podman" if kind == "docker" else "docker")
+                "container_engine_packages, or set fleet_container_engine to %s.",
+                (distribution, kind, "podman" if kind == "docker" else "docker"),
             )
         if os.geteuid() != 0:
-            raise FleetError("%s is not whole on this node, and installing %s needs root. Run the play with become."
-                             % (kind, ", ".join(names)))  # fmt: skip
+            raise FleetError(
+                "containers.install-needs-root",
+                "%s is not whole on this node, and installing %s needs root. Run the play with become.",
+                (kind, ", ".join(names)),
+            )
         self.actions.append("install %s" % ", ".join(names))
         self.before.append("%s: missing" % kind)
         self.after.append("%s: from %s" % (kind, ", ".join(names)))
@@ -205,9 +214,11 @@ class Setup:
         if not self._is_there() and kind == "docker" and family in CLIENT_PACKAGE and not packages:
             install_packages(family, CLIENT_PACKAGE[family])
         if not self._is_there():
-            raise FleetError("%s was installed, but there is no %s. Name the packages that bring it in "
-                             "container_engine_packages."
-                             % (", ".join(names), kind if not self.program() else PODMAN_INIT))  # fmt: skip
+            raise FleetError(
+                "containers.program-missing",
+                "%s was installed, but there is no %s. Name the packages that bring it in container_engine_packages.",
+                (", ".join(names), kind if not self.program() else PODMAN_INIT),
+            )
         return True
 
     def program(self):
@@ -274,12 +285,19 @@ class Setup:
         path = self.has_systemd()
         if path is None:
             what, do = ("does not run", "start") if self.answers() else ("has new settings", "restart")
-            raise FleetError("%s %s, and this node has no systemd to %s it. %s it as this node %ss its daemons."
-                             % (self.engine.kind, what, do, do.capitalize(), do))  # fmt: skip
+            raise FleetError(
+                "containers.no-systemd",
+                "%s %s, and this node has no systemd to %s it. %s it as this node %ss its daemons.",
+                (self.engine.kind, what, do, do.capitalize(), do),
+            )
         done = subprocess.run([path, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180,
                               check=False)  # fmt: skip
         if done.returncode:
-            raise FleetError("'systemctl %s' failed: %s" % (" ".join(arguments), done.stderr.strip() or "no words"))
+            raise FleetError(
+                "containers.systemctl-failed",
+                "'systemctl %s' failed: %s",
+                (" ".join(arguments), done.stderr.strip() or "no words"),
+            )
         return done.stdout
 
     def answers(self):
@@ -305,7 +323,7 @@ class Setup:
         try:
             return self.engine.call(*arguments)
         except EngineError as error:
-            raise FleetError(engine_problem(self.engine, error)) from error
+            raise FleetError("containers.engine-problem", engine_problem(self.engine, error)) from error
 
     def start(self):
         """What tells this start of docker from all others, "" where it cannot be told."""
@@ -353,7 +371,7 @@ class Setup:
             if error is None:
                 return
             if error.kind not in ("down", "timeout") or time.monotonic() > end:
-                raise FleetError(engine_problem(self.engine, error))
+                raise FleetError("containers.engine-problem", engine_problem(self.engine, error))
             time.sleep(0.3)
 
 
@@ -442,7 +460,9 @@ def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), ins
         certificates = read_text(ca_bundle)
         if certificates is None or "-----BEGIN CERTIFICATE-----" not in certificates:
             raise FleetError(
-                "fleet_ca_bundle is %s, which is no file with certificates (PEM) on this node." % ca_bundle
+                "containers.ca-bundle-unreadable",
+                "fleet_ca_bundle is %s, which is no file with certificates (PEM) on this node.",
+                (ca_bundle,),
             )
         for registry in sorted({*registries, *_hosts_with_tls(registry_mirrors)}):
             files["%s/%s/inference-fleet.crt" % (CERTIFICATES[engine], registry)] = certificates, 0o644
@@ -460,7 +480,7 @@ def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), ins
         if there and not check_mode and state == "present":
             error = setup.answers()
             if error:
-                raise FleetError(engine_problem(setup.engine, error))
+                raise FleetError("containers.engine-problem", engine_problem(setup.engine, error))
     return _result(setup)
 
 
@@ -482,7 +502,7 @@ def _ensure_docker(setup, there, files, settings, restart, state):
     unit = setup.differs(DROP_IN, files)
     down = setup.answers() if there else None
     if down is not None and down.kind not in ("down", "timeout") and state == "present":
-        raise FleetError(engine_problem(setup.engine, down))
+        raise FleetError("containers.engine-problem", engine_problem(setup.engine, down))
     runs = there and down is None
     # nothing of one that does not run is in the way
     later = setup.lay_for_later(deep, shallow, gone, unit, restart if runs else "always", after) if there else None
@@ -557,7 +577,7 @@ def _reload_without(setup, gone, text):
                 break
             time.sleep(0.2)
     except EngineError as error:
-        raise FleetError(engine_problem(setup.engine, error)) from error
+        raise FleetError("containers.engine-problem", engine_problem(setup.engine, error)) from error
     finally:
         if text is None:
             os.unlink(place)
@@ -569,10 +589,11 @@ def _check_restart(setup, keys):
     foreign = setup.running()[1]
     if foreign and not setup.live_restore():
         raise FleetError(
+            "containers.restart-would-end-others",
             "Docker has to be restarted for %s, which would end containers that are not the fleet's: %s. Nothing was "
             "changed. Stop them, set live-restore in container_engine_settings (a first run with nothing else "
-            "applies it without a restart), or set container_engine_restart to always."
-            % (", ".join(keys), ", ".join(foreign))
+            "applies it without a restart), or set container_engine_restart to always.",
+            (", ".join(keys), ", ".join(foreign)),
         )
 
 

@@ -68,18 +68,21 @@ def check_mirror(mirror):
     for registry, one in named:
         if registry is not None and not REGISTRY.match(str(registry)):
             raise FleetError(
+                "images.mirror-key-invalid",
                 "fleet_registry_mirror has the key %r; allowed: a registry as it stands in container.image, HOST or "
-                "HOST:PORT, and docker.io for Docker Hub." % str(registry)
+                "HOST:PORT, and docker.io for Docker Hub.",
+                (str(registry),),
             )
         if one and not (isinstance(one, str) and MIRROR.match(one)):
             shown = repr(str(one) if isinstance(one, str) else one)
             for secret in url_secrets(one):
                 shown = shown.replace(secret, "********")
             raise FleetError(
+                "images.mirror-invalid",
                 "fleet_registry_mirror%s is %s; allowed: HOST[:PORT][/PREFIX] without https:// or a user, where HOST "
                 "has a dot or a port and PREFIX is in small letters, such as registry.example.org:5000/hub. A registry "
-                "without TLS is named in container_engine_insecure_registries."
-                % ("" if registry is None else "[%r]" % str(registry), shown)
+                "without TLS is named in container_engine_insecure_registries.",
+                ("" if registry is None else "[%r]" % str(registry), shown),
             )
 
 
@@ -113,8 +116,10 @@ def login_file(auth):
             or not all(isinstance(value, str) and value for value in one.values())
         ):
             raise FleetError(
+                "images.auth-invalid",
                 "fleet_registry_auth['%s'] must be a mapping with username and password, both texts. For NGC the "
-                "username is $oauthtoken and the password is the API key." % registry
+                "username is $oauthtoken and the password is the API key.",
+                (registry,),
             )
         key = DOCKER_HUB_LOGIN if registry == DOCKER_HUB else registry
         text = "%s:%s" % (one["username"], one["password"])
@@ -232,9 +237,15 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
     diff}; image is {reference, id, digests, size}, None while it is not here. Raises FleetError.
     """
     if not IMAGE.match(image):
-        raise FleetError("image is %r; allowed: REGISTRY/NAME:TAG without a digest, which has its own key." % image)
+        raise FleetError(
+            "images.name-invalid",
+            "image is %r; allowed: REGISTRY/NAME:TAG without a digest, which has its own key.",
+            (image,),
+        )
     if digest and not DIGEST.match(digest):
-        raise FleetError("digest is %r; allowed: sha256: and 64 hexadecimal digits." % digest)
+        raise FleetError(
+            "images.digest-invalid", "digest is %r; allowed: sha256: and 64 hexadecimal digits.", (digest,)
+        )
     login = login_file(auth) if auth else None
     name = mirrored(image, mirror)
     wanted = pinned_reference(image, digest)
@@ -247,7 +258,7 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
         if check_mode and error.kind in ("missing", "down"):  # an earlier task would have brought it
             return _result(True, None, None, "would pull %s" % wanted, diff)
         label = Engine("docker" if engine == "auto" else engine, address)
-        raise FleetError(engine_problem(label, error)) from error
+        raise FleetError("containers.engine-problem", engine_problem(label, error)) from error
     source = pinned_reference(name, digest)
     job = _Job(NodePaths(root), chosen, source)
     if not check_mode:
@@ -270,12 +281,18 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
             found = chosen.find_image(image, digest)
     except EngineError as error:
         waits = "" if address else pending_words(chosen.kind, root)
-        raise FleetError(pull_problem(chosen, source, error, name != image) + waits, kind=error.kind) from error
+        raise FleetError(
+            "images.pull-failed",
+            pull_problem(chosen, source, error, name != image) + waits,
+            details={"kind": error.kind},
+        ) from error
     except OSError as error:
-        raise FleetError("%s cannot be pulled: %s." % (source, error)) from error
+        raise FleetError("images.pull-failed", "%s cannot be pulled: %s.", (source, error)) from error
     if not found:
         raise FleetError(
-            "%s was pulled from %s, but %s does not list it under its digest." % (wanted, source, chosen.label)
+            "images.digest-not-listed",
+            "%s was pulled from %s, but %s does not list it under its digest.",
+            (wanted, source, chosen.label),
         )
     return _with_tag(chosen, kept, wanted, found, True, diff, False)
 
@@ -377,6 +394,6 @@ def remove_image(image, digest=None, engine="auto", address=None, mirror=None, c
         if error.kind == "missing":
             return _result(False, None, None, "%s is not here" % wanted, {"before": "", "after": ""})
         label = Engine("docker" if engine == "auto" else engine, address)
-        raise FleetError(engine_problem(label, error)) from error
+        raise FleetError("containers.engine-problem", engine_problem(label, error)) from error
     diff = {"before": "".join("image %s\n" % name for name in names), "after": ""}
     return _result(bool(names), chosen, None, "%s is not here" % wanted, diff)

@@ -26,7 +26,9 @@ def get_launcher(entry, root):
     kind = entry.get("launcher", "process")
     if kind not in LAUNCHERS:
         raise FleetError(
+            "launch.launcher-unknown",
             "Server '%s': launcher '%s' is unknown to this version of inference.fleet; allowed: %s. Use the version "
-            "that made the plan." % (entry["name"], kind, ", ".join(sorted(LAUNCHERS)))
+            "that made the plan.",
+            (entry["name"], kind, ", ".join(sorted(LAUNCHERS))),
         )
     return LAUNCHERS[kind](root)

@@ -104,18 +104,21 @@ def _check_cdi(where, engine, version, folders, devices):
     for device in filter(CDI_DEVICE.match, devices):
         if not folders:
             raise FleetError(
+                "launch.cdi-unsupported",
                 "%s: %s %s on this node takes no CDI devices, and its container gets %s. %s, or name paths in "
-                "container.devices. Nothing was changed."
-                % (where, engine.kind, version, device, CDI_WANTS[engine.kind])
+                "container.devices. Nothing was changed.",
+                (where, engine.kind, version, device, CDI_WANTS[engine.kind]),
             )
         kind, _equals, name = device.partition("=")
         texts = [_text(path) for folder in folders for path in glob.glob(glob.escape(folder) + "/*.*")
                  if path.endswith((".json", ".yaml"))]  # fmt: skip
         if not any(_has(text, "kind", kind) and _has(text, "name", name) for text in texts):
             raise FleetError(
+                "launch.cdi-device-undescribed",
                 "%s: no file in %s describes the CDI device %s, which its container gets. Have its vendor's tool write "
                 "one (for NVIDIA: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml), or correct container.devices "
-                "or fleet_hardware. Nothing was changed." % (where, " or ".join(folders), device)
+                "or fleet_hardware. Nothing was changed.",
+                (where, " or ".join(folders), device),
             )
 
 
@@ -152,18 +155,23 @@ class ContainerLauncher:
             ours = {one.id for one in engine.containers(self.root, entry["name"])}
             cdi = engine.cdi() if any(map(CDI_DEVICE.match, container["devices"])) else None
         except EngineError as error:
-            raise FleetError("%s: %s Nothing was changed." % (where, engine_problem(engine, error))) from error
+            raise FleetError(
+                "containers.engine-problem", "%s: %s Nothing was changed.", (where, engine_problem(engine, error))
+            ) from error
         if image is None:
             named = pinned_reference(container["image"], container["digest"])
             raise FleetError(
+                "launch.image-missing",
                 "%s: the image %s is not on this node. The step prepare fetches it; run it first, or pull "
-                "the image yourself. Nothing was changed." % (where, named)
+                "the image yourself. Nothing was changed.",
+                (where, named),
             )
         if holder and holder[0] not in ours:
             raise FleetError(
+                "launch.container-name-taken",
                 "%s: the name %s belongs to another container of %s (%s), which is not of this server. Rename or "
-                "remove it: %s rename %s NEW. Nothing was changed."
-                % (where, name, engine.label, holder[0][:12], engine.kind, name)
+                "remove it: %s rename %s NEW. Nothing was changed.",
+                (where, name, engine.label, holder[0][:12], engine.kind, name),
             )
         self._check_paths(where, entry)
         if cdi:
@@ -176,21 +184,27 @@ class ContainerLauncher:
         for mount in container["mounts"]:
             if mount["source"] not in own and not os.path.exists(mount["source"]):
                 raise FleetError(
+                    "launch.mount-source-missing",
                     "%s: %s, which is mounted into its container, is not on this node. Make it, or correct "
-                    "container.mounts. Nothing was changed." % (where, mount["source"])
+                    "container.mounts. Nothing was changed.",
+                    (where, mount["source"]),
                 )
             lost = _lost_link(mount, container["mounts"]) if mount["read_only"] else None
             if lost:
                 raise FleetError(
+                    "launch.mount-link-target-unmounted",
                     "%s: %s is a link to %s, which is not mounted into its container. Add its directory to "
-                    "container.mounts, at the same path. Nothing was changed." % (where, lost[0], lost[1])
+                    "container.mounts, at the same path. Nothing was changed.",
+                    (where, lost[0], lost[1]),
                 )
         for device in container["devices"]:
             path = device.partition(":")[0]
             if path.startswith("/") and not os.path.exists(path):
                 raise FleetError(
+                    "launch.device-missing",
                     "%s: the device %s, which its container gets, is not on this node. Correct container.devices or "
-                    "fleet_hardware. Nothing was changed." % (where, path)
+                    "fleet_hardware. Nothing was changed.",
+                    (where, path),
                 )
 
     def _containers(self, entry):
@@ -203,10 +217,14 @@ class ContainerLauncher:
     def _untold(self, entry, error):
         pids = self._processes(entry)
         return FleetError(
-            "Server '%s': whether its container has ended cannot be told: %s Its processes %s."
-            % (entry["name"], engine_problem(engine_of_entry(entry), error),
-               "that run: " + ", ".join(map(str, pids)) if pids else "have ended")
-        )  # fmt: skip
+            "launch.container-end-unknown",
+            "Server '%s': whether its container has ended cannot be told: %s Its processes %s.",
+            (
+                entry["name"],
+                engine_problem(engine_of_entry(entry), error),
+                "that run: " + ", ".join(map(str, pids)) if pids else "have ended",
+            ),
+        )
 
     def leftovers(self, entry):
         try:

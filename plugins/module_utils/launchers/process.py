@@ -39,8 +39,10 @@ class ProcessLauncher:
         program = entry["launch"][0] if entry["launch"] else ""
         if program_problem(entry):
             raise FleetError(
+                "launch.program-missing",
                 "Server '%s': its program '%s' is not on this node, or cannot be executed. The engine's role installs "
-                "it; run it before the servers are started. Nothing was changed." % (entry["name"], program)
+                "it; run it before the servers are started. Nothing was changed.",
+                (entry["name"], program),
             )
 
     def leftovers(self, entry):

@@ -67,7 +67,9 @@ def ensure(node, way, check=False):
             result["diff"]["after"] = ""
             result["warnings"].append(_warning(node, str(error)))
         except OSError as error:
-            raise FleetError("What starts the servers after a reboot cannot be changed: %s." % error) from error
+            raise FleetError(
+                "boot.cannot-change", "What starts the servers after a reboot cannot be changed: %s.", (error,)
+            ) from error
     return result
 
 
@@ -221,7 +223,11 @@ class _Boot:
         """The lines of the user's crontab."""
         done = _call(["crontab", "-l"])
         if done.returncode and not EMPTY.search(done.stderr):
-            raise FleetError("The crontab of %s cannot be read: %s." % (self.user.pw_name, _first_line(done.stderr)))
+            raise FleetError(
+                "boot.crontab-unreadable",
+                "The crontab of %s cannot be read: %s.",
+                (self.user.pw_name, _first_line(done.stderr)),
+            )
         lines = [] if done.returncode else done.stdout.split("\n")
         return lines[:-1] if lines and not lines[-1] else lines
 
@@ -236,8 +242,11 @@ class _Boot:
         if done.returncode or self._crontab() != lines:
             if self._crontab() != before:
                 _call(["crontab", "-"], "".join(line + "\n" for line in before))
-            raise FleetError("crontab did not take the line of the servers: %s. The crontab of %s is as it was."
-                             % (_first_line(done.stderr), self.user.pw_name))  # fmt: skip
+            raise FleetError(
+                "boot.crontab-refused",
+                "crontab did not take the line of the servers: %s. The crontab of %s is as it was.",
+                (_first_line(done.stderr), self.user.pw_name),
+            )
 
 
 def cron_runs():

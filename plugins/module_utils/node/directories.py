@@ -66,7 +66,11 @@ def ensure(root, user, check_mode=False):
     """
     paths = _paths(root)
     if user is not None and not ACCOUNT.match(user):
-        raise FleetError("user is %r; an account's name has 1-32 characters of a-z, 0-9, '_' and '-'." % user)
+        raise FleetError(
+            "node.user-name-invalid",
+            "user is %r; an account's name has 1-32 characters of a-z, 0-9, '_' and '-'.",
+            (user,),
+        )
     directories = shared_directories(root)
     wanted = [("group", user), ("user", user)] if user is not None else []
     wanted += [("directory", path) for path in directories]
@@ -183,7 +187,9 @@ def _paths(root):
         return NodePaths(root)
     except ValueError as error:
         raise FleetError(
-            "root is %r; it must be an absolute path, or empty for the system's own folders." % root
+            "node.root-not-absolute",
+            "root is %r; it must be an absolute path, or empty for the system's own folders.",
+            (root,),
         ) from error
 
 
@@ -245,9 +251,10 @@ def _call(argv, what, otherwise=""):
             check=False,
         )
     except OSError as error:
-        raise FleetError("Cannot %s: %s." % (what, error)) from error
+        raise FleetError("node.account-command-failed", "Cannot %s: %s.", (what, error)) from error
     if process.returncode != 0:
         raise FleetError(
-            "Cannot %s: %s. Run with the rights to do so (become)%s."
-            % (what, process.stdout.strip().rstrip("."), otherwise)
+            "node.account-needs-root",
+            "Cannot %s: %s. Run with the rights to do so (become)%s.",
+            (what, process.stdout.strip().rstrip("."), otherwise),
         )

@@ -110,8 +110,10 @@ class DetachedJob:
             if self.gone(seconds):
                 return
         raise FleetError(
+            "jobs.cannot-end",
             "The job of process %s cannot be ended: something still holds %s locked. End what does (`fuser -v %s` "
-            "shows it) and run again." % (self.pid(), self.path("lock"), self.path("lock"))
+            "shows it) and run again.",
+            (self.pid(), self.path("lock"), self.path("lock")),
         )
 
     def gone(self, seconds):

@@ -66,4 +66,5 @@ def os_error(what, error, after=""):
     if path and what.endswith(" " + path):
         words = words[len(path) + 2 :]
     message = "%s: %s. %s." % (what, words, remedy(error))
-    return FleetError(message + (" " + after if after else ""), errno=errno.errorcode.get(error.errno, None))
+    found = {"errno": errno.errorcode.get(error.errno, None)}
+    return FleetError("node.os-error", message + (" " + after if after else ""), details=found)

@@ -63,9 +63,10 @@ def choose(paths, users=()):
             return python
         refused.append("%s %s" % (python, problem))
     raise FleetError(
+        "node.python-missing",
         "Servers cannot be started: no Python %d.%d or newer of this node's own is fit to start them (%s). Install the "
-        "distribution's python3. Nothing was changed."
-        % (OLDEST[0], OLDEST[1], "; ".join(refused) or "there is none in %s" % ", ".join(DIRECTORIES))
+        "distribution's python3. Nothing was changed.",
+        (OLDEST[0], OLDEST[1], "; ".join(refused) or "there is none in %s" % ", ".join(DIRECTORIES)),
     )
 
 

@@ -50,14 +50,18 @@ def clean_token(name, value):
         return None
     text = value.strip() if isinstance(value, str) else ""
     if not text:
-        raise FleetError("%s holds no token: %s. Set it to the token itself, or leave it out." % (
-            name, "only blanks" if isinstance(value, str) else "it is no string"
-        ))  # fmt: skip
+        raise FleetError(
+            "token.empty",
+            "%s holds no token: %s. Set it to the token itself, or leave it out.",
+            (name, "only blanks" if isinstance(value, str) else "it is no string"),
+        )
     bad = next((at for at, one in enumerate(text) if not PRINTABLE.fullmatch(one)), None)
     if bad is not None:
         raise FleetError(
+            "token.character-invalid",
             "%s is no token: its character %d of %d is %s; allowed: printable ASCII without blanks. Copy the token "
-            "again, and encrypt it anew if it is in a vault." % (name, bad + 1, len(text), _kind(text[bad]))
+            "again, and encrypt it anew if it is in a vault.",
+            (name, bad + 1, len(text), _kind(text[bad])),
         )
     return text
 
@@ -139,7 +143,11 @@ def proxy_address(name, value):
     hold in its user and password escaped. Raises FleetError, which never shows the value."""
     text = str(value).strip()
     if re.search(r"[\x00-\x20\x7f]", text):
-        raise FleetError("%s holds a blank or a control character in its address; escape it, as %%20." % name)
+        raise FleetError(
+            "address.character-invalid",
+            "%s holds a blank or a control character in its address; escape it, as %%20.",
+            (name,),
+        )
     scheme, mark, rest = text.rpartition("://") if "://" in text.partition("@")[0] else ("", "", text)
     who, at, host = rest.rpartition("@")
     if not at:
@@ -154,9 +162,13 @@ def checked_variables(environment):
     found = {str(name): str(value) for name, value in (environment or {}).items()}
     for name, value in found.items():
         if not VARIABLE.fullmatch(name):
-            raise FleetError("environment has the name %s; allowed: letters, digits and _." % json.dumps(name))
+            raise FleetError(
+                "environment.name-invalid",
+                "environment has the name %s; allowed: letters, digits and _.",
+                (json.dumps(name),),
+            )
         if "\0" in value:
-            raise FleetError("environment: %s holds NUL, which no variable can. Remove it." % name)
+            raise FleetError("environment.nul", "environment: %s holds NUL, which no variable can. Remove it.", (name,))
     return found
 
 

@@ -67,8 +67,10 @@ def missing_libraries(names, search_paths=()):
     except ValueError:
         reason = (child.stderr.strip().splitlines() or ["exit status %d" % child.returncode])[-1]
     raise FleetError(
+        "libraries.lookup-failed",
         "Whether the shared libraries %s are there cannot be found out: %s -c 'import ctypes' fails (%s). Install the "
-        "full Python of the distribution." % (", ".join(names), sys.executable, reason)
+        "full Python of the distribution.",
+        (", ".join(names), sys.executable, reason),
     )
 
 
@@ -131,9 +133,10 @@ def install_packages(family, packages):
         status, output = run_manager([*argv, *packages])
     if status:
         raise FleetError(
-            "Installing %s failed: '%s' ended with %d: %s"
-            % (", ".join(packages), " ".join([*argv, *packages]), status, output or "no output"),
-            packages=packages,
+            "libraries.install-failed",
+            "Installing %s failed: '%s' ended with %d: %s",
+            (", ".join(packages), " ".join([*argv, *packages]), status, output or "no output"),
+            details={"packages": packages},
         )
 
 
@@ -146,8 +149,9 @@ def ensure_libraries(libraries, check_mode=False, search_paths=(), sysroot=""):
     for name, packages in libraries.items():
         if not isinstance(packages, dict) or not all(isinstance(value, str) and value for value in packages.values()):
             raise FleetError(
-                "libraries: %s is %r; allowed: a mapping of %s to the name of a package."
-                % (name, packages, ", ".join(FAMILIES))
+                "libraries.packages-not-a-mapping",
+                "libraries: %s is %r; allowed: a mapping of %s to the name of a package.",
+                (name, packages, ", ".join(FAMILIES)),
             )
     missing = missing_libraries(sorted(libraries), search_paths)
     result = {"changed": bool(missing), "missing": missing, "installed": [], "diff": {"before": "", "after": ""}}
@@ -157,25 +161,30 @@ def ensure_libraries(libraries, check_mode=False, search_paths=(), sysroot=""):
     unknown = [name for name in missing if family not in libraries[name]]
     if unknown:
         raise FleetError(
-            "No package is known that holds %s on %s (family %s). Install it, or name its package under 'libraries'."
-            % (", ".join(unknown), distribution, family or "unknown"),
-            missing=missing,
+            "libraries.package-unknown",
+            "No package is known that holds %s on %s (family %s). Install it, or name its package under 'libraries'.",
+            (", ".join(unknown), distribution, family or "unknown"),
+            details={"missing": missing},
         )
     packages = sorted({libraries[name][family] for name in missing})
     if os.geteuid() != 0:
         raise FleetError(
+            "libraries.install-needs-root",
             "Missing shared libraries: %s; installing them needs root. Run '%s install %s' as root, or run the "
-            "play with become." % (", ".join(missing), _manager(family)[0], " ".join(packages)),
-            missing=missing,
+            "play with become.",
+            (", ".join(missing), _manager(family)[0], " ".join(packages)),
+            details={"missing": missing},
         )
     if not check_mode:
         install_packages(family, packages)
         still = missing_libraries(missing, search_paths)
         if still:
             raise FleetError(
+                "libraries.still-missing",
                 "Shared libraries still missing after the installation of %s: %s. Name the packages that "
-                "hold them under 'libraries'." % (", ".join(packages), ", ".join(still)),
-                missing=still,
+                "hold them under 'libraries'.",
+                (", ".join(packages), ", ".join(still)),
+                details={"missing": still},
             )
     result["installed"] = packages
     result["diff"] = {

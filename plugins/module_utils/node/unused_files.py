@@ -71,7 +71,7 @@ def clean(paths, planned, deployment=None, remove=False, remove_shared=False, ch
             goes = [one for one in found if remove and not one.mounted and (remove_shared or not one.shared)]
             removed = [one.path for one in goes if check or _delete(paths, one)]
     except OSError as error:
-        raise FleetError("Cleaning stopped: %s. What is done is not done again." % error) from error
+        raise FleetError("clean.stopped", "Cleaning stopped: %s. What is done is not done again.", (error,)) from error
     return {
         "changed": bool(removed),
         "unused": [one.row() for one in found],
@@ -91,8 +91,11 @@ def _only_one(paths, lock):
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FleetError("Another run changes the servers of %s; run again when it is done."
-                             % (paths.root or "this node")) from None  # fmt: skip
+            raise FleetError(
+                "servers.locked",
+                "Another run changes the servers of %s; run again when it is done.",
+                (paths.root or "this node",),
+            ) from None
         yield
 
 
@@ -145,8 +148,10 @@ def used_places(paths, planned, deployment):
             directories = entry["directories"]
         except (ValueError, KeyError, TypeError):
             raise FleetError(
+                "clean.entry-unreadable",
                 "%s is no plan entry, so what its server uses is not known. Nothing was deleted; deploy again, or "
-                "remove it." % file
+                "remove it.",
+                (file,),
             ) from None
         entries.append({**entry, "directories": directories})
         names.add(os.path.basename(file)[: -len(".json")])

@@ -18,8 +18,9 @@ def detector(vendor):
     """The Detector called `vendor`. FleetError lists those there are."""
     if vendor not in DETECTORS:
         raise FleetError(
-            "This version of the collection cannot detect accelerators of %r; it knows: %s."
-            % (vendor, ", ".join(DETECTORS))
+            "platform.unknown",
+            "This version of the collection cannot detect accelerators of %r; it knows: %s.",
+            (vendor, ", ".join(DETECTORS)),
         )
     return DETECTORS[vendor]
 

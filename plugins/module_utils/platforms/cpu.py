@@ -72,8 +72,10 @@ def _usable(system, processors):
         online = processors
     if not online:
         raise FleetError(
+            "cpu.unreadable",
             "This node's processors cannot be read: neither %s/online nor /proc/cpuinfo names one. Mount /proc "
-            "and /sys where the play runs." % CPUS
+            "and /sys where the play runs.",
+            (CPUS,),
         )
     offline = (system.cpu_list(CPUS + "/present") or set()) - online
     if offline:

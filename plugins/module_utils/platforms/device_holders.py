@@ -100,14 +100,15 @@ def release(entries, root, system=None):
         left = processes.terminate([one["pid"] for one in ours], TERM_S, KILL_S)
         if left:
             raise FleetError(
+                "devices.process-survived",
                 "The servers are stopped, but %s of theirs survived SIGKILL and %s devices: %s. See what they wait for "
-                "(state D in ps); only a reboot may free the devices."
-                % (
+                "(state D in ps); only a reboot may free the devices.",
+                (
                     "a process" if len(left) == 1 else "processes",
                     "holds" if len(left) == 1 else "hold",
                     "; ".join(describe(one) for one in ours if one["pid"] in left),
                 ),
-                left=left,
+                details={"left": left},
             )
         try:
             found = holders(entries, system)

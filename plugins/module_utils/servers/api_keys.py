@@ -36,16 +36,22 @@ def api_keys(value, variable=VARIABLE):
         where = "%s[%d]" % (variable, number) if several else variable
         if not isinstance(one, str):
             words = KINDS.get(type(one), "a " + type(one).__name__)
-            raise FleetError("%s is %s; %s. Quote a key that YAML takes for a number." % (where, words, ALLOWED))
+            raise FleetError(
+                "api-key.not-a-string",
+                "%s is %s; %s. Quote a key that YAML takes for a number.",
+                (where, words, ALLOWED),
+            )
         key = str(one).rstrip("\r\n")
         if not key and not several:
             return []
         if len(key) > LONGEST:
-            raise FleetError("%s has %d characters; %s." % (where, len(key), ALLOWED))
+            raise FleetError("api-key.too-long", "%s has %d characters; %s.", (where, len(key), ALLOWED))
         if not PRINTABLE.fullmatch(key):
-            raise FleetError("%s %s; %s." % (where, _wrong(key), ALLOWED))
+            raise FleetError("api-key.character-invalid", "%s %s; %s.", (where, _wrong(key), ALLOWED))
         if key in keys:
-            raise FleetError("%s is the same as %s[%d]; remove one of the two." % (where, variable, keys.index(key)))
+            raise FleetError(
+                "api-key.twice", "%s is the same as %s[%d]; remove one of the two.", (where, variable, keys.index(key))
+            )
         keys.append(key)
     return keys
 
@@ -72,11 +78,13 @@ def secret_value(name, variable, value):
         return ""
     if isinstance(value, (dict, list, tuple)):
         raise FleetError(
-            "%s is a %s; allowed: a string." % (variable, "mapping" if isinstance(value, dict) else "list")
+            "secrets.not-a-string",
+            "%s is a %s; allowed: a string.",
+            (variable, "mapping" if isinstance(value, dict) else "list"),
         )
     text = str(value)
     if "\0" in text:
-        raise FleetError("%s contains a NUL character, which no environment can hold." % variable)
+        raise FleetError("secrets.nul", "%s contains a NUL character, which no environment can hold.", (variable,))
     return text
 
 

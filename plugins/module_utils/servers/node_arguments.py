@@ -25,7 +25,7 @@ def node_of(params):
     try:
         paths = NodePaths(params["root"])
     except ValueError as error:
-        raise FleetError("%s." % error) from error
+        raise FleetError("arguments.invalid", "%s.", (error,)) from error
     manager = get_manager(params["manager"], paths, params["toolkit"])
     manager.keep_drop_ins = params.get("drop_ins") == "keep"
     return Node(paths, manager, params.get("user"), params.get("deployer"))

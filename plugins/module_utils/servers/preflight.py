@@ -70,7 +70,9 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         paths = NodePaths(root)
     except ValueError as error:
         raise FleetError(
-            "root is %r; it must be an absolute path, or empty for the system's own folders." % root
+            "node.root-not-absolute",
+            "root is %r; it must be an absolute path, or empty for the system's own folders.",
+            (root,),
         ) from error
     entries = check_entries(servers)
     hardware, needs, system = hardware or {}, needs or {}, System(sysroot)
@@ -105,14 +107,15 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
     if problems:
         host = next((entry["host"] for entry in entries.values()), machine.node())
         raise FleetError(
-            "Preflight found %d %s on %s, nothing was changed:\n%s"
-            % (
+            "preflight.problems",
+            "Preflight found %d %s on %s, nothing was changed:\n%s",
+            (
                 len(problems),
                 "problem" if len(problems) == 1 else "problems",
                 host,
                 "\n".join(" %d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1)),
             ),
-            problems=problems,
+            details={"problems": problems},
         )
     return {
         "changed": False,

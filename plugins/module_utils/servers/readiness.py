@@ -172,7 +172,10 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
     count = "%d of %d servers ready" % (len(names) - len(problems), len(names))
     if problems:
         raise FleetError(
-            "%s after %d s. %s" % (count, age, " ".join(problems)), final=final, servers=list(rows.values())
+            "readiness.not-ready",
+            "%s after %d s. %s",
+            (count, age, " ".join(problems)),
+            details={"final": final, "servers": list(rows.values())},
         )
     return {"changed": False, "msg": count + ".", "servers": list(rows.values())}
 

@@ -748,8 +748,9 @@ def check_only(only, entries, seen, state="started"):
     unknown = sorted(set(only or ()) - known)
     if unknown:
         raise FleetError(
-            "only names %s, which %s not a server here; known: %s."
-            % (", ".join(unknown), "is" if len(unknown) == 1 else "are", ", ".join(sorted(known)) or "none")
+            "servers.only-unknown",
+            "only names %s, which %s not a server here; known: %s.",
+            (", ".join(unknown), "is" if len(unknown) == 1 else "are", ", ".join(sorted(known)) or "none"),
         )
 
 
@@ -769,7 +770,9 @@ def check_secrets(entries, secrets):
                                 % (entry["name"], key, variable, lacking))  # fmt: skip
     if problems:
         raise FleetError(
-            "%s Set the variable for this host, best in a vault. Nothing was changed." % " ".join(problems)
+            "servers.secret-missing",
+            "%s Set the variable for this host, best in a vault. Nothing was changed.",
+            (" ".join(problems),),
         )
 
 
@@ -781,8 +784,11 @@ def want(node, entry, secrets):
     user = entry["user"] or node.user
     own = processes.user_name(os.getuid())
     if user is not None and user != own and os.getuid() != 0:
-        raise FleetError("Server '%s' runs as %s, but this runs as %s, who cannot change users. Use become."
-                         % (name, user, own))  # fmt: skip
+        raise FleetError(
+            "servers.cannot-change-user",
+            "Server '%s' runs as %s, but this runs as %s, who cannot change users. Use become.",
+            (name, user, own),
+        )
     _check_cpus(entry)
     return _wanted(node, entry, values, user, node.manager.definition(entry, user))
 
@@ -821,8 +827,10 @@ def _check_cpus(entry):
     missing = missing_cpus(entry)
     if missing:
         raise FleetError(
+            "servers.cpus-missing",
             "Server '%s': its cpus %s are not all among this node's, %s are not. Correct cpus of the server, or "
-            "fleet_hardware.cpu_affinity. Nothing was changed." % (entry["name"], entry["cpus"], missing)
+            "fleet_hardware.cpu_affinity. Nothing was changed.",
+            (entry["name"], entry["cpus"], missing),
         )
 
 
@@ -838,8 +846,11 @@ def _check_order(wanted):
     for name, want_one in wanted.items():
         for leader in want_one.entry["start"]["after"]:
             if leader not in wanted:
-                raise FleetError("Server '%s' starts after '%s', which is not among the servers: %s."
-                                 % (name, leader, ", ".join(wanted)))  # fmt: skip
+                raise FleetError(
+                    "servers.leader-unknown",
+                    "Server '%s' starts after '%s', which is not among the servers: %s.",
+                    (name, leader, ", ".join(wanted)),
+                )
     start_order({name: one.entry for name, one in wanted.items()})
 
 
@@ -854,7 +865,11 @@ def start_order(entries):
             if all(one in order or one not in entries for one in entries[name]["start"]["after"])
         ]
         if not ready:
-            raise FleetError("The servers %s wait for each other: start.after goes in a circle." % ", ".join(waiting))
+            raise FleetError(
+                "servers.start-order-circular",
+                "The servers %s wait for each other: start.after goes in a circle.",
+                (", ".join(waiting),),
+            )
         order += ready
         waiting = [name for name in waiting if name not in ready]
     return order
@@ -880,10 +895,11 @@ def _check_ports(node, actions, wanted, seen):
             if holder is None or (holder["root"] == root and holder["server"] in ending):
                 continue
             raise FleetError(
+                "servers.port-held",
                 "Server '%s': its %s %d on %s is held by %s. Nothing was changed; end that process or plan another "
-                "port." % (action.name, what, port, entry["bind"], drift.holder_words(holder, root)),
-                port=port,
-                holder=holder,
+                "port.",
+                (action.name, what, port, entry["bind"], drift.holder_words(holder, root)),
+                details={"port": port, "holder": holder},
             )
 
 
@@ -921,7 +937,7 @@ def apply(node, actions, wanted, seen, shared, purge=False):
     if starts:
         problem = node.manager.problem()
         if problem:
-            raise FleetError("Servers cannot be started: %s Nothing was changed." % problem)
+            raise FleetError("servers.cannot-start", "Servers cannot be started: %s Nothing was changed.", (problem,))
     stop_first = [name for name in starts if seen.get(name) and _runs(seen[name])]
 
     with _Staging() as staging:
@@ -986,10 +1002,11 @@ def stop(node, names, seen):
         left = get_launcher(entry, root).stop_leftovers(entry)
         if left:
             raise FleetError(
+                "servers.does-not-end",
                 "Server '%s' does not end: %s survived SIGKILL. See what they wait for (state D in ps), end them and "
-                "run again; stopped before it: %s."
-                % (name, "; ".join(one["what"] for one in left), ", ".join(names[: names.index(name)]) or "none"),
-                left=[one["id"] for one in left],
+                "run again; stopped before it: %s.",
+                (name, "; ".join(one["what"] for one in left), ", ".join(names[: names.index(name)]) or "none"),
+                details={"left": [one["id"] for one in left]},
             )
         end = time.monotonic() + PORT_FREE_S
         for port, what in server_ports(entry):
@@ -998,8 +1015,11 @@ def stop(node, names, seen):
                 if holder is None or holder["server"] != name or holder["root"] != (root or "/"):
                     break
                 if time.monotonic() > end:
-                    raise FleetError("Server '%s' was stopped, but its %s %d is still held by %s."
-                                     % (name, what, port, drift.holder_words(holder, root)))  # fmt: skip
+                    raise FleetError(
+                        "servers.port-still-held",
+                        "Server '%s' was stopped, but its %s %d is still held by %s.",
+                        (name, what, port, drift.holder_words(holder, root)),
+                    )
                 time.sleep(0.1)
 
 
@@ -1179,7 +1199,11 @@ def _purge(path):
     real = os.path.realpath(path)
     homes = {os.path.realpath(user.pw_dir) for user in pwd.getpwall() if user.pw_dir}
     if real.count("/") < 3 or real in homes or os.path.ismount(real):
-        raise FleetError("%s is not purged: it looks like more than one server's directory. Delete it yourself." % path)
+        raise FleetError(
+            "servers.purge-path-shared",
+            "%s is not purged: it looks like more than one server's directory. Delete it yourself.",
+            (path,),
+        )
     shutil.rmtree(real, ignore_errors=False)
 
 
@@ -1200,8 +1224,10 @@ def _owner(name, user):
         found = pwd.getpwnam(user)
     except KeyError:
         raise FleetError(
+            "servers.user-missing",
             "Server '%s' runs as the user '%s', who is not on this node. The engine's role creates it; run it before "
-            "the servers are started. Nothing was changed." % (name, user)
+            "the servers are started. Nothing was changed.",
+            (name, user),
         ) from None
     return found.pw_uid, found.pw_gid
 
@@ -1247,7 +1273,10 @@ def _locked(paths, create):
                 break
             except BlockingIOError:
                 if time.monotonic() > end:
-                    raise FleetError("Another run changes the servers of %s since %d s; run again when it is done."
-                                     % (paths.root or "this node", LOCK_S)) from None  # fmt: skip
+                    raise FleetError(
+                        "servers.locked",
+                        "Another run changes the servers of %s since %d s; run again when it is done.",
+                        (paths.root or "this node", LOCK_S),
+                    ) from None
                 time.sleep(0.2)
         yield

@@ -187,7 +187,7 @@ def get_manager(name, paths, toolkit=None):
     otherwise. paths: NodePaths. toolkit: the virtual environment that holds supervisord; paths.toolkit by default.
     """
     if name not in MANAGERS:
-        raise FleetError("manager is '%s'; allowed: %s." % (name, ", ".join(MANAGERS)))
+        raise FleetError("services.manager-unknown", "manager is '%s'; allowed: %s.", (name, ", ".join(MANAGERS)))
     chosen = name
     if name == "auto":
         chosen = "systemd" if os.path.isdir(SYSTEMD_RUNS) and not paths.root else "supervisord"
@@ -195,8 +195,10 @@ def get_manager(name, paths, toolkit=None):
     if chosen == "systemd":
         if paths.root:
             raise FleetError(
+                "services.systemd-with-root",
                 "manager: systemd runs the system's own servers only, but the root is %s. Use manager: supervisord, or "
-                "an empty root." % paths.root
+                "an empty root.",
+                (paths.root,),
             )
         from ansible_collections.inference.fleet.plugins.module_utils.services import systemd
 

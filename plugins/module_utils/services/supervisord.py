@@ -61,8 +61,10 @@ def ini_value(text, expansions=1):
     )
     if unfit:
         raise FleetError(
+            "supervisord.text-invalid",
             "%r cannot stand in supervisord's configuration: no blanks at its ends, no control characters, no ';' or "
-            "'#' after a blank, no %%(here)s. Choose another path." % text
+            "'#' after a blank, no %%(here)s. Choose another path.",
+            (text,),
         )
     return escaped
 
@@ -72,7 +74,11 @@ def ini_command(argv):
     words = []
     for item in argv:
         if re.search(r"[\x00\r\n]", item):
-            raise FleetError("%r cannot stand in supervisord's configuration: it has a line break." % item)
+            raise FleetError(
+                "supervisord.line-break",
+                "%r cannot stand in supervisord's configuration: it has a line break.",
+                (item,),
+            )
         word = shlex.quote(item).replace("%", "%%")
         # '' inside a quoted word is nothing to the shell, and keeps the ini parser from seeing a comment or %(here)s
         words.append(re.sub(r"(\s)([;#])", r"\1''\2", word).replace("%(here)s", "%''(here)s"))
@@ -269,17 +275,22 @@ class Supervisord(ServiceManager):
             return None
         except PermissionError as error:
             raise FleetError(
-                "The supervisord of %s belongs to another user than %s (%s). Run as its user, with become."
-                % (self.paths.root or "this system", processes.user_name(os.getuid()), error.strerror)
+                "supervisord.other-user",
+                "The supervisord of %s belongs to another user than %s (%s). Run as its user, with become.",
+                (self.paths.root or "this system", processes.user_name(os.getuid()), error.strerror),
             ) from error
         except (OSError, http.client.HTTPException) as error:
             raise FleetError(
-                "supervisord does not answer at %s within %d s (%s). Its log is %s; end the process and run again."
-                % (self.socket, REQUEST_S, error, self.log)
+                "supervisord.no-answer",
+                "supervisord does not answer at %s within %d s (%s). Its log is %s; end the process and run again.",
+                (self.socket, REQUEST_S, error, self.log),
             ) from error
         except xmlrpc.client.ProtocolError as error:
-            raise FleetError("supervisord at %s answered HTTP %d: %s." % (self.socket, error.errcode, error.errmsg)) \
-                from error  # fmt: skip
+            raise FleetError(
+                "supervisord.http-error",
+                "supervisord at %s answered HTTP %d: %s.",
+                (self.socket, error.errcode, error.errmsg),
+            ) from error
         finally:
             proxy("close")()
 
@@ -290,7 +301,9 @@ class Supervisord(ServiceManager):
         except xmlrpc.client.Fault as fault:
             if fault.faultCode == SHUTDOWN_STATE:
                 return None
-            raise FleetError("supervisord refused getAllProcessInfo: %s." % fault.faultString) from fault
+            raise FleetError(
+                "supervisord.call-refused", "supervisord refused getAllProcessInfo: %s.", (fault.faultString,)
+            ) from fault
         if rows is None:
             return None
         return {
@@ -324,8 +337,11 @@ class Supervisord(ServiceManager):
             return
         left = processes.terminate(self.daemons(), SHUTDOWN_WAIT_S, 5)
         if left:
-            raise FleetError("supervisord (process %s) cannot be ended; it does not answer at %s."
-                             % (", ".join(map(str, left)), self.socket))  # fmt: skip
+            raise FleetError(
+                "supervisord.cannot-end",
+                "supervisord (process %s) cannot be ended; it does not answer at %s.",
+                (", ".join(map(str, left)), self.socket),
+            )
         if self.socket_folder:
             _private_folder(self.socket_folder)
         with tempfile.TemporaryFile() as output:
@@ -351,9 +367,10 @@ class Supervisord(ServiceManager):
             output.seek(0)
             words = output.read().decode("utf-8", "replace").strip().splitlines()
         raise FleetError(
-            "supervisord did not start with %s%s. Its log is %s."
-            % (self.conf, ": " + words[0] if words else " (no answer at %s)" % self.socket, self.log),
-            output=words[-20:],
+            "supervisord.did-not-start",
+            "supervisord did not start with %s%s. Its log is %s.",
+            (self.conf, ": " + words[0] if words else " (no answer at %s)" % self.socket, self.log),
+            details={"output": words[-20:]},
         )
 
     def _call_state(self):
@@ -381,7 +398,9 @@ class Supervisord(ServiceManager):
         except xmlrpc.client.Fault as fault:
             if fault.faultCode in options.get("accept", ()):
                 return None
-            raise FleetError("supervisord refused %s%r: %s." % (method, arguments, fault.faultString)) from fault
+            raise FleetError(
+                "supervisord.call-refused", "supervisord refused %s%r: %s.", (method, arguments, fault.faultString)
+            ) from fault
 
     # ---- programs that are no servers
 
@@ -419,7 +438,11 @@ class Supervisord(ServiceManager):
             if not left:
                 break
             if time.monotonic() > end:
-                raise FleetError("supervisord could not stop %s within %d s." % (", ".join(left), STOP_WAIT_S + 10))
+                raise FleetError(
+                    "supervisord.stop-timeout",
+                    "supervisord could not stop %s within %d s.",
+                    (", ".join(left), STOP_WAIT_S + 10),
+                )
             for name in left:
                 if info[name]["statename"] != "STOPPING":
                     self._do("stopProcess", _full(name), False, accept=(NOT_RUNNING, BAD_NAME))
@@ -454,14 +477,18 @@ class Supervisord(ServiceManager):
             self._call("shutdown")
         except xmlrpc.client.Fault as fault:
             if fault.faultCode != SHUTDOWN_STATE:
-                raise FleetError("supervisord refused to shut down: %s." % fault.faultString) from fault
+                raise FleetError(
+                    "supervisord.shutdown-refused", "supervisord refused to shut down: %s.", (fault.faultString,)
+                ) from fault
         end = time.monotonic() + SHUTDOWN_WAIT_S
         while self.daemons() and time.monotonic() < end:
             self._call_state()  # any call wakes its loop, which else turns once a second
             time.sleep(0.02)
         left = processes.terminate(self.daemons(), 5, 5)
         if left:
-            raise FleetError("supervisord (process %s) does not end." % ", ".join(map(str, left)))
+            raise FleetError(
+                "supervisord.does-not-end", "supervisord (process %s) does not end.", (", ".join(map(str, left)),)
+            )
         for path in (self.socket, self.pidfile):
             if os.path.lexists(path):
                 os.unlink(path)
@@ -498,6 +525,8 @@ def _private_folder(path):
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
             raise FleetError(
+                "supervisord.socket-directory-wrong",
                 "%s must be a directory of %s with mode 0700 for supervisord's socket, since the root's path is too "
-                "long for one. Remove it and run again." % (path, processes.user_name(os.getuid()))
+                "long for one. Remove it and run again.",
+                (path, processes.user_name(os.getuid())),
             ) from None

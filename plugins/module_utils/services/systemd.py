@@ -65,7 +65,7 @@ def unit_word(text, variables=True):
     text with a NUL, which no argument can hold.
     """
     if "\0" in text:
-        raise FleetError("%r cannot stand in a unit of systemd: it has a NUL character." % text)
+        raise FleetError("systemd.nul", "%r cannot stand in a unit of systemd: it has a NUL character.", (text,))
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     if variables:
         escaped = escaped.replace("$", "$$")
@@ -78,7 +78,11 @@ def unit_word(text, variables=True):
 def unit_command(argv):
     """argv as the value of ExecStart. The first word is a path, in which systemd expands no variable."""
     if not os.path.isabs(argv[0]) or "$" in argv[0]:
-        raise FleetError("%r cannot be a unit's program: it must be an absolute path without '$'." % argv[0])
+        raise FleetError(
+            "systemd.program-invalid",
+            "%r cannot be a unit's program: it must be an absolute path without '$'.",
+            (argv[0],),
+        )
     return " ".join([unit_word(argv[0], variables=False), *(unit_word(item) for item in argv[1:])])
 
 
@@ -120,8 +124,10 @@ class Systemd(ServiceManager):
         name = entry["name"]
         if self.masked(name):
             raise FleetError(
+                "systemd.unit-masked",
                 "Server '%s': its unit %s is masked, so that nothing starts it. Allow it with 'systemctl unmask %s', "
-                "or take the server out of the plan. Nothing was changed." % (name, unit_of(name), unit_of(name))
+                "or take the server out of the plan. Nothing was changed.",
+                (name, unit_of(name), unit_of(name)),
             )
         argv = [self.python, "-I", self.guard, "run", self.paths.entry(name), "--state", self.paths.server_state(name)]
         argv += ["--secrets", self.paths.secret(name), "--root", self.paths.root]
@@ -262,8 +268,11 @@ class Systemd(ServiceManager):
         """What the program prints. FleetError where it fails, with its words, or takes longer than CALL_S + more_s."""
         path = shutil.which(program, path=guard.PATH)
         if path is None:
-            raise FleetError("There is no %s on this node, which manager: systemd needs. Use manager: supervisord."
-                             % program)  # fmt: skip
+            raise FleetError(
+                "systemd.program-missing",
+                "There is no %s on this node, which manager: systemd needs. Use manager: supervisord.",
+                (program,),
+            )
         command = "%s %s" % (program, " ".join(arguments))
         try:
             done = subprocess.run(
@@ -277,10 +286,17 @@ class Systemd(ServiceManager):
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise FleetError("'%s' did not end within %d s. See what systemd is at with: systemctl list-jobs."
-                             % (command, CALL_S + more_s)) from error  # fmt: skip
+            raise FleetError(
+                "systemd.timeout",
+                "'%s' did not end within %d s. See what systemd is at with: systemctl list-jobs.",
+                (command, CALL_S + more_s),
+            ) from error
         if done.returncode:
-            raise FleetError("'%s' failed: %s" % (command, (done.stderr or done.stdout).strip() or "no words"))
+            raise FleetError(
+                "systemd.command-failed",
+                "'%s' failed: %s",
+                (command, (done.stderr or done.stdout).strip() or "no words"),
+            )
         return done.stdout
 
     def _show(self, units):

@@ -25,7 +25,7 @@ class Settings:
     def __init__(self, interval, failures, timeout):
         for key, value in (("interval", interval), ("failures", failures), ("timeout", timeout)):
             if value < 1:
-                raise FleetError("watchdog: %s is %d; allowed: 1 or more." % (key, value))
+                raise FleetError("watchdog.setting-invalid", "watchdog: %s is %d; allowed: 1 or more.", (key, value))
         self.interval = interval
         self.failures = failures
         self.timeout = timeout
@@ -51,7 +51,9 @@ def ensure(node, settings, check=False):
                 make_directory(os.path.dirname(path))
                 write_atomic(path, text)
     except OSError as error:
-        raise FleetError("The watchdog cannot be brought to the settings: %s." % error) from error
+        raise FleetError(
+            "watchdog.cannot-change", "The watchdog cannot be brought to the settings: %s.", (error,)
+        ) from error
     if wanted:
         _start(node)
     return result

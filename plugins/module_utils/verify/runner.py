@@ -55,7 +55,9 @@ def verify_from_parameters(parameters, check_mode):
     """verify_servers() with the parameters of the module endpoint_verify. Raises FleetError."""
     for name in ("timeout", "quick_timeout"):
         if parameters[name] <= 0:
-            raise FleetError("%s is %g, it must be more than 0 seconds." % (name, parameters[name]))
+            raise FleetError(
+                "probes.seconds-invalid", "%s is %g, it must be more than 0 seconds.", (name, parameters[name])
+            )
     options = Options(
         mode=parameters["mode"],
         probes=parameters["probes"],
@@ -78,7 +80,7 @@ def verify_from_parameters(parameters, check_mode):
 def settle_mode(mode, servers_changed):
     """quick where it is known that nothing changed, full otherwise; an explicit mode stays."""
     if mode not in MODES:
-        raise FleetError("mode is %r, allowed: %s." % (mode, ", ".join(MODES)))
+        raise FleetError("probes.mode-unknown", "mode is %r, allowed: %s.", (mode, ", ".join(MODES)))
     if mode != "auto":
         return mode
     return "quick" if servers_changed is False else "full"
@@ -98,24 +100,28 @@ def check_probes(given):
     for number, probe in enumerate(given):
         where = "probes[%d]" % number
         if not isinstance(probe, dict):
-            raise FleetError("%s is a %s, it must be a mapping." % (where, type(probe).__name__))
+            raise FleetError("probes.not-a-mapping", "%s is a %s, it must be a mapping.", (where, type(probe).__name__))
         name = probe.get("name")
         if not isinstance(name, str) or not name:
-            raise FleetError("%s has no name; give it a short one, it stands in the report." % where)
+            raise FleetError(
+                "probes.name-missing", "%s has no name; give it a short one, it stands in the report.", (where,)
+            )
         where += " (%s)" % name
         if name in probes.FULL + probes.QUICK or name in [other["name"] for other in checked]:
-            raise FleetError("%s: this name is taken by another probe; choose another." % where)
+            raise FleetError("probes.name-taken", "%s: this name is taken by another probe; choose another.", (where,))
         _known(where, probe, PROBE_KEYS)
         path = probe.get("path") or probes.CHAT
         if not isinstance(path, str) or not path.startswith("/"):
-            raise FleetError("%s: path is %r, it must begin with '/'." % (where, path))
+            raise FleetError("probes.path-invalid", "%s: path is %r, it must begin with '/'.", (where, path))
         body = probe.get("body")
         if body is not None and not isinstance(body, dict):
             raise FleetError(
-                "%s: body is a %s, it must be a mapping, or left out for a GET." % (where, type(body).__name__)
+                "probes.body-not-a-mapping",
+                "%s: body is a %s, it must be a mapping, or left out for a GET.",
+                (where, type(body).__name__),
             )
         if body is None and path == probes.CHAT:
-            raise FleetError("%s: a chat completion needs a body with messages." % where)
+            raise FleetError("probes.messages-missing", "%s: a chat completion needs a body with messages.", (where,))
         checked.append({"name": name, "path": path, "body": body, "expect": _expect(where, probe.get("expect"))})
     return checked
 
@@ -124,22 +130,36 @@ def _expect(where, given):
     given = {} if given is None else given
     where += ".expect"
     if not isinstance(given, dict):
-        raise FleetError("%s is a %s, it must be a mapping." % (where, type(given).__name__))
+        raise FleetError(
+            "probes.expectation-not-a-mapping", "%s is a %s, it must be a mapping.", (where, type(given).__name__)
+        )
     _known(where, given, EXPECT_KEYS)
     status, contains, field = given.get("status", 200), given.get("contains") or [], given.get("field")
     if isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 599:
-        raise FleetError("%s.status is %r, it must be an HTTP status (100 to 599)." % (where, status))
+        raise FleetError(
+            "probes.status-invalid", "%s.status is %r, it must be an HTTP status (100 to 599).", (where, status)
+        )
     if not isinstance(contains, list) or not all(isinstance(text, str) for text in contains):
-        raise FleetError("%s.contains is %r, it must be a list of texts." % (where, contains))
+        raise FleetError(
+            "probes.contains-not-a-list", "%s.contains is %r, it must be a list of texts.", (where, contains)
+        )
     if field is not None and (not isinstance(field, str) or not field):
-        raise FleetError("%s.field is %r, it must be a dotted path like choices.0.message.content." % (where, field))
+        raise FleetError(
+            "probes.field-invalid",
+            "%s.field is %r, it must be a dotted path like choices.0.message.content.",
+            (where, field),
+        )
     return {"status": status, "contains": contains, "field": field}
 
 
 def _known(where, mapping, keys):
     unknown = sorted(str(key) for key in set(mapping) - keys)
     if unknown:
-        raise FleetError("%s: unknown keys %s, allowed: %s." % (where, ", ".join(unknown), ", ".join(sorted(keys))))
+        raise FleetError(
+            "probes.keys-unknown",
+            "%s: unknown keys %s, allowed: %s.",
+            (where, ", ".join(unknown), ", ".join(sorted(keys))),
+        )
 
 
 def _verdict(entry, entries, options, who, servers_changed, check_mode):

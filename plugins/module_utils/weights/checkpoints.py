@@ -44,8 +44,10 @@ def inspect_draft(path):
     names = [name for name in names if os.path.isfile(os.path.join(path, name))]
     if not names:
         raise FleetError(
-            "The draft model in %s is not whole, missing: %s. Fetch or copy it again." % (path, SINGLE),
-            missing=[SINGLE],
+            "checkpoint.draft-incomplete",
+            "The draft model in %s is not whole, missing: %s. Fetch or copy it again.",
+            (path, SINGLE),
+            details={"missing": [SINGLE]},
         )
     return {**sizes, **_whole("draft model", path, dict.fromkeys(names))}
 
@@ -56,13 +58,18 @@ def _whole(what, path, tensors, besides=()):
     missing = [name for name in (*names, *besides) if not os.path.isfile(os.path.join(path, name))]
     if missing:
         raise FleetError(
-            "The %s in %s is not whole, missing: %s. Fetch or copy it again." % (what, path, ", ".join(missing)),
-            missing=missing,
+            "checkpoint.incomplete",
+            "The %s in %s is not whole, missing: %s. Fetch or copy it again.",
+            (what, path, ", ".join(missing)),
+            details={"missing": missing},
         )
     damage = [text for text in (_damage(path, name, tensors[name]) for name in names) if text]
     if damage:
         raise FleetError(
-            "The %s in %s is damaged: %s. Fetch or copy it again." % (what, path, "; ".join(damage)), damage=damage
+            "checkpoint.damaged",
+            "The %s in %s is damaged: %s. Fetch or copy it again.",
+            (what, path, "; ".join(damage)),
+            details={"damage": damage},
         )
     return {"shards": names, "bytes": sum(os.path.getsize(os.path.join(path, name)) for name in names)}
 
@@ -73,13 +80,18 @@ def describe(path):
     Raises FleetError unless it says gpt_oss in a known format.
     """
     if not os.path.isdir(path):
-        raise FleetError("There is no checkpoint directory %s on this node; check the path, or mount it." % path)
+        raise FleetError(
+            "checkpoint.directory-missing",
+            "There is no checkpoint directory %s on this node; check the path, or mount it.",
+            (path,),
+        )
     config = _json(path, CONFIG)
     model_type = config.get("model_type")
     if model_type != MODEL_TYPE:
         raise FleetError(
-            "%s: model_type is %s, allowed: %s. This collection serves gpt-oss checkpoints only."
-            % (os.path.join(path, CONFIG), json.dumps(model_type), json.dumps(MODEL_TYPE))
+            "checkpoint.model-type-unsupported",
+            "%s: model_type is %s, allowed: %s. This collection serves gpt-oss checkpoints only.",
+            (os.path.join(path, CONFIG), json.dumps(model_type), json.dumps(MODEL_TYPE)),
         )
     result = {"model_type": model_type, "format": _format(path, config)}
     for name, key in (
@@ -90,7 +102,9 @@ def describe(path):
         value = config.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             raise FleetError(
-                "%s: %s is %s, allowed: a positive whole number." % (os.path.join(path, CONFIG), key, json.dumps(value))
+                "checkpoint.dimension-invalid",
+                "%s: %s is %s, allowed: a positive whole number.",
+                (os.path.join(path, CONFIG), key, json.dumps(value)),
             )
         result[name] = value
     return result
@@ -121,8 +135,9 @@ def check_draft(draft):
     """Raise FleetError unless the draft model's folder holds a whole one. None and "": there is no draft."""
     if draft and not os.path.isfile(os.path.join(draft, CONFIG)):
         raise FleetError(
-            "There is no draft model in %s: %s is missing. Put it there, or take the draft out of the recipe."
-            % (draft, CONFIG)
+            "checkpoint.draft-missing",
+            "There is no draft model in %s: %s is missing. Put it there, or take the draft out of the recipe.",
+            (draft, CONFIG),
         )
     if draft:
         inspect_draft(draft)
@@ -133,8 +148,10 @@ def check_draft_sizes(name, draft, target_name, target):
     for key in ("hidden_size", "vocab_size"):
         if None not in (target.get(key), draft[key]) and draft[key] != target[key]:
             raise FleetError(
+                "checkpoint.draft-does-not-fit",
                 "The draft model %s has %s %s, but %s has %s; speculative decoding with it cannot work. Choose a draft "
-                "that was made for this model." % (name, key, json.dumps(draft[key]), target_name, target[key])
+                "that was made for this model.",
+                (name, key, json.dumps(draft[key]), target_name, target[key]),
             )
 
 
@@ -142,8 +159,10 @@ def check_format(path, found, wanted):
     """Raise FleetError unless the format that `inspect` found at `path` is the wanted one (None: any)."""
     if wanted is not None and found != wanted:
         raise FleetError(
+            "checkpoint.format-differs",
             "The checkpoint in %s is in format %s, the recipe needs %s. Serve another checkpoint or choose a recipe "
-            "that takes this one." % (path, found, wanted)
+            "that takes this one.",
+            (path, found, wanted),
         )
 
 
@@ -155,14 +174,17 @@ def _json(path, name):
             value = json.load(stream)
     except FileNotFoundError:
         raise FleetError(
-            "The checkpoint in %s is not whole, missing: %s. Fetch or copy it again." % (path, name), missing=[name]
+            "checkpoint.incomplete",
+            "The checkpoint in %s is not whole, missing: %s. Fetch or copy it again.",
+            (path, name),
+            details={"missing": [name]},
         ) from None
     except OSError as error:
-        raise FleetError("Cannot read %s: %s." % (file, error.strerror)) from error
+        raise FleetError("checkpoint.unreadable", "Cannot read %s: %s.", (file, error.strerror)) from error
     except ValueError as error:
-        raise FleetError("%s is no JSON (%s). Fetch or copy it again." % (file, error)) from error
+        raise FleetError("checkpoint.not-json", "%s is no JSON (%s). Fetch or copy it again.", (file, error)) from error
     if not isinstance(value, dict):
-        raise FleetError("%s holds %s, allowed: an object." % (file, type(value).__name__))
+        raise FleetError("checkpoint.not-an-object", "%s holds %s, allowed: an object.", (file, type(value).__name__))
     return value
 
 
@@ -174,8 +196,9 @@ def _format(path, config):
     method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
     if method != "mxfp4":
         raise FleetError(
-            '%s: quantization_config.quant_method is %s, allowed: "mxfp4", or no quantization_config for bf16.'
-            % (os.path.join(path, CONFIG), json.dumps(method))
+            "checkpoint.quantization-unknown",
+            '%s: quantization_config.quant_method is %s, allowed: "mxfp4", or no quantization_config for bf16.',
+            (os.path.join(path, CONFIG), json.dumps(method)),
         )
     return "mxfp4"
 
@@ -186,13 +209,18 @@ def _tensors_by_shard(path):
         return {SINGLE: None}
     weight_map = _json(path, INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise FleetError("%s has no weight_map. Fetch or copy it again." % os.path.join(path, INDEX))
+        raise FleetError(
+            "checkpoint.weight-map-missing",
+            "%s has no weight_map. Fetch or copy it again.",
+            (os.path.join(path, INDEX),),
+        )
     tensors = {}
     for tensor, shard in weight_map.items():
         if not isinstance(shard, str) or os.path.basename(shard) != shard or shard in ("", ".", ".."):
             raise FleetError(
-                "%s: weight_map puts %s into %s, allowed: the name of a file beside it."
-                % (os.path.join(path, INDEX), tensor, json.dumps(shard))
+                "checkpoint.shard-name-invalid",
+                "%s: weight_map puts %s into %s, allowed: the name of a file beside it.",
+                (os.path.join(path, INDEX), tensor, json.dumps(shard)),
             )
         tensors.setdefault(shard, set()).add(tensor)
     return tensors
@@ -254,7 +282,10 @@ def tensors(path):
         problem = _damage(path, name, wanted)
         if problem:
             raise FleetError(
-                "The checkpoint in %s is damaged: %s. Fetch or copy it again." % (path, problem), damage=[problem]
+                "checkpoint.damaged",
+                "The checkpoint in %s is damaged: %s. Fetch or copy it again.",
+                (path, problem),
+                details={"damage": [problem]},
             )
         found.update(read_header(os.path.join(path, name))[0])
     return found

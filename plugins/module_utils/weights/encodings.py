@@ -60,7 +60,9 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
     Raises FleetError that names all sources and what each of them said.
     """
     if not os.path.isabs(directory):
-        raise FleetError("directory is %r; it must be an absolute path." % directory)
+        raise FleetError(
+            "encodings.directory-not-absolute", "directory is %r; it must be an absolute path.", (directory,)
+        )
     check_sources(sources)
     variables = {**os.environ, **checked_variables(environment)}
     names = list(dict.fromkeys(encodings))
@@ -80,7 +82,9 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
             for name in modes:
                 os.chmod(path_of(directory, name), MODE)
         except OSError as error:
-            raise FleetError("Cannot write to %s: %s." % (directory, error.strerror)) from error
+            raise FleetError(
+                "encodings.cannot-write", "Cannot write to %s: %s.", (directory, error.strerror)
+            ) from error
     changed = wrong + modes
     return {
         "changed": bool(changed),
@@ -103,9 +107,17 @@ def check_sources(sources):
     for number, source in enumerate(sources, 1):
         kind = source.get("type")
         if kind not in SOURCES:
-            raise FleetError("sources: number %d has type %r, allowed: %s." % (number, kind, ", ".join(SOURCES)))
+            raise FleetError(
+                "encodings.source-type-unknown",
+                "sources: number %d has type %r, allowed: %s.",
+                (number, kind, ", ".join(SOURCES)),
+            )
         if source.get(SOURCES[kind]) is None:
-            raise FleetError("sources: number %d is of type %s and needs %s." % (number, kind, SOURCES[kind]))
+            raise FleetError(
+                "encodings.source-incomplete",
+                "sources: number %d is of type %s and needs %s.",
+                (number, kind, SOURCES[kind]),
+            )
 
 
 def path_of(directory, name):
@@ -120,7 +132,9 @@ def found(directory, name):
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise FleetError("Cannot read %s: %s." % (path_of(directory, name), error.strerror)) from error
+        raise FleetError(
+            "encodings.unreadable", "Cannot read %s: %s.", (path_of(directory, name), error.strerror)
+        ) from error
 
 
 def obtain(name, sources, variables, ca_bundle=None):
@@ -142,10 +156,11 @@ def obtain(name, sources, variables, ca_bundle=None):
             continue
         return content, where
     raise FleetError(
+        "encodings.no-source",
         "No source has the encoding %s (sha256 %s). Tried: %s. Put %s%s on the node and name it as a source of "
-        "type file, or name a URL that the node reaches."
-        % (name, ENCODINGS[name]["sha256"], "; ".join(failures) or "none, sources names none", name, SUFFIX),
-        tried=failures,
+        "type file, or name a URL that the node reaches.",
+        (name, ENCODINGS[name]["sha256"], "; ".join(failures) or "none, sources names none", name, SUFFIX),
+        details={"tried": failures},
     )
 
 

@@ -47,14 +47,16 @@ def bring(parameters, check_mode=False):
         paths = NodePaths(parameters["root"])
     except ValueError as error:
         raise FleetError(
-            "root is %r; it must be an absolute path, or empty for the system's own folders." % parameters["root"]
+            "node.root-not-absolute",
+            "root is %r; it must be an absolute path, or empty for the system's own folders.",
+            (parameters["root"],),
         ) from error
     by = _bring_from_hub if parameters["source"] in hub.SOURCES else _bring_local
     try:
         return by(parameters, paths, check_mode)
     except OSError as error:
         raise FleetError(
-            "Cannot bring %s to %s: %s." % (parameters["repo"], parameters["destination"], error)
+            "weights.cannot-bring", "Cannot bring %s to %s: %s.", (parameters["repo"], parameters["destination"], error)
         ) from error
 
 
@@ -65,8 +67,9 @@ def _check_texts(parameters):
             bad = re.search(r"[\x00-\x1f\x7f]", text) if isinstance(text, str) and name not in UNSHOWN else None
             if bad:
                 raise FleetError(
-                    "%s is %s; it holds a control character, which is no part of any name, path or address. Remove it."
-                    % (name, json.dumps(_without_secrets(text) if name == "endpoint" else text))
+                    "weights.control-character",
+                    "%s is %s; it holds a control character, which is no part of any name, path or address. Remove it.",
+                    (name, json.dumps(_without_secrets(text) if name == "endpoint" else text)),
                 )
 
 
@@ -114,8 +117,10 @@ def _bring_from_hub(parameters, paths, check_mode):
         differs = _differs_from_hub(draft, strict=False)
         if differs:
             raise FleetError(
+                "weights.draft-changed-meanwhile",
                 "The draft model %s came to %s, and then %s. Something else changes that directory; find out what, and "
-                "run again." % (draft.name, draft.destination, differs)
+                "run again.",
+                (draft.name, draft.destination, differs),
             )
         job_of(draft).told(caller)
     return local_weights.joined(first, result)
@@ -198,13 +203,16 @@ def wanted_from(parameters, check_mode=False):
     for name in ("repo", "draft_repo"):
         if parameters[name] and not REPO.fullmatch(parameters[name]):
             raise FleetError(
-                "%s is %r; allowed: a repository of %s, ORG/NAME." % (name, parameters[name], hub.SOURCES[source])
+                "weights.repository-invalid",
+                "%s is %r; allowed: a repository of %s, ORG/NAME.",
+                (name, parameters[name], hub.SOURCES[source]),
             )
     endpoint = (parameters["endpoint"] or hub.DEFAULT_ENDPOINTS[source]).rstrip("/")
     if not ENDPOINT.fullmatch(endpoint):
         raise FleetError(
-            "endpoint is %r; allowed: the http or https address of a hub, without a user, such as %s."
-            % (_without_secrets(endpoint), hub.DEFAULT_ENDPOINTS[source])
+            "weights.endpoint-invalid",
+            "endpoint is %r; allowed: the http or https address of a hub, without a user, such as %s.",
+            (_without_secrets(endpoint), hub.DEFAULT_ENDPOINTS[source]),
         )
     for name, least in (
         ("workers", 1),
@@ -215,9 +223,15 @@ def wanted_from(parameters, check_mode=False):
         ("min_rate_window_s", 1),
     ):
         if parameters[name] < least:
-            raise FleetError("%s is %d; allowed: %d or more." % (name, parameters[name], least))
+            raise FleetError(
+                "weights.number-too-small", "%s is %d; allowed: %d or more.", (name, parameters[name], least)
+            )
     if parameters["draft_repo"] and not parameters["draft"]:
-        raise FleetError("draft_repo is %s, but draft, its directory, is not set." % parameters["draft_repo"])
+        raise FleetError(
+            "weights.draft-directory-missing",
+            "draft_repo is %s, but draft, its directory, is not set.",
+            (parameters["draft_repo"],),
+        )
     return hub.Wanted(
         source=source,
         repo=repo,
@@ -252,8 +266,10 @@ def variables_from(environment):
     for name, value in found.items():
         if TOKEN_LIKE.search(name):
             raise FleetError(
+                "weights.token-in-environment",
                 "environment sets %s; a token is given by `token`, which keeps it out of logs. environment is for "
-                "proxies and the like." % name
+                "proxies and the like.",
+                (name,),
             )
         if PROXY_LIKE.search(name) and name.lower() != "no_proxy":
             found[name] = proxy_address("environment: " + name, value)
@@ -264,7 +280,9 @@ def draft_from(parameters, wanted):
     """The hub.Wanted of the draft of the model `wanted`: all files of its repository. Raises FleetError."""
     destination = _real("draft", parameters["draft"])
     if destination == wanted.destination:
-        raise FleetError("draft and destination are the same directory %s." % destination)
+        raise FleetError(
+            "weights.draft-directory-shared", "draft and destination are the same directory %s.", (destination,)
+        )
     return replace(
         wanted,
         repo=parameters["draft_repo"],
@@ -296,7 +314,9 @@ def _without_secrets(address):
 
 def _real(name, path):
     if not os.path.isabs(path) or os.path.normpath(path) == "/":
-        raise FleetError("%s is %r; it must be the absolute path of a directory." % (name, path))
+        raise FleetError(
+            "weights.path-not-absolute", "%s is %r; it must be the absolute path of a directory.", (name, path)
+        )
     return os.path.realpath(path)
 
 
@@ -325,7 +345,9 @@ def ensure_from_hub(wanted, job, how, environment, wait_s, caller, tell=True):
             wanted.name,
         )
     except OSError as error:
-        raise FleetError("Cannot bring %s to %s: %s." % (wanted.repo, wanted.destination, error)) from error
+        raise FleetError(
+            "weights.cannot-bring", "Cannot bring %s to %s: %s.", (wanted.repo, wanted.destination, error)
+        ) from error
 
 
 NO_PROGRESS = {
@@ -349,7 +371,11 @@ def _told(names, what, state):
         message = "%s%s %s" % (progress["phase"], " to bring" if waiting else "", what)
         return {**names, "changed": False, "finished": False, "progress": progress, "message": message}
     if state["state"] == "failed":
-        raise FleetError(state["error"]["message"], **state["error"]["details"])
+        raise FleetError(
+            state["error"]["details"].get("code", "weights.job-failed"),
+            state["error"]["message"],
+            details=state["error"]["details"],
+        )
     return {**names, **state["result"], "finished": True, "progress": state["progress"]}
 
 

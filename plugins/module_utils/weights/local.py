@@ -48,16 +48,29 @@ def from_parameters(parameters):
     request = Request(**given)
     if request.source == "path":
         if not request.path:
-            raise FleetError("source is path, but path is not set; name the directory that holds the checkpoint.")
+            raise FleetError(
+                "weights.path-missing",
+                "source is path, but path is not set; name the directory that holds the checkpoint.",
+            )
         if not request.copy and os.path.normpath(request.path) != os.path.normpath(request.destination):
             raise FleetError(
+                "weights.path-is-not-destination",
                 "Without copy the weights are served from path %s, but servers load destination %s. "
-                "Set copy to true, or both to the same directory." % (request.path, request.destination)
+                "Set copy to true, or both to the same directory.",
+                (request.path, request.destination),
             )
         if request.copy and os.path.realpath(request.path) == os.path.realpath(request.destination):
-            raise FleetError("copy is true, but path and destination are the same directory %s." % request.path)
+            raise FleetError(
+                "weights.copy-onto-itself",
+                "copy is true, but path and destination are the same directory %s.",
+                (request.path,),
+            )
     if not os.path.isabs(request.destination) or os.path.normpath(request.destination) == "/":
-        raise FleetError("destination is %r; it must be the absolute path of a directory." % request.destination)
+        raise FleetError(
+            "weights.path-not-absolute",
+            "destination is %r; it must be the absolute path of a directory.",
+            (request.destination,),
+        )
     return request
 
 
@@ -89,7 +102,9 @@ def ensure(request, verify="quick", draft=None, draft_eagle3=False, check_mode=F
     except NotOnNode:
         return {"changed": False, "packed_needed": True}
     except OSError as error:
-        raise FleetError("Cannot bring %s to %s: %s." % (request.repo, request.destination, error)) from error
+        raise FleetError(
+            "weights.cannot-bring", "Cannot bring %s to %s: %s.", (request.repo, request.destination, error)
+        ) from error
 
 
 def check_draft(draft, eagle3_head):
@@ -106,7 +121,9 @@ def look_at_draft(draft, verify, check_mode=False, progress=None):
     try:
         return _ensure_in_place(request, verify, check_mode, progress, checkpoints.inspect_draft)
     except OSError as error:
-        raise FleetError("Cannot look at the draft model in %s: %s." % (draft, error)) from error
+        raise FleetError(
+            "weights.draft-unreadable", "Cannot look at the draft model in %s: %s.", (draft, error)
+        ) from error
 
 
 def joined(draft, result):
@@ -266,9 +283,10 @@ def _check_origin(look):
         return
     if look.wrong and not os.path.isdir(request.path):
         raise FleetError(
-            "In %s %s, and %s is not there to copy from again; mount it, or check path."
-            % (request.destination, "; ".join("%s %s" % item for item in sorted(look.wrong.items())), request.path),
-            rotted=sorted(look.wrong),
+            "weights.rotted-source-missing",
+            "In %s %s, and %s is not there to copy from again; mount it, or check path.",
+            (request.destination, "; ".join("%s %s" % item for item in sorted(look.wrong.items())), request.path),
+            details={"rotted": sorted(look.wrong)},
         )
     origin = path_source.inspect(request)
     checkpoints.check_format(request.path, origin["format"], request.format)
@@ -330,14 +348,15 @@ def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.
     wrong, _hashed = compare(destination, recorded, verify == "full", _reading(progress, recorded, verify))
     if wrong:
         raise FleetError(
+            "weights.rotted",
             "The checkpoint in %s is not what it was when it was recorded: %s. Bring those files back, or, if the "
-            "change was meant, remove %s and run again."
-            % (
+            "change was meant, remove %s and run again.",
+            (
                 destination,
                 "; ".join("%s %s" % item for item in sorted(wrong.items())),
                 os.path.join(destination, MANIFEST),
             ),
-            rotted=sorted(wrong),
+            details={"rotted": sorted(wrong)},
         )
     # A directory that was fetched from a hub and carried here keeps saying so.
     same = manifest is not None and (
@@ -399,9 +418,11 @@ def _check_published(request, folder, published, records):
     texts = "; ".join("%s %s" % (name, wrong[name]) for name in bad or sorted(wrong))
     if bad:
         raise FleetError(
+            "weights.not-as-published",
             "%s does not hold what %s commit %s is known to have: %s. Bring these files again; if it is another "
-            "version, set revision to the name of that." % (folder, published.repo, published.commit, texts),
-            rotted=bad,
+            "version, set revision to the name of that.",
+            (folder, published.repo, published.commit, texts),
+            details={"rotted": bad},
         )
     if wrong:
         return [
@@ -424,9 +445,11 @@ def _check_sums(request, folder, records):
     if wrong:
         texts = "; ".join("%s %s" % item for item in sorted(wrong.items()))
         raise FleetError(
+            "weights.not-as-listed",
             "%s does not hold what the list of sha256sums says: %s. Bring these files again, or check the list (in a "
-            "play: model_weights_sha256sums)." % (folder, texts),
-            rotted=sorted(wrong),
+            "play: model_weights_sha256sums).",
+            (folder, texts),
+            details={"rotted": sorted(wrong)},
         )
 
 
@@ -468,12 +491,15 @@ def _check_made(request, made, wanted, recorded, due):
             promised = recorded[name]["sha256"]
         if name not in made:
             raise FleetError(
-                "%s is part of %s, but its source %s does not give it." % (name, request.repo, request.source)
+                "weights.source-lacks-file",
+                "%s is part of %s, but its source %s does not give it.",
+                (name, request.repo, request.source),
             )
         if promised is not None and made[name]["sha256"] != promised:
             raise FleetError(
-                "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced."
-                % (name, made[name]["sha256"], promised)
+                "weights.checksum-differs",
+                "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced.",
+                (name, made[name]["sha256"], promised),
             )
 
 

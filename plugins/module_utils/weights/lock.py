@@ -72,9 +72,10 @@ class WeightLock:
                 vanished += 1
                 if vanished >= VANISHED:
                     raise FleetError(
+                        "weights.directory-stale",
                         "Nothing can be made in %s, though it is listed: %s. It may be a mount that is gone (`ls` and "
-                        "`findmnt -T` of it say more). Mount it again, and run again."
-                        % (existing_parent(os.path.dirname(self._path)), error.strerror)
+                        "`findmnt -T` of it say more). Mount it again, and run again.",
+                        (existing_parent(os.path.dirname(self._path)), error.strerror),
                     ) from error
                 time.sleep(GONE_S)
                 continue
@@ -82,8 +83,9 @@ class WeightLock:
             self.waited = True
             if self._patience_s is not None and time.monotonic() - began >= self._patience_s:
                 raise Busy(
-                    "Weights are brought to %s by %s already. Wait until that has ended, or end it; then run again."
-                    % (self._destination, self._holder())
+                    "weights.locked",
+                    "Weights are brought to %s by %s already. Wait until that has ended, or end it; then run again.",
+                    (self._destination, self._holder()),
                 )
             if self._progress is not None:
                 self._progress.begin("%s for %s" % (WAITING, self._holder()), 0, None)

@@ -84,8 +84,10 @@ def _is_number(value):
 
 def _bad(folder, what):
     return FleetError(
+        "weights.manifest-unreadable",
         "%s is no manifest that this collection wrote: %s. Nothing was done with the files there. Remove it, or the "
-        "whole directory, and run again." % (os.path.join(folder, MANIFEST), what)
+        "whole directory, and run again.",
+        (os.path.join(folder, MANIFEST), what),
     )
 
 
@@ -193,10 +195,11 @@ def check_space(destination, needed, what="weights", leftovers=()):
     free = shutil.disk_usage(folder).free + sum(_occupied(path) for path in leftovers)
     if free < needed:
         raise FleetError(
+            "weights.disk-full",
             "Not enough space for the %s: %s needs %s, and the file system of %s has %s free. "
-            "Free some, or choose another destination." % (what, destination, amount(needed), folder, amount(free)),
-            needed_bytes=needed,
-            free_bytes=free,
+            "Free some, or choose another destination.",
+            (what, destination, amount(needed), folder, amount(free)),
+            details={"needed_bytes": needed, "free_bytes": free},
         )
 
 
@@ -218,9 +221,10 @@ def amount(size):
 def other_model(destination, manifest, repo, source):
     """The FleetError for a destination whose manifest is of other weights than wanted."""
     return FleetError(
+        "weights.holds-other-model",
         "%s holds another model, %s (source %s), and %s (source %s) is wanted there; it is left as it is. "
-        "Choose another destination, or remove it."
-        % (destination, manifest.get("repo") or "a draft", manifest.get("source"), repo, source)
+        "Choose another destination, or remove it.",
+        (destination, manifest.get("repo") or "a draft", manifest.get("source"), repo, source),
     )
 
 
@@ -233,7 +237,9 @@ def own_manifest(destination, repo, source, adopt=False):
     if not os.path.lexists(destination):
         return None
     if not os.path.isdir(destination):
-        raise FleetError("%s is not a directory; remove it or choose another destination." % destination)
+        raise FleetError(
+            "weights.not-a-directory", "%s is not a directory; remove it or choose another destination.", (destination,)
+        )
     manifest = begun_manifest(destination)
     if manifest is None:
         names = unknown(destination)
@@ -255,8 +261,10 @@ def unknown(destination):
 def unknown_files(destination):
     """The FleetError for what others put to the destination."""
     return FleetError(
+        "weights.holds-other-files",
         "%s holds files that this collection did not put there (%s); they are left as they are. Choose another "
-        "destination, or remove them." % (destination, ", ".join(unknown(destination)[:5]))
+        "destination, or remove them.",
+        (destination, ", ".join(unknown(destination)[:5])),
     )
 
 
@@ -287,7 +295,7 @@ def inspect_staged(staging, destination, staged, names):
         try:
             return checkpoints.inspect(folder)
         except FleetError as error:
-            raise FleetError(error.message.replace(folder, destination), **error.details) from error
+            raise error.rewritten(lambda text: text.replace(folder, destination)) from error
 
 
 @contextlib.contextmanager

@@ -22,13 +22,21 @@ def parse(text, where):
         match = LINE.fullmatch(line)
         if not match or not is_inside(match[2]):
             raise FleetError(
+                "sha256sums.line-invalid",
                 "%s, line %d is no line of a list of checksums; allowed: 64 hexadecimal digits, two blanks and the "
-                "path of a file below the checkpoint's directory, as `sha256sum *` writes it there." % (where, number)
+                "path of a file below the checkpoint's directory, as `sha256sum *` writes it there.",
+                (where, number),
             )
         if found.setdefault(match[2], match[1].lower()) != match[1].lower():
-            raise FleetError("%s, line %d has another checksum of %s than a line before." % (where, number, match[2]))
+            raise FleetError(
+                "sha256sums.file-twice",
+                "%s, line %d has another checksum of %s than a line before.",
+                (where, number, match[2]),
+            )
     if not found:
-        raise FleetError("%s names no file. Write it by `sha256sum *` in a directory that is right." % where)
+        raise FleetError(
+            "sha256sums.empty", "%s names no file. Write it by `sha256sum *` in a directory that is right.", (where,)
+        )
     return found
 
 
@@ -39,6 +47,7 @@ def read(path):
             return parse(stream.read(), path)
     except (OSError, UnicodeDecodeError) as error:
         raise FleetError(
-            "sha256sums is %s, which can be read neither on the controller nor on this node: %s."
-            % (path, getattr(error, "strerror", None) or "it is no text")
+            "sha256sums.unreadable",
+            "sha256sums is %s, which can be read neither on the controller nor on this node: %s.",
+            (path, getattr(error, "strerror", None) or "it is no text"),
         ) from error

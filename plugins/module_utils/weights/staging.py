@@ -154,8 +154,10 @@ def check_targets(destination, names, gone):
 
 def _in_the_way(destination, name, path, what):
     return FleetError(
+        "weights.foreign-file-in-the-way",
         "%s cannot be put into %s: %s there is %s, which this collection did not put there. Nothing was replaced. Move "
-        "it away and run again." % (name, destination, path, what)
+        "it away and run again.",
+        (name, destination, path, what),
     )
 
 

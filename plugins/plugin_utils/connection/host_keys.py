@@ -52,9 +52,13 @@ def ssh_target(host, arguments=(), ssh="ssh"):
         done = subprocess.run([ssh, "-G", *arguments, "--", host], stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, timeout=60, check=False)  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise FleetError("%s -G cannot be run: %s. Install OpenSSH's client." % (ssh, error)) from error
+        raise FleetError(
+            "ssh.client-missing", "%s -G cannot be run: %s. Install OpenSSH's client.", (ssh, error)
+        ) from error
     if done.returncode:
-        raise FleetError("%s does not take its options for %s: %s" % (ssh, host, done.stderr.strip()))
+        raise FleetError(
+            "ssh.options-refused", "%s does not take its options for %s: %s", (ssh, host, done.stderr.strip())
+        )
     options = {}
     for line in done.stdout.splitlines():
         key, _blank, value = line.partition(" ")
@@ -72,8 +76,11 @@ def target_of(host, options, arguments=(), ssh="ssh"):
         names += [plain % (address, port) for address in _addresses(name, port)]
     files = [one for one in options.get("userknownhostsfile", "").split() if one not in ("none", "/dev/null")]
     if any(not one.startswith("/") for one in files):
-        raise FleetError("UserKnownHostsFile is '%s'; paths without blanks are needed here."
-                         % options["userknownhostsfile"])  # fmt: skip
+        raise FleetError(
+            "ssh.known-hosts-path-invalid",
+            "UserKnownHostsFile is '%s'; paths without blanks are needed here.",
+            (options["userknownhostsfile"],),
+        )
     return Target(
         name, port, list(dict.fromkeys(names)), files, options.get("hashknownhosts") == "yes",
         options.get("hostkeyalgorithms", "").split(","), proxy,
@@ -104,10 +111,11 @@ def _proxy(host, options, arguments, ssh):
     if options.get("proxyusefdpass") == "yes" or unknown:
         what = "ProxyUseFdpass" if not unknown else "%" + unknown[0]
         raise FleetError(
+            "ssh.proxy-unsupported",
             "The connection to %s goes through ProxyCommand '%s' with %s, which is not supported here. Replace its "
             "key by "
-            "hand: `ssh-keygen -R '%s'`, then `ssh %s` and compare the fingerprint. Then run site.yml --limit it."
-            % (host, command, what, options.get("hostkeyalias") or name, host)
+            "hand: `ssh-keygen -R '%s'`, then `ssh %s` and compare the fingerprint. Then run site.yml --limit it.",
+            (host, command, what, options.get("hostkeyalias") or name, host),
         )
     return ["sh", "-c", "exec " + TOKEN.sub(lambda found: known[found.group(1)], command)]
 
@@ -128,8 +136,10 @@ def fetch(target, timeout=15):
         import paramiko
     except ImportError as error:
         raise FleetError(
+            "ssh.paramiko-missing",
             "The Python package paramiko, which fetches host keys, is not there for the Python that runs Ansible (%s). "
-            "Install it: %s" % (error, INSTALL)
+            "Install it: %s",
+            (error, INSTALL),
         ) from error
     logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # errors are raised, and that is enough
     found, problem = [], None
@@ -146,11 +156,16 @@ def fetch(target, timeout=15):
             break
     if not found:
         raise FleetError(
-            "The host keys of %s could not be fetched from %s port %d%s: %s. Is the node up, and is this its address?"
-            % (target.names[0], target.host, target.port,
-               " through `%s`" % shlex.join(target.proxy) if target.proxy else "",
-               str(problem) or "the connection was closed")
-        )  # fmt: skip
+            "ssh.host-keys-not-fetched",
+            "The host keys of %s could not be fetched from %s port %d%s: %s. Is the node up, and is this its address?",
+            (
+                target.names[0],
+                target.host,
+                target.port,
+                " through `%s`" % shlex.join(target.proxy) if target.proxy else "",
+                str(problem) or "the connection was closed",
+            ),
+        )
     return found
 
 

@@ -62,7 +62,11 @@ def accepted_fingerprints(value):
     found = []
     for one in values:
         if not isinstance(one, str):
-            raise FleetError("fleet_host_key is %r; allowed: %s, or a list of these." % (one, ALLOWED))
+            raise FleetError(
+                "host-key.expected-not-a-string",
+                "fleet_host_key is %r; allowed: %s, or a list of these.",
+                (one, ALLOWED),
+            )
         for line in one.splitlines():
             if line.strip() and not line.strip().startswith("#"):
                 found.append(_fingerprint(line.strip()))
@@ -85,7 +89,11 @@ def _fingerprint(line):
         problem = "write SHA256: before it, as in SHA256:%s" % line
     elif any(word.startswith("SHA256:") for word in words):
         problem = "of a SHA256 fingerprint 43 characters of A-Z, a-z, 0-9, + and / stand after SHA256:"
-    raise FleetError("fleet_host_key is '%s'; allowed: %s. Here %s." % (_cut(line), ALLOWED, problem.rstrip(".")))
+    raise FleetError(
+        "host-key.expected-invalid",
+        "fleet_host_key is '%s'; allowed: %s. Here %s.",
+        (_cut(line), ALLOWED, problem.rstrip(".")),
+    )
 
 
 def _fingerprint_of(line, kind, text):
@@ -93,12 +101,17 @@ def _fingerprint_of(line, kind, text):
         blob = base64.b64decode(text, validate=True)
         key = Key(blob)
     except (binascii.Error, ValueError, struct.error):
-        raise FleetError("fleet_host_key is '%s': what stands after %s is no public key; it was cut, or changed on its "
-                         "way. %s" % (_cut(line), kind, HOW)) from None  # fmt: skip
+        raise FleetError(
+            "host-key.expected-damaged",
+            "fleet_host_key is '%s': what stands after %s is no public key; it was cut, or changed on its way. %s",
+            (_cut(line), kind, HOW),
+        ) from None
     if key.type != kind or "-cert-" in kind:
         raise FleetError(
+            "host-key.expected-type-unusable",
             "fleet_host_key is '%s': the key is of type %s; give the host's plain public key, from "
-            "/etc/ssh/ssh_host_*_key.pub." % (_cut(line), key.type if key.type != kind else kind)
+            "/etc/ssh/ssh_host_*_key.pub.",
+            (_cut(line), key.type if key.type != kind else kind),
         )
     return key.fingerprint
 
@@ -115,7 +128,7 @@ def known_keys(path, names):
     try:
         lines = _read(path)
     except OSError as error:
-        raise FleetError("%s cannot be read: %s." % (path, error.strerror)) from error
+        raise FleetError("known-hosts.unreadable", "%s cannot be read: %s.", (path, error.strerror)) from error
     return {
         _blob_print(lines[number])
         for name in names
@@ -133,7 +146,9 @@ def found_lines(path, name):
         errors="surrogateescape", env={**os.environ, "LC_ALL": "C"}, check=False,
     )  # fmt: skip
     if done.returncode and done.stderr.strip():
-        raise FleetError("%s cannot be searched: %s" % (path, done.stderr.strip().splitlines()[-1]))
+        raise FleetError(
+            "known-hosts.search-failed", "%s cannot be searched: %s", (path, done.stderr.strip().splitlines()[-1])
+        )
     found = (FOUND.match(line) for line in done.stdout.splitlines())
     return [(int(match.group(1)) - 1, match.group(2)) for match in found if match]
 
@@ -150,7 +165,7 @@ def replace(path, names, keys, hashed=False, add=(), check=False):
         try:
             before, lines = _status(real), _read(real)
         except OSError as error:
-            raise FleetError("%s cannot be read: %s." % (path, error.strerror)) from error
+            raise FleetError("known-hosts.unreadable", "%s cannot be read: %s.", (path, error.strerror)) from error
         changed, gone, new = _edited(real, lines, names, keys, hashed, add)
         if changed == lines or check:
             return gone, new
@@ -158,8 +173,14 @@ def replace(path, names, keys, hashed=False, add=(), check=False):
             if _write(real, changed, before, names, keys, add):
                 return gone, new
         except OSError as error:
-            raise FleetError("%s cannot be written: %s. It is as it was." % (path, error.strerror)) from error
-    raise FleetError("%s is changed by others all the time; it is as they left it. Run again." % path)
+            raise FleetError(
+                "known-hosts.not-writable", "%s cannot be written: %s. It is as it was.", (path, error.strerror)
+            ) from error
+    raise FleetError(
+        "known-hosts.changed-meanwhile",
+        "%s is changed by others all the time; it is as they left it. Run again.",
+        (path,),
+    )
 
 
 def _edited(path, lines, names, keys, hashed, add):
@@ -174,7 +195,7 @@ def _edited(path, lines, names, keys, hashed, add):
             found = _blob_print(line)
             if marker == "REVOKED" and found in right:
                 message = "%s line %d says that the key %s is revoked. Nothing was changed."
-                raise FleetError(message % (path, number + 1, found))
+                raise FleetError("known-hosts.key-revoked", message, (path, number + 1, found))
             if marker is None and found in right:
                 if name == names[0]:
                     there.add(found)
@@ -279,6 +300,10 @@ def _validate(temporary, path, names, keys, add):
     right = {key.fingerprint for key in keys}
     wrong = {one for name in names for one in known_keys(temporary, [name])} - right
     if wrong or not {key.fingerprint for key in add} <= known_keys(temporary, names[:1]):
-        raise FleetError("The keys of %s in %s cannot be replaced: a line there is of another form. Edit it by hand: "
-                         "`ssh-keygen -F '%s' -f %s` shows the host's "
-                         "lines." % (names[0], path, names[0], path))  # fmt: skip
+        raise FleetError(
+            "known-hosts.line-unknown",
+            "The keys of %s in %s cannot be replaced: a line there is of another form. Edit it by hand: "
+            "`ssh-keygen -F '%s' -f %s` shows the host's "
+            "lines.",
+            (names[0], path, names[0], path),
+        )

@@ -129,9 +129,10 @@ def order(entries, keys, leader_first):
         leader = leaders.setdefault(path, name)
         if keys[name] != keys[leader]:
             raise FleetError(
+                "plan.artifact-shared-by-unlike",
                 "server '%s' and server '%s' share directories.artifact %s, but are not compiled alike; one would load "
-                "the other's artifact without a word. Write ${artifact_key} into directories.artifact."
-                % (leader, name, path)
+                "the other's artifact without a word. Write ${artifact_key} into directories.artifact.",
+                (leader, name, path),
             )
         if leader_first and name != leader and leader not in entry["start"]["after"]:
             entry["start"]["after"].append(leader)
@@ -173,9 +174,11 @@ def _check_compile(entries):
             for kind in kinds:
                 if is_within(other["directories"][kind], path):
                     raise FleetError(
+                        "plan.compile-directory-not-own",
                         "server '%s' compiles in directories.compile %s, which is emptied first, and so would be "
                         "directories.%s %s of server '%s'. Give each server a directory of its own: write ${name} into "
-                        "directories.compile." % (entry["name"], path, kind, other["directories"][kind], other["name"])
+                        "directories.compile.",
+                        (entry["name"], path, kind, other["directories"][kind], other["name"]),
                     )
 
 
@@ -191,8 +194,10 @@ def _check_shared(entries, before):
             led = before[name] & before[other] & set(others)
             if other not in before[name] and name not in before[other] and not led:
                 raise FleetError(
+                    "plan.artifact-shared-by-parallel-starts",
                     "server '%s' and server '%s' start together and share directories.artifact %s; both would compile "
                     "in it and destroy each other's work. Set start.order to leader-first, or write ${artifact_key} "
-                    "into directories.artifact." % (other, name, entry["directories"]["artifact"])
+                    "into directories.artifact.",
+                    (other, name, entry["directories"]["artifact"]),
                 )
         others.append(name)

@@ -77,20 +77,32 @@ def check_flags(container, where):
     for flag in container.get("flags", []):
         name, equals, value = flag.partition("=")
         if name in OWN_FLAGS:
-            raise FleetError("%s: container.flags holds %s; remove it: %s." % (where, show(flag), OWN_FLAGS[name]))
+            raise FleetError(
+                "plan.container-flag-reserved",
+                "%s: container.flags holds %s; remove it: %s.",
+                (where, show(flag), OWN_FLAGS[name]),
+            )
         if name == "--gpus" and not container.get("gpus_flag_allowed"):
             raise FleetError(
+                "plan.container-gpus-flag",
                 "%s: container.flags holds %s; a systemctl daemon-reload takes such devices away from a running "
                 "container. Name them in container.devices, as CDI names (nvidia.com/gpu=${device}) or paths "
                 "(/dev/nvidia${device}, /dev/nvidiactl, /dev/nvidia-uvm). Where nothing on the node calls "
-                "daemon-reload, set container.gpus_flag_allowed to true." % (where, show(flag))
+                "daemon-reload, set container.gpus_flag_allowed to true.",
+                (where, show(flag)),
             )
         if name == "--label" and value.partition("=")[0] in (LABEL_SERVER, LABEL_ROOT, LABEL_HASH):
-            raise FleetError("%s: container.flags holds %s; this label is the collection's own." % (where, show(flag)))
+            raise FleetError(
+                "plan.container-label-reserved",
+                "%s: container.flags holds %s; this label is the collection's own.",
+                (where, show(flag)),
+            )
         if not equals and name not in SWITCHES:
             raise FleetError(
+                "plan.container-flag-without-value",
                 "%s: container.flags holds %s, which has no value; write it as one word, %s=VALUE. Without a value "
-                "allowed: %s." % (where, show(flag), name, ", ".join(SWITCHES))
+                "allowed: %s.",
+                (where, show(flag), name, ", ".join(SWITCHES)),
             )
 
 
@@ -101,7 +113,9 @@ def check_texts(where, texts):
             text.encode("utf-8")
         except UnicodeEncodeError:
             raise FleetError(
-                "%s: %s is not valid Unicode, which a container's argv and environment must be." % (where, show(text))
+                "plan.container-text-not-unicode",
+                "%s: %s is not valid Unicode, which a container's argv and environment must be.",
+                (where, show(text)),
             ) from None
 
 
@@ -110,8 +124,9 @@ def check_secrets(where, secrets):
     for name in secrets:
         if name in ("PATH", "HOME") or name.startswith(CLIENT_VARIABLES):
             raise FleetError(
-                "%s: the variable %s cannot be given to a container so, since the engine's own client reads it."
-                % (where, name)
+                "plan.container-variable-reserved",
+                "%s: the variable %s cannot be given to a container so, since the engine's own client reads it.",
+                (where, name),
             )
 
 
@@ -129,8 +144,9 @@ def resolve(declared, where, engine, devices, inputs, directories, texts):
         for key in ("source", "target"):
             if not mount[key].startswith("/"):
                 raise FleetError(
-                    "%s: container.mounts[%d].%s is %s; allowed: an absolute path."
-                    % (where, index, key, show(mount[key]))
+                    "plan.mount-not-absolute",
+                    "%s: container.mounts[%d].%s is %s; allowed: an absolute path.",
+                    (where, index, key, show(mount[key])),
                 )
         mounts.append(mount)
     named = [path for path in inputs if path and _is_named(path, texts)]
@@ -141,11 +157,13 @@ def resolve(declared, where, engine, devices, inputs, directories, texts):
     targets = [posixpath.normpath(mount["target"]) for mount in mounts]
     double = sorted({target for target in targets if targets.count(target) > 1})
     if double:
-        raise FleetError("%s: container.mounts has two mounts at %s; keep one." % (where, double[0]))
+        raise FleetError("plan.mount-twice", "%s: container.mounts has two mounts at %s; keep one.", (where, double[0]))
     for mount in mounts:
         if set(mount["source"] + mount["target"]) & set("\0\r\n"):
             raise FleetError(
-                "%s: the mount %s has a line break, which no engine takes." % (where, show(mount["source"]))
+                "plan.mount-line-break",
+                "%s: the mount %s has a line break, which no engine takes.",
+                (where, show(mount["source"])),
             )
 
     found = []

@@ -101,14 +101,15 @@ class HostVariables:
             text = " ".join(str(error).split()).rstrip(".")
             locked = any(word in text.lower() for word in ("vault", "decrypt"))
             raise FleetError(
-                "variable %s cannot be worked out for the plan: %s. %s"
-                % (
+                "inventory.variable-unresolvable",
+                "variable %s cannot be worked out for the plan: %s. %s",
+                (
                     name,
                     text,
                     "Give the vault's password (--ask-vault-pass), or write the value where it is not encrypted."
                     if locked
                     else "The plan touches no node and reads no facts; write the value into the inventory.",
-                )
+                ),
             ) from error
 
 
@@ -124,14 +125,18 @@ def recipe_paths(variables, inventory_sources):
         configured = [part for part in configured.split(os.pathsep) if part]
     if not isinstance(configured, list) or not all(isinstance(folder, str) and folder for folder in configured):
         raise FleetError(
-            "fleet_recipe_paths is %s; allowed: a list of folders, for example [/srv/recipes]." % show(configured)
+            "inventory.recipe-paths-not-a-list",
+            "fleet_recipe_paths is %s; allowed: a list of folders, for example [/srv/recipes].",
+            (show(configured),),
         )
     folders = [os.path.expanduser(folder) for folder in configured]
     missing = [folder for folder in folders if not os.path.isdir(folder)]
     if missing:
         raise FleetError(
+            "inventory.recipe-path-missing",
             "fleet_recipe_paths names %s, which is no folder on the controller; allowed: folders that are there. Make "
-            "it, or remove it from the list." % ", ".join(show(folder) for folder in missing)
+            "it, or remove it from the list.",
+            (", ".join(show(folder) for folder in missing),),
         )
     for source in inventory_sources:
         folder = source if os.path.isdir(source) else os.path.dirname(source)
@@ -147,7 +152,11 @@ def check_names(variables):
         if usual.startswith("fleet") and name not in KNOWN and not overrides.VARIABLE.match(name):
             close = difflib.get_close_matches(usual, KNOWN, 1, cutoff=0.9)
             if close:
-                mistakes.add("variable %s is unknown; did you mean %s? Use that name." % (name, close[0]))
+                mistakes.add(
+                    "inventory.variable-unknown",
+                    "variable %s is unknown; did you mean %s? Use that name.",
+                    (name, close[0]),
+                )
     mistakes.raise_any()
 
 
@@ -211,17 +220,17 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
         if name is None:
             lacking = without_recipe(variables.names, groups) if required else ""
             if lacking:
-                mistakes.add(lacking)
+                mistakes.add("inventory.recipe-missing", lacking)
     if name is None:
         mistakes.raise_any()
         return [], None, []
     check_variables(variables, mistakes)
-    before = len(mistakes.messages)
+    before = len(mistakes.errors)
     recipe, path, layers, hardware = None, None, [], None
     for key in overrides.override_names(variables.names):
         with mistakes.noted():
             layers.append((key, variables.get(key)))
-    overridden = len(mistakes.messages) == before
+    overridden = len(mistakes.errors) == before
     with mistakes.noted():
         path = recipes.find_recipe(name, recipe_paths(variables, inventory_sources))
         recipe = recipes.resolve_recipe(path, layers) if overridden else None
@@ -231,8 +240,9 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
     with mistakes.noted():
         if "fleet_hardware" not in variables.names:
             raise FleetError(
-                "fleet_hardware is not set; declare what the node has, for example {accelerator: %s, count: 1}."
-                % (recipe["needs"]["accelerators"][0] if recipe else "cpu")
+                "hardware.missing",
+                "fleet_hardware is not set; declare what the node has, for example {accelerator: %s, count: 1}.",
+                (recipe["needs"]["accelerators"][0] if recipe else "cpu",),
             )
         hardware = parse_hardware(variables.get("fleet_hardware"), "inventory")
     site, rule = _site(variables, recipe or {}, deploys, mistakes)
@@ -245,12 +255,16 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
             fits = capacity.overruled(fits)
         refused = capacity.refusals(fits) if deploys else ""
         if refused:
-            raise FleetError(refused + " Where this count is wrong, fleet_capacity: warn overrules it.")
+            raise FleetError(
+                "plan.does-not-fit-memory",
+                "%s Where this count is wrong, fleet_capacity: warn overrules it.",
+                (refused,),
+            )
         return entries, deployment, fits
     except FleetError as error:
         used = [name for name, layer in layers if layer]
         where = "%s%s: " % (label, " with " + ", ".join(used) if used else "")
-        raise FleetError("\n".join(where + line for line in error.message.splitlines())) from error
+        raise error.within(where) from error
 
 
 def _check_groups(label, recipe, groups):
@@ -258,8 +272,9 @@ def _check_groups(label, recipe, groups):
         wrong = sorted(set(groups) & set(known) - {recipe[kind]})
         if wrong:
             raise FleetError(
-                "%s is for %s %s, but the host is in group '%s'; move it to group '%s' or choose another fleet_recipe."
-                % (label, kind, recipe[kind], wrong[0], recipe[kind])
+                "inventory.group-does-not-fit",
+                "%s is for %s %s, but the host is in group '%s'; move it to group '%s' or choose another fleet_recipe.",
+                (label, kind, recipe[kind], wrong[0], recipe[kind]),
             )
 
 
@@ -320,14 +335,14 @@ def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=Fal
                 host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources, deploys, required
             )
         except FleetError as error:
-            for line in error.message.splitlines():
-                mistakes.setdefault(line, []).append(host)
+            for one in error.problems:
+                mistakes.setdefault(one.message, (one, []))[1].append(host)
         else:
             planned[host] = {"servers": entries, "deployment": deployment, "capacity": fits}
     for message, pair in _one_machine(planned, variables_of, groups_of):
-        mistakes.setdefault(message, list(pair))
+        mistakes.setdefault(message, (FleetError("inventory.one-machine-twice", message), list(pair)))
     if mistakes:
-        raise FleetError("\n".join("%s: %s" % (_hosts_text(where), message) for message, where in mistakes.items()))
+        raise FleetError.together(error.within(_hosts_text(where) + ": ") for error, where in mistakes.values())
     return planned
 
 
@@ -401,7 +416,11 @@ def check_secrets(planned, hosts, variables):
             problems.setdefault(words, []).append(host)
     if problems:
         lines = ["%s: %s." % (_hosts_text(where), words) for words, where in problems.items()]
-        raise FleetError("Secrets of servers have no value, nothing was changed:\n" + "\n".join(lines))
+        raise FleetError(
+            "inventory.secret-missing",
+            "Secrets of servers have no value, nothing was changed:\n%s",
+            ("\n".join(lines),),
+        )
 
 
 def check_playbooks(planned, variables):
@@ -412,8 +431,10 @@ def check_playbooks(planned, variables):
     groups_of = {host: variables["hostvars"][host]["group_names"] for host in planned}
     if planned and not any(item["deployment"] for item in planned.values()):
         raise FleetError(
+            "inventory.no-recipe",
             "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: %s. Set it in the "
-            "inventory, for example in group_vars/all.yml." % ", ".join(recipes.available([recipes.OWN_RECIPES]))
+            "inventory, for example in group_vars/all.yml.",
+            (", ".join(recipes.available([recipes.OWN_RECIPES])),),
         )
     known = (*PLATFORM_GROUPS, *ENGINE_GROUPS)
     outside = [host for host in planned if planned[host]["deployment"] and not set(groups_of[host]) & set(known)]
@@ -422,7 +443,7 @@ def check_playbooks(planned, variables):
         "into one of them." % (_hosts_text(outside), ", ".join(known))
     )
     if len(outside) == sum(bool(item["deployment"]) for item in planned.values()) > 0:
-        raise FleetError(text)
+        raise FleetError("inventory.outside-all-groups", text)
     warnings = {}
     for host, item in planned.items():
         lacking = "" if item["deployment"] else without_recipe(variables["hostvars"][host], groups_of[host])

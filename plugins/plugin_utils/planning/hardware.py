@@ -80,22 +80,32 @@ def parse_hardware(declared, where):
     """Hardware from the variable fleet_hardware. ``where`` names the host in errors (FleetError, a line for each)."""
     if not isinstance(declared, dict):
         raise FleetError(
-            "%s: fleet_hardware is %s; allowed: a mapping with %s, for example {accelerator: trainium3, count: 16}."
-            % (where, show(declared), ", ".join(KEYS))
+            "hardware.not-a-mapping",
+            "%s: fleet_hardware is %s; allowed: a mapping with %s, for example {accelerator: trainium3, count: 16}.",
+            (where, show(declared), ", ".join(KEYS)),
         )
     mistakes = Mistakes()
     for key in sorted(set(declared) - set(KEYS)):
         close = difflib.get_close_matches(key, KEYS, 1)
         mistakes.add(
-            "%s: fleet_hardware has the unknown key '%s'%s (value %s)%s; allowed: %s."
-            % (where, visible(key), odd_characters(key), show(declared[key]),
-               "; did you mean '%s'?" % close[0] if close else "", ", ".join(KEYS))
-        )  # fmt: skip
+            "hardware.key-unknown",
+            "%s: fleet_hardware has the unknown key '%s'%s (value %s)%s; allowed: %s.",
+            (
+                where,
+                visible(key),
+                odd_characters(key),
+                show(declared[key]),
+                "; did you mean '%s'?" % close[0] if close else "",
+                ", ".join(KEYS),
+            ),
+        )
     name = declared.get("accelerator")
     kind = ACCELERATORS.get(name) if isinstance(name, str) else None
     if kind is None:
         mistakes.add(
-            "%s: fleet_hardware.accelerator is %s; allowed: %s." % (where, show(name), ", ".join(ACCELERATORS))
+            "hardware.accelerator-unknown",
+            "%s: fleet_hardware.accelerator is %s; allowed: %s.",
+            (where, show(name), ", ".join(ACCELERATORS)),
         )
     mistakes.raise_any()
     given = {key: value for key, value in declared.items() if value is not None}
@@ -107,23 +117,30 @@ def parse_hardware(declared, where):
 
     if "count" not in given:
         mistakes.add(
+            "hardware.count-missing",
             "%s: fleet_hardware lacks 'count', the number of %s devices. Set it, for example {accelerator: %s, "
-            "count: 1}." % (where, name, name)
+            "count: 1}.",
+            (where, name, name),
         )
     count = read("count", 1, MAX_COUNT)
     cores = read("cores", kind.cores, MAX_CORES) if kind.cores else 0
     if "cores" in given and not kind.cores:
-        mistakes.add("%s: fleet_hardware.cores has no meaning for %s; remove it." % (where, name))
-    lnc = read("lnc", kind.lnc, 64)
-    if lnc not in kind.lnc_allowed and not mistakes.messages:
         mistakes.add(
-            "%s: fleet_hardware.lnc is %d; allowed for %s: %s."
-            % (where, lnc, name, ", ".join(str(item) for item in kind.lnc_allowed))
+            "hardware.cores-meaningless", "%s: fleet_hardware.cores has no meaning for %s; remove it.", (where, name)
+        )
+    lnc = read("lnc", kind.lnc, 64)
+    if lnc not in kind.lnc_allowed and not mistakes.errors:
+        mistakes.add(
+            "hardware.lnc-invalid",
+            "%s: fleet_hardware.lnc is %d; allowed for %s: %s.",
+            (where, lnc, name, ", ".join(str(item) for item in kind.lnc_allowed)),
         )
     elif cores and lnc and cores % lnc:
         mistakes.add(
+            "hardware.cores-do-not-divide",
             "%s: fleet_hardware.cores is %d, which does not divide into logical cores of %d (fleet_hardware.lnc). Set "
-            "another number." % (where, cores, lnc)
+            "another number.",
+            (where, cores, lnc),
         )
     memory = kind.memory_gib
     if "memory_gib" in given:
@@ -137,8 +154,10 @@ def parse_hardware(declared, where):
     strange = [device for device, _cpus in affinity if device >= most]
     if strange:
         raise FleetError(
+            "hardware.affinity-device-unknown",
             "%s: fleet_hardware.cpu_affinity has the device %d, but the node has %d; allowed: 0 to %d. Remove "
-            "the others." % (where, strange[0], most, most - 1)
+            "the others.",
+            (where, strange[0], most, most - 1),
         )
     return hardware
 
@@ -155,12 +174,16 @@ def _affinity(where, declared):
             for device in parse_cpu_list(str(devices)):
                 if device in found:
                     raise FleetError(
-                        "%s: fleet_hardware.cpu_affinity has the device %d twice. Keep one." % (where, device)
+                        "hardware.affinity-device-twice",
+                        "%s: fleet_hardware.cpu_affinity has the device %d twice. Keep one.",
+                        (where, device),
                     )
                 found[device] = str(cpus)
     except (AttributeError, ValueError):
         raise FleetError(
+            "hardware.affinity-invalid",
             "%s: fleet_hardware.cpu_affinity is %s; allowed: a mapping of devices to the CPUs near them, for example "
-            '{"0-3": "0-47,96-143", "4-7": "48-95,144-191"}.' % (where, show(declared))
+            '{"0-3": "0-47,96-143", "4-7": "48-95,144-191"}.',
+            (where, show(declared)),
         ) from None
     return tuple(sorted(found.items()))

@@ -105,8 +105,9 @@ def substitute(value, context, where):
         for key in value:
             if PLACEHOLDER.search(key):
                 raise FleetError(
-                    "%s has the key %s; a key holds no placeholder, its value may. Write the name itself."
-                    % (where, show(key))
+                    "plan.placeholder-in-key",
+                    "%s has the key %s; a key holds no placeholder, its value may. Write the name itself.",
+                    (where, show(key)),
                 )
         return {key: substitute(item, context, "%s.%s" % (where, key)) for key, item in value.items()}
     if isinstance(value, list):
@@ -120,21 +121,24 @@ def substitute(value, context, where):
         name = match.group(1)
         if not match.group(2):
             raise FleetError(
-                "%s is %s, where ${ has no } behind it; allowed: ${name}, or $${ for ${ itself. Close it, or write $${."
-                % (where, show(value))
+                "plan.placeholder-open",
+                "%s is %s, where ${ has no } behind it; allowed: ${name}, or $${ for ${ itself. Close it, or "
+                "write $${.",
+                (where, show(value)),
             )
         if context.get(name) is None:
             close = recipe_rules.close_to(name.strip(), [key for key in context if context[key] is not None])
             raise FleetError(
-                "%s uses ${%s}, which %s%s; allowed: %s"
-                % (
+                "plan.placeholder-unknown",
+                "%s uses ${%s}, which %s%s; allowed: %s",
+                (
                     where,
                     name,
                     "has no value here" if name in context else "is unknown",
                     "; did you mean ${%s}?" % close if close else "",
                     ", ".join("${%s}" % key for key in sorted(context) if context[key] is not None)
                     + ". Use one of these.",
-                )
+                ),
             )
         return str(context[name])
 
@@ -193,27 +197,34 @@ def check_needs(recipe, hardware):
     needs = recipe["needs"]
     if hardware.accelerator not in needs["accelerators"]:
         raise FleetError(
-            "fleet_hardware.accelerator is '%s'; recipe %s runs on: %s. Correct it, or choose another fleet_recipe."
-            % (hardware.accelerator, recipe["name"], ", ".join(needs["accelerators"]))
+            "plan.accelerator-not-for-recipe",
+            "fleet_hardware.accelerator is '%s'; recipe %s runs on: %s. Correct it, or choose another fleet_recipe.",
+            (hardware.accelerator, recipe["name"], ", ".join(needs["accelerators"])),
         )
     if hardware.platform != recipe["platform"]:
         raise FleetError(
+            "plan.platform-not-for-recipe",
             "recipe %s is for platform %s, but fleet_hardware.accelerator '%s' is of platform %s. Choose another "
-            "fleet_recipe." % (recipe["name"], recipe["platform"], hardware.accelerator, hardware.platform)
+            "fleet_recipe.",
+            (recipe["name"], recipe["platform"], hardware.accelerator, hardware.platform),
         )
     if recipe["platform"] == "ascend" and recipe["model"]["format"] == "mxfp4":
         raise FleetError(
-            "model.format is 'mxfp4', which no Ascend NPU can load; allowed: 'bf16', with a checkpoint of that format."
+            "plan.format-not-for-platform",
+            "model.format is 'mxfp4', which no Ascend NPU can load; allowed: 'bf16', with a checkpoint of that format.",
         )
     if "lnc" in needs and hardware.lnc != needs["lnc"]:
         raise FleetError(
-            "fleet_hardware.lnc is %d; recipe %s needs %d. Set that where the node has it."
-            % (hardware.lnc, recipe["name"], needs["lnc"])
+            "plan.lnc-not-for-recipe",
+            "fleet_hardware.lnc is %d; recipe %s needs %d. Set that where the node has it.",
+            (hardware.lnc, recipe["name"], needs["lnc"]),
         )
     if hardware.memory_gib and hardware.memory_gib < needs.get("device_memory_gib", 0):
         raise FleetError(
+            "plan.device-memory-too-small",
             "fleet_hardware.memory_gib is %g; recipe %s needs %g for each device. Correct it, or choose another "
-            "fleet_recipe." % (hardware.memory_gib, recipe["name"], needs["device_memory_gib"])
+            "fleet_recipe.",
+            (hardware.memory_gib, recipe["name"], needs["device_memory_gib"]),
         )
 
 
@@ -223,8 +234,9 @@ def group_counts(recipe, hardware):
     automatic = [group for group in groups if group["count"] == "auto"]
     if len(automatic) > 1:
         raise FleetError(
-            "%s are 'auto'; allowed for one group only. Give the others a number."
-            % " and ".join("servers.%s.count" % group_name(group) for group in automatic)
+            "plan.count-auto-twice",
+            "%s are 'auto'; allowed for one group only. Give the others a number.",
+            (" and ".join("servers.%s.count" % group_name(group) for group in automatic),),
         )
     numbered = [group for group in groups if group["count"] != "auto"]
     fixed = sum(group["count"] * group["devices"] for group in numbered)
@@ -232,23 +244,29 @@ def group_counts(recipe, hardware):
     if left < 0:
         taking = [group for group in numbered if group["count"] and group["devices"]]
         raise FleetError(
-            "the servers need %d %ss (%s), but %s has %d. Lower %s or devices there, or correct fleet_hardware."
-            % (
+            "plan.devices-too-few",
+            "the servers need %d %ss (%s), but %s has %d. Lower %s or devices there, or correct fleet_hardware.",
+            (
                 fixed,
                 hardware.unit,
                 " + ".join("%s: %d x %d" % (group_name(group), group["count"], group["devices"]) for group in taking),
                 hardware.accelerator,
                 hardware.units,
                 " or ".join("servers.%s.count" % group_name(group) for group in taking),
-            )
+            ),
         )
     counts = [group["count"] if group in numbered else _automatic(group, left, hardware) for group in groups]
     if not 0 < sum(counts) <= MAX_SERVERS:
         raise FleetError(
-            "%s %d servers on the host; allowed: 1 to %d. Change the count%s."
-            % (" + ".join("servers.%s.count" % group_name(group) for group in groups) + " is", sum(counts), MAX_SERVERS,
-               "" if sum(counts) else ", or remove fleet_recipe from a host that is to have none")
-        )  # fmt: skip
+            "plan.servers-too-many",
+            "%s %d servers on the host; allowed: 1 to %d. Change the count%s.",
+            (
+                " + ".join("servers.%s.count" % group_name(group) for group in groups) + " is",
+                sum(counts),
+                MAX_SERVERS,
+                "" if sum(counts) else ", or remove fleet_recipe from a host that is to have none",
+            ),
+        )
     return counts
 
 
@@ -257,13 +275,16 @@ def _automatic(group, left, hardware):
     name, size = group_name(group), group["devices"]
     if not size:
         raise FleetError(
-            "servers.%s.count is auto, but servers.%s.devices is 0; set the count to a number." % (name, name)
+            "plan.count-auto-without-devices",
+            "servers.%s.count is auto, but servers.%s.devices is 0; set the count to a number.",
+            (name, name),
         )
     if left < size or left % size:
         fits = [str(part) for part in range(1, left + 1) if left % part == 0 and hardware.fits_chips(part)]
         raise FleetError(
-            "%d %ss do not divide into servers of %d (servers.%s.devices, with count auto); allowed devices: %s."
-            % (left, hardware.unit, size, name, ", ".join(fits) or "none, all are taken")
+            "plan.devices-do-not-divide",
+            "%d %ss do not divide into servers of %d (servers.%s.devices, with count auto); allowed devices: %s.",
+            (left, hardware.unit, size, name, ", ".join(fits) or "none, all are taken"),
         )
     return left // size
 
@@ -292,8 +313,9 @@ def plan_host(host, recipe, hardware, site):
     unknown = sorted(set(recipe.get("instances", {})) - {name for group in names.values() for name in group})
     if unknown:
         raise FleetError(
-            "instances.%s is for a server that is not there; allowed: %s. Use one of these names."
-            % (unknown[0], ", ".join(name for group in names.values() for name in group))
+            "plan.instance-unknown",
+            "instances.%s is for a server that is not there; allowed: %s. Use one of these names.",
+            (unknown[0], ", ".join(name for group in names.values() for name in group)),
         )
     host = _Host(recipe, prepared, hardware, site, paths, context, names)
     entries, keys, first, mistakes, failed = [], {}, 0, Mistakes(), set()
@@ -309,8 +331,7 @@ def plan_host(host, recipe, hardware, site):
                 entries.append(entry)
             except FleetError as error:
                 failed |= {group_name(group)} if own is None else set()
-                for line in error.message.splitlines():
-                    mistakes.add(line)
+                mistakes.keep(error)
     _check_ports(entries, recipe, mistakes)
     mistakes.raise_any()
     if recipe["platform"] == "neuron":
@@ -328,15 +349,17 @@ def _names(recipe, counts):
     for group, count in zip(recipe["servers"], counts):
         base = group_name(group)
         if base in names:
-            raise FleetError("two groups of servers are named '%s'; give each its own name." % base)
+            raise FleetError(
+                "plan.group-twice", "two groups of servers are named '%s'; give each its own name.", (base,)
+            )
         names[base] = ["%s-%d" % (base, index) for index in range(count)]
         for name in names[base][-1:]:
             if not NAME.match(name):
-                raise FleetError("server name '%s' is too long; allowed: 40 characters." % name)
+                raise FleetError("plan.name-too-long", "server name '%s' is too long; allowed: 40 characters.", (name,))
     every = [name for group in names.values() for name in group]
     double = sorted({name for name in every if every.count(name) > 1})
     if double:
-        raise FleetError("two servers are named '%s'; rename one of the groups." % double[0])
+        raise FleetError("plan.name-twice", "two servers are named '%s'; rename one of the groups.", (double[0],))
     return names
 
 
@@ -478,7 +501,7 @@ def _started(host, group, given, local, devices, where):
         config = {"path": local["config"], "format": config["format"], "content": content}
     command = substitute(given.command, local, "%s: command" % where)
     if not command:
-        raise FleetError("%s: command is empty; allowed: the engine's argv." % where)
+        raise FleetError("plan.command-empty", "%s: command is empty; allowed: the engine's argv.", (where,))
     engine = host.recipe["engine"]
     argv, values = list(command), {}
     for flag, value in given.arguments.items():
@@ -566,7 +589,9 @@ def _container(recipe, group, own, where):
     result = {key: value for key, value in result.items() if value is not None}
     result["ulimits"] = {key: value for key, value in result.get("ulimits", {}).items() if value is not None}
     if not result.get("image"):
-        raise FleetError("%s: launcher is container, but container.image is not set; give the image." % where)
+        raise FleetError(
+            "plan.image-missing", "%s: launcher is container, but container.image is not set; give the image.", (where,)
+        )
     return result
 
 
@@ -590,15 +615,16 @@ def cpus(group, own, devices, hardware, where):
             try:
                 return ranges(parse_cpu_list(layer["cpus"]))
             except ValueError as error:
-                raise FleetError("%s: cpus: %s." % (where, error)) from None
+                raise FleetError("plan.cpus-invalid", "%s: cpus: %s.", (where, error)) from None
     near = dict(hardware.cpu_affinity)
     lacking = [device for device in devices if device not in near]
     if not near or len(lacking) == len(devices):
         return None
     if lacking:
         raise FleetError(
-            "%s: fleet_hardware.cpu_affinity lacks the device %d, but has others of the same server; give all or none."
-            % (where, lacking[0])
+            "plan.affinity-incomplete",
+            "%s: fleet_hardware.cpu_affinity lacks the device %d, but has others of the same server; give all or none.",
+            (where, lacking[0]),
         )
     return ranges({number for device in devices for number in parse_cpu_list(near[device])})
 
@@ -612,7 +638,9 @@ def _merged(key, recipe, group, own):
 
 def _group_names(names, group, where):
     if group not in names:
-        raise FleetError("%s: after names the group '%s'; allowed: %s." % (where, group, ", ".join(names)))
+        raise FleetError(
+            "plan.after-unknown", "%s: after names the group '%s'; allowed: %s.", (where, group, ", ".join(names))
+        )
     return names[group]
 
 
@@ -622,13 +650,15 @@ def _check_bytes(where, words):
         for value in values:
             if "\0" in value:
                 raise FleetError(
-                    "%s: %s has %s with a NUL character, which no argv or environment can hold. Remove it."
-                    % (where, key, show(value))
+                    "plan.nul",
+                    "%s: %s has %s with a NUL character, which no argv or environment can hold. Remove it.",
+                    (where, key, show(value)),
                 )
             if len(value.encode("utf-8", "surrogatepass")) >= MAX_WORD:
                 raise FleetError(
-                    "%s: %s has a word of %d KiB; allowed: less than %d KiB, as Linux takes no longer one. Shorten it."
-                    % (where, key, len(value) // 1024, MAX_WORD // 1024)
+                    "plan.word-too-long",
+                    "%s: %s has a word of %d KiB; allowed: less than %d KiB, as Linux takes no longer one. Shorten it.",
+                    (where, key, len(value) // 1024, MAX_WORD // 1024),
                 )
 
 
@@ -645,31 +675,28 @@ def _check_plan(engine, values, written, where, devices, local, group):
         values[served] if isinstance(values[served], list) else [text(values[served])]
     ):
         raise FleetError(
+            "plan.model-id-not-served",
             "%s: arguments.%s is %s, but model.id is %s; the id must be among the names. Write ${model_id} there and "
-            "set model.id." % (where, served, show(values[served]), show(local["model_id"]))
+            "set model.id.",
+            (where, served, show(values[served]), show(local["model_id"])),
         )
     product = 1
     for size in sizes.values():
         product *= size
     if sizes and product != devices:
         raise FleetError(
-            "%s: %s needs %d devices, but the server is given %d. Set servers.%s.devices to %d or change the argument."
-            % (
-                where,
-                " x ".join("arguments.%s %d" % item for item in sizes.items()),
-                product,
-                devices,
-                group,
-                product,
-            )
+            "plan.parallel-not-devices",
+            "%s: %s needs %d devices, but the server is given %d. Set servers.%s.devices to %d or change the argument.",
+            (where, " x ".join("arguments.%s %d" % item for item in sizes.items()), product, devices, group, product),
         )
     for name, key in ((known.port, "port"), (known.bind, "bind")):
         flag, expected = written.get(canonical_flag(engine, name)), local[key]
         plan_key = "servers.%s.port" % group if key == "port" else "fleet_bind_address"
         if flag is not None and expected is not None and str(values[flag]) != str(expected):
             raise FleetError(
-                "%s: arguments.%s is %s, but %s is %s; write ${%s} there and set %s."
-                % (where, flag, show(values[flag]), plan_key, expected, key, plan_key)
+                "plan.argument-not-as-planned",
+                "%s: arguments.%s is %s, but %s is %s; write ${%s} there and set %s.",
+                (where, flag, show(values[flag]), plan_key, expected, key, plan_key),
             )
 
 
@@ -688,9 +715,13 @@ def _check_ports(entries, recipe, mistakes):
             text = "%s gives '%s' the port %d" % (key, entry["name"], port)
             if not first <= port <= 65535:
                 why = "; those below are for root alone" if 0 < port < first else ""
-                mistakes.add("%s; allowed: %d to 65535%s. Set another first port." % (text, first, why))
+                mistakes.add(
+                    "plan.port-invalid", "%s; allowed: %d to 65535%s. Set another first port.", (text, first, why)
+                )
             if port in taken:
                 mistakes.add(
-                    "%s, which is also that of %s. Set another first port for one of them." % (text, taken[port])
+                    "plan.port-twice",
+                    "%s, which is also that of %s. Set another first port for one of them.",
+                    (text, taken[port]),
                 )
             taken.setdefault(port, "%s ('%s')" % (key, entry["name"]))

@@ -46,13 +46,16 @@ def check_engine(where, engine, secrets):
     name = ENGINES[engine].api_key
     if not name:
         raise FleetError(
+            "plan.engine-without-api-keys",
             "%s is set, but the engine %s has no API keys: it would answer whoever reaches it. Set %s to null for this "
-            "host, and put a gateway that asks for the key in front." % (VARIABLE, ENGINES[engine].label, VARIABLE)
+            "host, and put a gateway that asks for the key in front.",
+            (VARIABLE, ENGINES[engine].label, VARIABLE),
         )
     if secrets.get(name, VARIABLE) != VARIABLE:
         raise FleetError(
-            "%s: secrets.%s names the variable '%s', but %s is set as well; remove one of the two."
-            % (where, name, secrets[name], VARIABLE)
+            "plan.api-key-twice",
+            "%s: secrets.%s names the variable '%s', but %s is set as well; remove one of the two.",
+            (where, name, secrets[name], VARIABLE),
         )
 
 
@@ -69,8 +72,10 @@ def check_not_in_the_open(where, engine, command, arguments, variables, config):
     found += ["command" for word in command if word.partition("=")[0].replace("_", "-") == "--" + KEY_FLAG]
     if found:
         raise FleetError(
+            "plan.api-key-in-the-open",
             "%s: %s holds an API key, which everybody who sees the plan or the node's processes could read; remove it, "
-            "and set %s, best in a vault." % (where, found[0], VARIABLE)
+            "and set %s, best in a vault.",
+            (where, found[0], VARIABLE),
         )
 
 

@@ -160,8 +160,9 @@ def is_script(recipe):
 
 def _differs(where, what, value, other, expected, write):
     raise FleetError(
-        "%s: %s is %s, but %s is %s; both must be the same. Write %s."
-        % (where, what, show(value), other, expected, "%s there" % write if write.startswith("$") else write)
+        "neuron.value-not-as-planned",
+        "%s: %s is %s, but %s is %s; both must be the same. Write %s.",
+        (where, what, show(value), other, expected, "%s there" % write if write.startswith("$") else write),
     )
 
 
@@ -179,14 +180,18 @@ def check_shape(where, group, hardware, devices, arguments):
     if not hardware.fits_chips(len(devices)):
         parts = [str(size) for size in range(1, chip) if chip % size == 0]
         raise FleetError(
+            "neuron.server-splits-chip",
             "%s: servers.%s.devices is %d, so it would end in the middle of a chip, which has %d logical cores; "
-            "allowed: %s or a multiple of %d." % (where, group, len(devices), chip, ", ".join(parts), chip)
+            "allowed: %s or a multiple of %d.",
+            (where, group, len(devices), chip, ", ".join(parts), chip),
         )
     first, last = devices[0], devices[-1]
     if first // chip != last // chip and first % chip:
         raise FleetError(
+            "neuron.server-begins-inside-chip",
             "%s: its logical cores %s begin in the middle of a chip, which has %d. List the groups that have whole "
-            "chips before the others." % (where, format_cpu_list(devices), chip)
+            "chips before the others.",
+            (where, format_cpu_list(devices), chip),
         )
     tensor = _whole(_by_name(arguments).get("tensor-parallel-size"))
     size, what = (len(devices), "servers.%s.devices" % group) if tensor is None else (
@@ -194,8 +199,9 @@ def check_shape(where, group, hardware, devices, arguments):
     allowed = [one for one in range(1, hardware.units + 1) if hardware.units % one == 0 and hardware.fits_chips(one)]
     if size not in allowed:
         raise FleetError(
-            "%s: %s is %d, but the %d logical cores of the node divide into groups of %s; take one of these."
-            % (where, what, size, hardware.units, ", ".join(str(one) for one in allowed))
+            "neuron.size-does-not-divide",
+            "%s: %s is %d, but the %d logical cores of the node divide into groups of %s; take one of these.",
+            (where, what, size, hardware.units, ", ".join(str(one) for one in allowed)),
         )
 
 
@@ -203,8 +209,10 @@ def _check_cores(where, environment, devices, nxdi):
     wanted = CORE_VARIABLES[0 if nxdi else 1]
     if wanted not in environment:
         raise FleetError(
+            "neuron.cores-unset",
             "%s: environment.%s is not set; without it the server takes all cores of the node. Set it to "
-            "${device_range}." % (where, wanted)
+            "${device_range}.",
+            (where, wanted),
         )
     for name in CORE_VARIABLES:
         if name not in environment:
@@ -215,8 +223,9 @@ def _check_cores(where, environment, devices, nxdi):
             cores = None
         if cores != list(devices):
             raise FleetError(
-                "%s: environment.%s is %s, but the server's cores are %s; write ${device_range} there."
-                % (where, name, show(environment[name]), ",".join(str(core) for core in devices))
+                "neuron.cores-differ",
+                "%s: environment.%s is %s, but the server's cores are %s; write ${device_range} there.",
+                (where, name, show(environment[name]), ",".join(str(core) for core in devices)),
             )
 
 
@@ -231,7 +240,9 @@ def _check_directories(where, environment, directories, key, nxdi):
     for name, kind, effect in variables:
         if not environment.get(name):
             raise FleetError(
-                "%s: environment.%s is not set; without it %s. Set it to ${%s}." % (where, name, effect, kind)
+                "neuron.directory-unset",
+                "%s: environment.%s is not set; without it %s. Set it to ${%s}.",
+                (where, name, effect, kind),
             )
         if environment[name] != directories[kind]:
             _differs(
@@ -240,8 +251,10 @@ def _check_directories(where, environment, directories, key, nxdi):
             )  # fmt: skip
     if key not in directories["artifact"]:
         raise FleetError(
+            "neuron.artifact-without-key",
             "%s: directories.artifact is %s; an artifact that was compiled for another configuration would be loaded "
-            "from there without a word. Write ${artifact_key} into it." % (where, directories["artifact"])
+            "from there without a word. Write ${artifact_key} into it.",
+            (where, directories["artifact"]),
         )
 
 
@@ -249,14 +262,17 @@ def _check_cache_root(where, environment, artifact):
     value = environment.get(CACHE_ROOT)
     if not value:
         raise FleetError(
+            "neuron.cache-unset",
             "%s: environment.%s is not set; without it the plugin compiles into the home of its user, and no artifact "
-            "is loaded, kept or exported. Set it to ${artifact}/cache." % (where, CACHE_ROOT)
+            "is loaded, kept or exported. Set it to ${artifact}/cache.",
+            (where, CACHE_ROOT),
         )
     if not is_within(value, artifact) or posixpath.normpath(value) != value:  # the node compares the texts
         raise FleetError(
+            "neuron.cache-outside-artifact",
             "%s: environment.%s is %s, but directories.artifact is %s; what the plugin compiles outside of it is not "
-            "loaded by other servers, kept or exported. Write ${artifact}/cache there."
-            % (where, CACHE_ROOT, show(value), artifact)
+            "loaded by other servers, kept or exported. Write ${artifact}/cache there.",
+            (where, CACHE_ROOT, show(value), artifact),
         )
     other = environment.get(LIBRARY_CACHE_ROOT, value)
     if other != value:
@@ -275,19 +291,24 @@ def _check_places(where, arguments, content, nxdi):
         name, dot, _rest = flag_name(flag).partition(".")
         if dot and name in MAPPINGS:
             raise FleetError(
+                "neuron.config-as-dotted-flags",
                 "%s: arguments.%s: write %s as one mapping, not as flags with dots; both together do not merge in "
-                "every version of vLLM." % (where, flag, name)
+                "every version of vLLM.",
+                (where, flag, name),
             )
         if name.replace("-", "_") in KEYS:
             raise FleetError(
-                "%s: arguments.%s is no flag of the engine. Write arguments.additional-config.%s."
-                % (where, flag, name.replace("-", "_"))
+                "neuron.config-is-no-flag",
+                "%s: arguments.%s is no flag of the engine. Write arguments.additional-config.%s.",
+                (where, flag, name.replace("-", "_")),
             )
     for flag in content:
         name = flag_name(str(flag)).partition(".")[0]
         if name in (MAPPINGS if nxdi else MAPPINGS[:1]):
             raise FleetError(
-                "%s: config has %s, which is not checked there. Write arguments.%s instead." % (where, flag, name)
+                "neuron.config-unchecked",
+                "%s: config has %s, which is not checked there. Write arguments.%s instead.",
+                (where, flag, name),
             )
 
 
@@ -300,7 +321,11 @@ def _mapping(where, flag, values):
         except ValueError:
             value = 0
     if value is not None and not isinstance(value, dict):
-        raise FleetError("%s: arguments.%s is %s; allowed: a mapping." % (where, flag, show(values[flag])))
+        raise FleetError(
+            "neuron.config-not-a-mapping",
+            "%s: arguments.%s is %s; allowed: a mapping.",
+            (where, flag, show(values[flag])),
+        )
     return value or {}
 
 
@@ -312,31 +337,39 @@ def _check_keys(where, additional, nxdi, allowed):
         place = "%s: arguments.additional-config.%s" % (where, key)
         if key.replace("-", "_") in top:
             raise FleetError(
+                "neuron.config-key-with-hyphens",
                 "%s is never read: the engine looks for %s, with underscores, and runs with its defaults where that is "
-                "missing. Rename it." % (place, key.replace("-", "_"))
+                "missing. Rename it.",
+                (place, key.replace("-", "_")),
             )
         if key in KEYS:
             raise FleetError(
-                "%s is read by %s only, and this server runs %s (environment.%s); allowed here: %s."
-                % (place, *_names(not nxdi), FRAMEWORK, ", ".join(top))
+                "neuron.config-key-of-other-framework",
+                "%s is read by %s only, and this server runs %s (environment.%s); allowed here: %s.",
+                (place, *_names(not nxdi), FRAMEWORK, ", ".join(top)),
             )
         raise FleetError(
-            "%s is unknown%s; allowed: %s. A key of a newer SDK is let through by allow_unknown_config: [%s]."
-            % (place, _close(key, top), ", ".join(top), key)
+            "neuron.config-key-unknown",
+            "%s is unknown%s; allowed: %s. A key of a newer SDK is let through by allow_unknown_config: [%s].",
+            (place, _close(key, top), ", ".join(top), key),
         )
     for name, known in KEYS.items():
         if name not in additional:
             continue
         place = "%s: arguments.additional-config.%s" % (where, name)
         if not isinstance(additional[name], dict):
-            raise FleetError("%s is %s; allowed: a mapping." % (place, show(additional[name])))
+            raise FleetError(
+                "neuron.config-not-a-mapping", "%s is %s; allowed: a mapping.", (place, show(additional[name]))
+            )
         _check_known(place, additional[name], known, allowed)
         for nested, keys in NESTED.get(name, {}).items():
             value = additional[name].get(nested)
             if value is None:
                 continue
             if not isinstance(value, dict):
-                raise FleetError("%s.%s is %s; allowed: a mapping." % (place, nested, show(value)))
+                raise FleetError(
+                    "neuron.config-not-a-mapping", "%s.%s is %s; allowed: a mapping.", (place, nested, show(value))
+                )
             _check_known("%s.%s" % (place, nested), value, keys, allowed, nested in RAISES)
 
 
@@ -349,11 +382,17 @@ def _check_known(place, config, known, allowed, raises=False):
     for key in config:
         if key not in known and key not in allowed:
             raise FleetError(
+                "neuron.config-key-unknown",
                 "%s.%s is unknown, and the engine would %s%s A key of a newer SDK is let through by "
-                "allow_unknown_config: [%s]."
-                % (place, key, "fail at it after minutes" if raises else "ignore it without a word",
-                   _close(key, known) or ".", key)
-            )  # fmt: skip
+                "allow_unknown_config: [%s].",
+                (
+                    place,
+                    key,
+                    "fail at it after minutes" if raises else "ignore it without a word",
+                    _close(key, known) or ".",
+                    key,
+                ),
+            )
 
 
 def _close(key, known):
@@ -389,8 +428,10 @@ def _check_nxdi(where, recipe, hardware, values, speculation, config, script):
     _check_blocks(where, values)
     if config.get("is_mxfp4_compute") and hardware.accelerator != "trainium3":
         raise FleetError(
+            "neuron.mxfp4-unsupported",
             "%s: %s.is_mxfp4_compute is true, but fleet_hardware.accelerator is %s; only trainium3 computes MXFP4. "
-            "Set it to false." % (where, place, hardware.accelerator)
+            "Set it to false.",
+            (where, place, hardware.accelerator),
         )
     if not script:
         _check_speculation(where, place, recipe, speculation, config)
@@ -409,15 +450,18 @@ def _check_blocks(where, values):
     same = _whole(blocks) == _whole(sequences)
     if not paging and not same:
         raise FleetError(
+            "neuron.blocks-not-sequences",
             "%s: arguments.num-gpu-blocks-override is %s, but arguments.max-num-seqs is %s; without prefix caching one "
             "block is one sequence, so both must be the same. Remove num-gpu-blocks-override, or set it to "
-            "${max_num_seqs}." % (where, show(blocks), show(sequences))
+            "${max_num_seqs}.",
+            (where, show(blocks), show(sequences)),
         )
     if paging and same:
         raise FleetError(
+            "neuron.blocks-too-few",
             "%s: arguments.num-gpu-blocks-override is %d, one for each sequence, but with %s a block holds only a few "
-            "tokens. Remove num-gpu-blocks-override (null), or set it to the number of blocks of the whole cache."
-            % (where, _whole(blocks), paging[0])
+            "tokens. Remove num-gpu-blocks-override (null), or set it to the number of blocks of the whole cache.",
+            (where, _whole(blocks), paging[0]),
         )
 
 
@@ -428,14 +472,18 @@ def _check_speculation(where, place, recipe, speculation, config):
     if not speculation:
         if wanted:
             raise FleetError(
+                "neuron.speculation-half-set",
                 "%s: %s.%s is set, but arguments.speculative-config is not; the engine would fail after it has "
-                "compiled. Set both or neither." % (where, place, wanted[0])
+                "compiled. Set both or neither.",
+                (where, place, wanted[0]),
             )
         return
     if draft is None:
         raise FleetError(
+            "neuron.draft-missing",
             "%s: arguments.speculative-config is set, but model.draft is not. Set model.draft, or remove "
-            "arguments.speculative-config (null)." % where
+            "arguments.speculative-config (null).",
+            (where,),
         )
     tokens = speculation.get("num_speculative_tokens")
     if _whole(tokens) != draft["tokens"]:
@@ -447,8 +495,10 @@ def _check_speculation(where, place, recipe, speculation, config):
         for key in ("is_eagle3", "enable_eagle_speculation"):
             if not config.get(key):
                 raise FleetError(
+                    "neuron.eagle3-unset",
                     "%s: model.draft.method is eagle3, but %s.%s is not true; the engine would take the draft for "
-                    "another kind of model. Set it." % (where, place, key)
+                    "another kind of model. Set it.",
+                    (where, place, key),
                 )
 
 
@@ -456,23 +506,31 @@ def _check_plugin(where, hardware, values, config):
     place = "arguments.additional-config.neuron_config"
     if config.get("quantization") == "mxfp4" and hardware.accelerator != "trainium3":
         raise FleetError(
+            "neuron.mxfp4-unsupported",
             "%s: %s.quantization is mxfp4, but fleet_hardware.accelerator is %s; only trainium3 computes MXFP4. "
-            "Remove it." % (where, place, hardware.accelerator)
+            "Remove it.",
+            (where, place, hardware.accelerator),
         )
     for key, flag in (("num_seqs_buckets", "max-num-seqs"), ("num_batched_tokens_buckets", "max-num-batched-tokens")):
         buckets, most = config.get(key), _whole(values.get(flag))
         if buckets is None:
             continue
         if not isinstance(buckets, list) or not buckets or any(_whole(one) is None for one in buckets):
-            raise FleetError("%s: %s.%s is %s; allowed: a list of whole numbers." % (where, place, key, show(buckets)))
+            raise FleetError(
+                "neuron.buckets-invalid",
+                "%s: %s.%s is %s; allowed: a list of whole numbers.",
+                (where, place, key, show(buckets)),
+            )
         if most is not None and max(_whole(one) for one in buckets) != most:
             raise FleetError(
-                "%s: the largest of %s.%s %s must be arguments.%s, which is %d."
-                % (where, place, key, show(buckets), flag, most)
+                "neuron.bucket-not-the-largest",
+                "%s: the largest of %s.%s %s must be arguments.%s, which is %d.",
+                (where, place, key, show(buckets), flag, most),
             )
     segments = config.get("kv_segment_size_buckets")
     if segments is not None and (not isinstance(segments, list) or set(segments) - set(SEGMENTS)):
         raise FleetError(
-            "%s: %s.kv_segment_size_buckets is %s; allowed: a list of %s."
-            % (where, place, show(segments), ", ".join(str(one) for one in SEGMENTS))
+            "neuron.segments-invalid",
+            "%s: %s.kv_segment_size_buckets is %s; allowed: a list of %s.",
+            (where, place, show(segments), ", ".join(str(one) for one in SEGMENTS)),
         )

@@ -43,7 +43,7 @@ class Mistakes:
     """Gathers the messages of FleetErrors, so that all are said at once."""
 
     def __init__(self):
-        self.messages = []
+        self.errors = []
 
     @contextlib.contextmanager
     def noted(self):
@@ -51,17 +51,20 @@ class Mistakes:
         try:
             yield
         except FleetError as error:
-            self.add(error.message)
+            self.keep(error)
 
-    def add(self, message):
-        """Keep a message, unless it is there already."""
-        if message not in self.messages:
-            self.messages.append(message)
+    def add(self, code, message, values=()):
+        """Keep a mistake, unless it is there already. Arguments: of FleetError."""
+        self.keep(FleetError(code, message, values))
+
+    def keep(self, error):
+        """Keep the problems of a FleetError."""
+        self.errors.append(error)
 
     def raise_any(self):
         """One FleetError with all messages, a line for each; nothing where there are none."""
-        if self.messages:
-            raise FleetError("\n".join(self.messages))
+        if self.errors:
+            raise FleetError.together(self.errors)
 
 
 def invisible(text):
@@ -86,14 +89,17 @@ def _clean(value, name, path, above, mistakes, count):
     count[0] += 1
     if count[0] > MAX_VALUES:
         raise FleetError(
+            "input.too-many-values",
             "%s holds more than %d values, aliases (*name) written out; allowed: as many at most. Remove what it "
-            "repeats." % (name, MAX_VALUES)
+            "repeats.",
+            (name, MAX_VALUES),
         )
     if isinstance(value, (dict, list, tuple)):
         if id(value) in above or len(path) > MAX_DEPTH:
             mistakes.add(
-                "%s %s. Remove the alias (*name), or write less deeply."
-                % (key, "contains itself" if id(value) in above else "is nested more than %d deep" % MAX_DEPTH)
+                "input.too-deep",
+                "%s %s. Remove the alias (*name), or write less deeply.",
+                (key, "contains itself" if id(value) in above else "is nested more than %d deep" % MAX_DEPTH),
             )
             return None
         above = above | {id(value)}
@@ -109,13 +115,16 @@ def _clean(value, name, path, above, mistakes, count):
         return value
     if isinstance(value, (int, float)):
         if not math.isfinite(value) if isinstance(value, float) else abs(value) > MAX_NUMBER:
-            mistakes.add("%s is %s; allowed: %s." % (key, *_number_text(value)))
+            mistakes.add("input.number-invalid", "%s is %s; allowed: %s.", (key, *_number_text(value)))
             return None
         return float(value) if isinstance(value, float) else int(value)
     if isinstance(value, str):
         return str.__str__(value)
-    mistakes.add("%s is %s; allowed: strings, numbers, true, false, null, lists and mappings. %s."
-                 % (key, *_foreign(value)))  # fmt: skip
+    mistakes.add(
+        "input.type-unusable",
+        "%s is %s; allowed: strings, numbers, true, false, null, lists and mappings. %s.",
+        (key, *_foreign(value)),
+    )
     return None
 
 
@@ -143,13 +152,16 @@ def _check_key(inner, key, mistakes):
             reads = " (YAML reads %s so)" % ("on, yes and true" if inner else "off, no and false")
             instead = "on" if inner else "off"
         mistakes.add(
-            '%s has the key %s%s, which is no string; a key must be one. Put it into quotes: "%s".'
-            % (key, show(inner), reads, instead)
+            "input.key-not-a-string",
+            '%s has the key %s%s, which is no string; a key must be one. Put it into quotes: "%s".',
+            (key, show(inner), reads, instead),
         )
     elif inner != inner.strip() or not inner or invisible(inner):
         mistakes.add(
+            "input.key-unreadable",
             "%s has the key %s%s; a key must not be empty, nor have spaces around it or characters that cannot be "
-            "seen. Remove these." % (key, show(str(inner)), odd_characters(inner))
+            "seen. Remove these.",
+            (key, show(str(inner)), odd_characters(inner)),
         )
 
 
@@ -158,8 +170,10 @@ def check_string(where, value):
     if not isinstance(value, str) or not value or value != value.strip() or invisible(value) or len(value) > MAX_LINE:
         odd = odd_characters(value) if isinstance(value, str) else ""
         raise FleetError(
+            "input.line-invalid",
             "%s is %s%s; allowed: a string on one line, without spaces around it, of %d characters at most. Remove "
-            "what is too much." % (where, show(value), odd, MAX_LINE)
+            "what is too much.",
+            (where, show(value), odd, MAX_LINE),
         )
 
 
@@ -173,12 +187,18 @@ def check_folder(where, value, example, root="", own=True):
     check_string(where, value)
     if not value.startswith("/") or ".." in value.split("/"):
         home = " ~ is not expanded; write the whole path." if value.startswith("~") else ""
-        raise FleetError("%s is %s; %s.%s" % (where, show(value), allowed, home))
+        raise FleetError("input.folder-invalid", "%s is %s; %s.%s", (where, show(value), allowed, home))
     path = "/" + posixpath.normpath(value).lstrip("/")
     if path == "/" or (own and (path in SYSTEM_FOLDERS or posixpath.dirname(path) == "/home")):
-        raise FleetError("%s is %s, which is not for one deployment alone; %s." % (where, show(value), allowed))
+        raise FleetError(
+            "input.folder-not-own",
+            "%s is %s, which is not for one deployment alone; %s.",
+            (where, show(value), allowed),
+        )
     if own and root and (root + "/").startswith(path + "/"):
-        raise FleetError("%s is %s, which holds fleet_root; %s." % (where, show(value), allowed))
+        raise FleetError(
+            "input.folder-holds-root", "%s is %s, which holds fleet_root; %s.", (where, show(value), allowed)
+        )
     return value.rstrip("/")
 
 
@@ -190,8 +210,10 @@ def check_address(where, value):
         address = None
     if address is None or address.is_multicast or str(address) == "255.255.255.255":
         raise FleetError(
+            "input.address-invalid",
             "%s is %s; allowed: an IPv4 or IPv6 address of the node, without port, brackets, zone or spaces, and no "
-            "name: for example 127.0.0.1, 10.0.0.5, 0.0.0.0 for all, or fd00::5." % (where, show(value))
+            "name: for example 127.0.0.1, 10.0.0.5, 0.0.0.0 for all, or fd00::5.",
+            (where, show(value)),
         )
 
 
@@ -213,29 +235,37 @@ def check_number(where, value, high, whole=True, low=None):
     found = number(value, whole)
     if found is None or found > high or (found < low if low is not None else found <= 0):
         raise FleetError(
-            "%s is %s; allowed: a %s %s, at most %d."
-            % (where, show(value), "whole number" if whole else "number",
-               "above 0" if low is None else "from %d" % low, high)
-        )  # fmt: skip
+            "input.number-out-of-range",
+            "%s is %s; allowed: a %s %s, at most %d.",
+            (
+                where,
+                show(value),
+                "whole number" if whole else "number",
+                "above 0" if low is None else "from %d" % low,
+                high,
+            ),
+        )
     return found
 
 
 def check_choice(where, value, allowed):
     """FleetError unless ``value`` is one of the strings ``allowed``."""
     if not isinstance(value, str) or value not in allowed:
-        raise FleetError("%s is %s; allowed: %s." % (where, show(value), ", ".join(allowed)))
+        raise FleetError("input.choice-unknown", "%s is %s; allowed: %s.", (where, show(value), ", ".join(allowed)))
 
 
 def check_switch(where, value):
     """FleetError unless ``value`` is true or false, or a word for it."""
     if isinstance(value, float) or str(value).strip().lower() not in TRUE | FALSE | {"1", "0"}:
-        raise FleetError("%s is %s; allowed: true or false." % (where, show(value)))
+        raise FleetError("input.not-a-switch", "%s is %s; allowed: true or false.", (where, show(value)))
 
 
 def check_version(where, value):
     """FleetError unless ``value`` is a string or a number: the version of a secret."""
     if isinstance(value, (list, dict)) or value == "":
-        raise FleetError("%s is %s; allowed: a string or a number. Set another one." % (where, show(value)))
+        raise FleetError(
+            "input.not-a-scalar", "%s is %s; allowed: a string or a number. Set another one.", (where, show(value))
+        )
 
 
 def check_batches(where, value):
@@ -246,8 +276,10 @@ def check_batches(where, value):
         percent = isinstance(one, str) and "%" in one
         if size is None or not 1 <= size <= (100 if percent else 10**6):
             raise FleetError(
+                "input.serial-invalid",
                 '%s is %s; allowed: a whole number of hosts, at least 1, a percentage from "1%%" to "100%%", or a '
-                "list of these." % (where, show(value))
+                "list of these.",
+                (where, show(value)),
             )
 
 

@@ -95,8 +95,9 @@ def _read_yaml(text):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 raise FleetError(
-                    "line %d: nested more than %d deep; allowed: less. Write it flatter."
-                    % (event.start_mark.line + 1, MAX_DEPTH)
+                    "recipe.nested-too-deep",
+                    "line %d: nested more than %d deep; allowed: less. Write it flatter.",
+                    (event.start_mark.line + 1, MAX_DEPTH),
                 )
         loader = _Loader(text)
         try:
@@ -108,11 +109,12 @@ def _read_yaml(text):
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError) as error:
         tags = " Remove the tag; recipes have none." if "tag:" in str(error) or "!" in str(error) else ""
         raise FleetError(
-            "not valid YAML: %s.%s Correct it there; yamllint shows such places too."
-            % (" ".join(str(error).split()).rstrip("."), tags)
+            "recipe.not-yaml",
+            "not valid YAML: %s.%s Correct it there; yamllint shows such places too.",
+            (" ".join(str(error).split()).rstrip("."), tags),
         ) from error
     if loader.mistakes:
-        raise FleetError("\n".join(dict.fromkeys(loader.mistakes)))
+        raise FleetError.together(FleetError("recipe.yaml-misread", line) for line in loader.mistakes)
     return content
 
 
@@ -144,12 +146,15 @@ def find_recipe(name, paths):
             and os.path.lexists(path)
         ):
             raise FleetError(
-                "fleet_recipe is %s, but %s is no file that ends in .yml. Make it one." % (json.dumps(name), path)
+                "recipe.not-a-file",
+                "fleet_recipe is %s, but %s is no file that ends in .yml. Make it one.",
+                (json.dumps(name), path),
             )
     close = difflib.get_close_matches(str(name), known, 1)
     raise FleetError(
-        "fleet_recipe is %s, but there is no such recipe%s; allowed: %s. Looked in: %s."
-        % (json.dumps(name), "; did you mean '%s'?" % close[0] if close else "", ", ".join(known), ", ".join(folders))
+        "recipe.unknown",
+        "fleet_recipe is %s, but there is no such recipe%s; allowed: %s. Looked in: %s.",
+        (json.dumps(name), "; did you mean '%s'?" % close[0] if close else "", ", ".join(known), ", ".join(folders)),
     )
 
 
@@ -157,33 +162,43 @@ def find_recipe(name, paths):
 def _load(path, _stamp):
     label = label_of(path)
     if not HAS_YAML:
-        raise FleetError("The Python package PyYAML is missing on the controller; it comes with ansible-core.")
+        raise FleetError(
+            "recipe.pyyaml-missing",
+            "The Python package PyYAML is missing on the controller; it comes with ansible-core.",
+        )
     try:
         with open(path, "rb") as stream:
             data = stream.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise FleetError("larger than %d KiB; allowed: as much at most. Shorten it." % (MAX_BYTES // 1024))
+            raise FleetError(
+                "recipe.too-large", "larger than %d KiB; allowed: as much at most. Shorten it.", (MAX_BYTES // 1024,)
+            )
         recipe = _read_yaml(data.decode("utf-8-sig"))
         if not isinstance(recipe, dict):
             raise FleetError(
-                "the file holds %s; allowed: a mapping with the keys %s. Write it as recipes/cpu-tiny.yml is written."
-                % ("nothing" if recipe is None else show(recipe), ", ".join(recipe_schema()["required"]))
+                "recipe.not-a-mapping",
+                "the file holds %s; allowed: a mapping with the keys %s. Write it as recipes/cpu-tiny.yml is written.",
+                ("nothing" if recipe is None else show(recipe), ", ".join(recipe_schema()["required"])),
             )
         recipe = clean(recipe, "the recipe")
     except OSError as error:
         raise FleetError(
-            "%s cannot be read: %s. Make it a file that the user who runs Ansible may read." % (label, error.strerror)
+            "recipe.unreadable",
+            "%s cannot be read: %s. Make it a file that the user who runs Ansible may read.",
+            (label, error.strerror),
         ) from error
     except UnicodeDecodeError as error:
-        raise FleetError("%s is not UTF-8 (byte %d). Save it as UTF-8." % (label, error.start)) from error
+        raise FleetError(
+            "recipe.not-utf-8", "%s is not UTF-8 (byte %d). Save it as UTF-8.", (label, error.start)
+        ) from error
     except FleetError as error:
-        raise FleetError("\n".join("%s: %s" % (label, line) for line in error.message.splitlines())) from error
+        raise error.within(label + ": ") from error
     found = all_problems(recipe, in_file=True)
     if recipe.get("name") != os.path.basename(path)[:-4] and not any(where == ["name"] for where, _text in found):
         words = "'name' is %s; allowed: the file's own name, %s"
         found = [*found, (["name"], words % (show(recipe.get("name")), os.path.basename(path)[:-4]))]
     if found:
-        raise FleetError("\n".join("%s: %s." % (label, text) for _path, text in found))
+        raise FleetError.together(FleetError("recipe.key-invalid", "%s: %s.", (label, text)) for _path, text in found)
     return recipe
 
 
@@ -228,7 +243,7 @@ def _resolve(recipe, path, layers):
         overrides.check_nulls(recipe, merged)
         result = overrides.apply(recipe, coerce(merged))
     except FleetError as error:
-        raise FleetError("\n".join("%s: %s" % (names, line) for line in error.message.splitlines())) from error
+        raise error.within(names + ": ") from error
     result = coerce(result)
     written = functools.partial(_as_written, recipe, merged)
     found = all_problems(result, lambda where: path_text(written(where)))
@@ -239,7 +254,7 @@ def _resolve(recipe, path, layers):
             *(line for line, (where, _text) in zip(lines, found) if where not in (["name"], ["schema"])),
         ]
     if lines:
-        raise FleetError("\n".join(lines))
+        raise FleetError.together(FleetError("recipe.key-invalid", line) for line in lines)
     return result
 
 

@@ -42,22 +42,30 @@ def combine(layers):
             continue
         if not isinstance(layer, dict):
             mistakes.append(
-                "%s is %s; allowed: a mapping of recipe keys to values. With -e give JSON: "
-                '-e \'{"%s": {"arguments": {"max-num-seqs": 4}}}\'.' % (name, show(layer), name)
+                FleetError(
+                    "override.not-a-mapping",
+                    "%s is %s; allowed: a mapping of recipe keys to values. With -e give JSON: "
+                    '-e \'{"%s": {"arguments": {"max-num-seqs": 4}}}\'.',
+                    (name, show(layer), name),
+                )
             )
             continue
         for path, value in _leaves(layer):
             for other, other_value in values.items():
                 if _collide(path, value, other, other_value):
                     mistakes.append(
-                        "%s sets '%s' to %s, but %s sets '%s' to %s; one leaf takes one value. Remove one of the two."
-                        % (name, path_text(path), show(value), origin[other], path_text(other), show(other_value))
+                        FleetError(
+                            "override.leaf-set-twice",
+                            "%s sets '%s' to %s, but %s sets '%s' to %s; one leaf takes one value. Remove one of the "
+                            "two.",
+                            (name, path_text(path), show(value), origin[other], path_text(other), show(other_value)),
+                        )
                     )
             values[path] = value
             origin.setdefault(path, name)
             _put(merged, path, value)
     if mistakes:
-        raise FleetError("\n".join(dict.fromkeys(mistakes)))
+        raise FleetError.together(mistakes)
     return merged, origin
 
 
@@ -73,13 +81,19 @@ def check_nulls(base, override, path=()):
         if value is not None:
             check_nulls(known.get(key), value, here)
         elif len(here) == 3 and here[0] == "instances" and key not in (*KEPT, "config", *known):
-            raise FleetError("'%s' is null, which removes nothing there. Remove it." % path_text(here))
+            raise FleetError(
+                "override.null-removes-nothing",
+                "'%s' is null, which removes nothing there. Remove it.",
+                (path_text(here),),
+            )
         elif key not in known:
             close = difflib.get_close_matches(key, list(known), 1, cutoff=0.85)
             if close:
                 raise FleetError(
+                    "override.null-removes-nothing",
                     "'%s' is null, which removes nothing: the recipe has no such key; did you mean '%s'? Use that "
-                    "name, or remove yours." % (path_text(here), close[0])
+                    "name, or remove yours.",
+                    (path_text(here), close[0]),
                 )
 
 
@@ -134,8 +148,9 @@ def _apply_named(base, override):
     unknown = sorted(key for key in override if key not in names)
     if unknown:
         raise FleetError(
-            "no item of this list is named %s; allowed: %s. Give a whole list to add one."
-            % (", ".join("'%s'" % name for name in unknown), ", ".join(str(name) for name in names))
+            "override.item-unknown",
+            "no item of this list is named %s; allowed: %s. Give a whole list to add one.",
+            (", ".join("'%s'" % name for name in unknown), ", ".join(str(name) for name in names)),
         )
     result = []
     for name, item in zip(names, base):

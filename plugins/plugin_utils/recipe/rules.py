@@ -209,22 +209,32 @@ def check_flags(where, engine, values):
         other = written.setdefault(canonical_flag(engine, flag), flag)
         if other != flag:
             mistakes.add(
+                "recipe.flag-twice",
                 "%s: arguments.%s and arguments.%s are one flag to the engine, which would take the last one. Keep one "
-                "of them; null takes away the recipe's." % (where, other, flag)
+                "of them; null takes away the recipe's.",
+                (where, other, flag),
             )
     for name, flag in written.items():
         value, opposite = values[flag], written.get("no-" + name)
         if engine == "vllm" and flag in ENGINES[engine].aliases:
-            mistakes.add("%s: arguments.%s is no flag of vLLM; allowed: %s. Use that name." % (where, flag, name))
+            mistakes.add(
+                "recipe.flag-unknown",
+                "%s: arguments.%s is no flag of vLLM; allowed: %s. Use that name.",
+                (where, flag, name),
+            )
         if opposite is not None and value is not False and values[opposite] is not False:
             mistakes.add(
+                "recipe.flag-and-its-opposite",
                 "%s: arguments.%s and arguments.%s say the opposite of each other, and the engine would take the last "
-                "one. Remove one of them; null takes away the recipe's." % (where, flag, opposite)
+                "one. Remove one of them; null takes away the recipe's.",
+                (where, flag, opposite),
             )
         if engine == "vllm" and isinstance(value, str) and value.strip().lower() in (TRUE | FALSE) - {"on", "off"}:
             mistakes.add(
+                "recipe.flag-quoted-boolean",
                 "%s: arguments.%s is the string %s, which the engine would get as a word; allowed: true or false "
-                "without quotes. Remove the quotes, or give it as JSON with -e." % (where, flag, show(value))
+                "without quotes. Remove the quotes, or give it as JSON with -e.",
+                (where, flag, show(value)),
             )
     mistakes.raise_any()
     return written
@@ -262,21 +272,24 @@ def _check_size(key, name, value, longest):
         size = _size(key, value)
         if name in LENGTHS and longest is not None and size > longest:
             raise FleetError(
-                "%s is %s, but the model reads %d tokens at most; allowed: up to that. Lower it."
-                % (key, show(value), longest)
+                "recipe.context-too-long",
+                "%s is %s, but the model reads %d tokens at most; allowed: up to that. Lower it.",
+                (key, show(value), longest),
             )
 
 
 def _number(key, value):
     found = number(value)
     if found is None or not 0 < found <= MAX_SIZE:
-        raise FleetError("%s is %s; allowed: a whole number above 0." % (key, show(value)))
+        raise FleetError("recipe.count-invalid", "%s is %s; allowed: a whole number above 0.", (key, show(value)))
 
 
 def _share(key, value):
     found = number(value, whole=False)
     if found is None or not 0 < found <= 1:
-        raise FleetError("%s is %s; allowed: a number above 0, at most 1." % (key, show(value)))
+        raise FleetError(
+            "recipe.fraction-invalid", "%s is %s; allowed: a number above 0, at most 1.", (key, show(value))
+        )
 
 
 def _size(key, value):
@@ -284,7 +297,9 @@ def _size(key, value):
     size = float(match.group(1)) * SUFFIXES[match.group(2)] if match else 0
     if not 0 < size <= MAX_SIZE or size != int(size):
         raise FleetError(
-            "%s is %s; allowed: a whole number above 0, also with k, K, m, M, g or G behind it." % (key, show(value))
+            "recipe.size-invalid",
+            "%s is %s; allowed: a whole number above 0, also with k, K, m, M, g or G behind it.",
+            (key, show(value)),
         )
     return int(size)
 

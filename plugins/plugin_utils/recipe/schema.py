@@ -55,8 +55,10 @@ def recipe_schema():
 def _validator():
     if not HAS_JSONSCHEMA:
         raise FleetError(
+            "recipe.jsonschema-missing",
             "The Python package jsonschema is missing on the controller; install it for Ansible's Python: "
-            "%s -m pip install '%s'." % (sys.executable, REQUIREMENT)
+            "%s -m pip install '%s'.",
+            (sys.executable, REQUIREMENT),
         )
     # A count of 8.0 is no whole number: Python could not count with it. Nor may "$" pass over a line break at the end.
     draft = jsonschema.Draft202012Validator

@@ -65,14 +65,16 @@ def read_manifest(archive):
             manifest = json.loads(tar.extractfile(member).read().decode("utf-8"))
     except (OSError, tarfile.TarError, ValueError) as error:
         raise FleetError(
-            "%s is no archive of a compiled artifact (%s). Export it again with playbooks/artifact_export.yml."
-            % (archive, error)
+            "artifact.not-an-archive",
+            "%s is no archive of a compiled artifact (%s). Export it again with playbooks/artifact_export.yml.",
+            (archive, error),
         ) from error
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict) or manifest.get("schema") != SCHEMA or not isinstance(manifest.get("key"), str):
         raise FleetError(
-            "%s has a manifest of another form (schema %r, this collection knows %d). Export it again."
-            % (archive, manifest.get("schema") if isinstance(manifest, dict) else None, SCHEMA)
+            "artifact.manifest-schema-unknown",
+            "%s has a manifest of another form (schema %r, this collection knows %d). Export it again.",
+            (archive, manifest.get("schema") if isinstance(manifest, dict) else None, SCHEMA),
         )
     weights = manifest.get("weights", [])
     if (
@@ -80,13 +82,25 @@ def read_manifest(archive):
         or not isinstance(weights, list)
         or not all(one is None or isinstance(one, dict) for one in weights)
     ):
-        raise FleetError("%s does not say as it should what it was compiled with. Export it again." % archive)
+        raise FleetError(
+            "artifact.manifest-incomplete",
+            "%s does not say as it should what it was compiled with. Export it again.",
+            (archive,),
+        )
     for name, record in files.items():
         parts = name.split("/")
         if name.startswith("/") or ".." in parts or "" in parts or name == guard.ARTIFACT_RECORD:
-            raise FleetError("%s names the file %r, which cannot be part of an artifact." % (archive, name))
+            raise FleetError(
+                "artifact.file-name-invalid",
+                "%s names the file %r, which cannot be part of an artifact.",
+                (archive, name),
+            )
         if not isinstance(record, dict) or not isinstance(record.get("size"), int) or not record.get("sha256"):
-            raise FleetError("%s says neither size nor sha256 of %s. Export it again." % (archive, name))
+            raise FleetError(
+                "artifact.manifest-lacks-checksum",
+                "%s says neither size nor sha256 of %s. Export it again.",
+                (archive, name),
+            )
     return manifest
 
 
@@ -94,9 +108,10 @@ def check_key(archive, manifest, key, servers):
     """FleetError unless the archive was made for the configuration `key`."""
     if manifest["key"] != key:
         raise FleetError(
+            "artifact.other-configuration",
             "%s was made for another configuration (key %s); %s would load it and ignore what is asked for (key %s). "
-            "Export the artifact of a node with the same recipe and overrides, under its own name."
-            % (archive, manifest["key"], ", ".join(servers), key)
+            "Export the artifact of a node with the same recipe and overrides, under its own name.",
+            (archive, manifest["key"], ", ".join(servers), key),
         )
 
 
@@ -130,8 +145,10 @@ def export(entries, folder, force=False, check_mode=False):
     lacking = [one for one in wanted if one["key"] not in done]
     if lacking:
         raise FleetError(
+            "artifact.nothing-complete",
             "There is nothing whole to export: %s. Deploy this node first; the artifact is complete once its server is "
-            "ready." % "; ".join("%s %s" % (one["path"], _lacking(one, *_look(one["path"]))) for one in lacking)
+            "ready.",
+            ("; ".join("%s %s" % (one["path"], _lacking(one, *_look(one["path"]))) for one in lacking),),
         )
     for one, record in due.values():
         target = os.path.join(folder, archive_name(one["key"]))
@@ -158,8 +175,9 @@ def _some(entries):
     wanted = artifacts_of(entries)
     if not wanted:
         raise FleetError(
-            "None of this host's servers has a compiled artifact (%s equal to directories.artifact)."
-            % guard.ARTIFACT_VARIABLE
+            "artifact.no-server-has-one",
+            "None of this host's servers has a compiled artifact (%s equal to directories.artifact).",
+            (guard.ARTIFACT_VARIABLE,),
         )
     return wanted
 
@@ -274,12 +292,16 @@ def find_archive(folder, key, servers):
         try:
             there = sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))
         except OSError as error:
-            raise FleetError("The folder %s with compiled artifacts cannot be read: %s." % (folder, error.strerror)) \
-                from error  # fmt: skip
+            raise FleetError(
+                "artifact.folder-unreadable",
+                "The folder %s with compiled artifacts cannot be read: %s.",
+                (folder, error.strerror),
+            ) from error
         raise FleetError(
+            "artifact.archive-missing",
             "%s has no archive %s, which %s would load (there %s). Deploy one node without a source of artifacts, "
-            "export its artifact with playbooks/artifact_export.yml, and run again."
-            % (folder, archive_name(key), ", ".join(servers), "is " + ", ".join(there) if there else "is none")
+            "export its artifact with playbooks/artifact_export.yml, and run again.",
+            (folder, archive_name(key), ", ".join(servers), "is " + ", ".join(there) if there else "is none"),
         )
     manifest = read_manifest(path)
     check_key(path, manifest, key, servers)
@@ -291,9 +313,11 @@ def _check_fit(one, archive, manifest):
     misfit = guard.artifact_misfit(one["entry"], manifest)
     if misfit is not None:
         raise FleetError(
+            "artifact.does-not-fit-node",
             "%s does not fit this node, where %s would load it: %s. Bring the same packages and weights here, or "
-            "export the artifact of a node that has these, with -e fleet_artifact_force=true where an older archive is."
-            % (archive, ", ".join(one["servers"]), misfit)
+            "export the artifact of a node that has these, with -e fleet_artifact_force=true where an older archive "
+            "is.",
+            (archive, ", ".join(one["servers"]), misfit),
         )
 
 
@@ -311,8 +335,11 @@ def _unpack(one, archive, manifest):
         try:
             found = pwd.getpwnam(one["user"])
         except KeyError:
-            raise FleetError("Server '%s' runs as the user '%s', who is not on this node. Nothing was imported."
-                             % (one["servers"][0], one["user"])) from None  # fmt: skip
+            raise FleetError(
+                "artifact.user-missing",
+                "Server '%s' runs as the user '%s', who is not on this node. Nothing was imported.",
+                (one["servers"][0], one["user"]),
+            ) from None
         owner = (found.pw_uid, found.pw_gid)
     parent = os.path.dirname(path)
     make_directory(parent)
@@ -364,19 +391,25 @@ def _extract(archive, manifest, folder):
                     continue
                 wanted = due.pop(member.name, None)
                 if wanted is None or not member.isreg():
-                    raise FleetError("%s holds %r, which its manifest does not name. Export it again."
-                                     % (archive, member.name))  # fmt: skip
+                    raise FleetError(
+                        "artifact.file-not-in-manifest",
+                        "%s holds %r, which its manifest does not name. Export it again.",
+                        (archive, member.name),
+                    )
                 file = os.path.join(folder, member.name)
                 make_directory(os.path.dirname(file))
                 source = tar.extractfile(member)
                 found = write_hashed(file, iter(partial(source.read, BLOCK), b""))
                 if any(found[key] != wanted[key] for key in found):
                     raise FleetError(
+                        "artifact.checksum-differs",
                         "%s is damaged: %s has sha256 %s and %d bytes, the manifest says %s and %d. Bring the archive "
-                        "again."
-                        % (archive, member.name, found["sha256"], found["size"], wanted["sha256"], wanted["size"])
+                        "again.",
+                        (archive, member.name, found["sha256"], found["size"], wanted["sha256"], wanted["size"]),
                     )
     except tarfile.TarError as error:
-        raise FleetError("%s is damaged: %s. Bring the archive again." % (archive, error)) from error
+        raise FleetError("artifact.damaged", "%s is damaged: %s. Bring the archive again.", (archive, error)) from error
     if due:
-        raise FleetError("%s is cut: %s missing. Bring the archive again." % (archive, ", ".join(sorted(due))))
+        raise FleetError(
+            "artifact.truncated", "%s is cut: %s missing. Bring the archive again.", (archive, ", ".join(sorted(due)))
+        )

@@ -486,13 +486,14 @@ class NeuronDetector(Detector):
             devices, lnc = _from_sysfs(system, kind)
         if not devices:
             raise FleetError(
+                "neuron.no-device",
                 "This node shows no Neuron device: %s, and neither %s nor /dev/neuron* is there. Install and load the "
-                "driver (aws-neuronx-dkms), or take the node out of this group.%s"
-                % (
+                "driver (aws-neuronx-dkms), or take the node out of this group.%s",
+                (
                     "neuron-ls lists none" if program else "neuron-ls is not installed",
                     DEVICES,
                     "".join(" " + warning for warning in system.warnings),
-                )
+                ),
             )
         driver = (system.read(DRIVER) or "").strip() or package_version(system, "aws-neuronx-dkms")
         if kind is None:

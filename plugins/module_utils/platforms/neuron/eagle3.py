@@ -49,14 +49,18 @@ def check_configuration(draft, target):
     faults = _config_faults(config)
     if faults:
         raise FleetError(
+            "neuron.draft-config-unsupported",
             "%s describes no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense architecture "
-            "with the layers %s. %s" % (file, "; ".join(faults), LAYERS, INSTEAD)
+            "with the layers %s. %s",
+            (file, "; ".join(faults), LAYERS, INSTEAD),
         )
     for key in ("hidden_size", "vocab_size"):
         if target.get(key) and config[key] != target[key]:
             raise FleetError(
+                "neuron.draft-dimension-differs",
                 "%s: %s is %d, but the target model's is %d; an EAGLE3 head must have the target's. Take a draft that "
-                "was trained for this model." % (file, key, config[key], target[key])
+                "was trained for this model.",
+                (file, key, config[key], target[key]),
             )
 
 
@@ -67,10 +71,11 @@ def check_layers(draft, tensors):
     if faults:
         maps = [name for name in VOCABULARY_MAPS if tensors.get(name, {}).get("shape") == [config["vocab_size"]]]
         raise FleetError(
+            "neuron.draft-layers-unsupported",
             "The draft model in %s is no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense "
-            "architecture with the layers %s. %s"
-            % (draft, "; ".join(faults), LAYERS, WITHOUT_MAPS if faults == list(map(_unknown, maps)) else INSTEAD),
-            layers=faults,
+            "architecture with the layers %s. %s",
+            (draft, "; ".join(faults), LAYERS, WITHOUT_MAPS if faults == list(map(_unknown, maps)) else INSTEAD),
+            details={"layers": faults},
         )
 
 

@@ -89,27 +89,41 @@ class Wanted:
                            ("key.url", self.key.get("url"))):  # fmt: skip
             parts = urllib.parse.urlsplit(url or "")
             if parts.scheme not in ("http", "https", "file") or not (parts.netloc or parts.path) or " " in url:
-                raise FleetError("%s is %r; allowed: an http, https or file URL." % (where, url))
+                raise FleetError(
+                    "neuron.repository-url-invalid", "%s is %r; allowed: an http, https or file URL.", (where, url)
+                )
         if self.apt.get("suite") and not SUITE.match(self.apt["suite"]):
-            raise FleetError("apt.suite is %r; allowed: a distribution's code name, such as noble." % self.apt["suite"])
+            raise FleetError(
+                "neuron.suite-invalid",
+                "apt.suite is %r; allowed: a distribution's code name, such as noble.",
+                (self.apt["suite"],),
+            )
 
 
 def check_packages(packages):
     """Raise FleetError unless it is {name: {version, least}}."""
     for name, package in packages.items():
         if not NAME.match(name):
-            raise FleetError("packages: %r is no name of a package." % name)
+            raise FleetError("neuron.package-name-invalid", "packages: %r is no name of a package.", (name,))
         if not isinstance(package, dict) or set(package) - {"version", "least"}:
-            raise FleetError("packages.%s is %r; allowed: a mapping of version and least." % (name, package))
+            raise FleetError(
+                "neuron.package-not-a-mapping",
+                "packages.%s is %r; allowed: a mapping of version and least.",
+                (name, package),
+            )
         for field in ("version", "least"):
             value = package.get(field)
             if not ((value is None and field == "least") or VERSION.match(str(value))):
                 raise FleetError(
-                    "packages.%s.%s is %r; allowed: numbers with dots, such as 2.30.2.0." % (name, field, value)
+                    "neuron.package-version-invalid",
+                    "packages.%s.%s is %r; allowed: numbers with dots, such as 2.30.2.0.",
+                    (name, field, value),
                 )
         if package.get("least") and not at_least(package["version"], package["least"]):
             raise FleetError(
-                "packages.%s: version %s is older than least %s." % (name, package["version"], package["least"])
+                "neuron.package-version-too-old",
+                "packages.%s: version %s is older than least %s.",
+                (name, package["version"], package["least"]),
             )
 
 
@@ -146,17 +160,20 @@ def planned(packages, needs, installed):
     least = needs.get("driver")
     if least and DRIVER in future and not at_least(future[DRIVER], least):
         raise FleetError(
+            "neuron.driver-too-old-for-recipe",
             "The recipe needs driver %s or later (needs.driver), neuron_packages installs %s. Nothing was changed: set "
-            "neuron_packages to a newer release." % (least, future[DRIVER]),
-            packages=installed,
+            "neuron_packages to a newer release.",
+            (least, future[DRIVER]),
+            details={"packages": installed},
         )
     problem = mismatch(future.get(DRIVER), future.get(RUNTIME))
     if problem:
         raise FleetError(
-            problem
-            + " Nothing was changed: set neuron_packages to the versions of one release, or take a machine image "
-            "whose versions fit.",
-            packages=installed,
+            "neuron.packages-do-not-fit",
+            "%s Nothing was changed: set neuron_packages to the versions of one release, or take a machine image whose "
+            "versions fit.",
+            (problem,),
+            details={"packages": installed},
         )
     return due, future
 
@@ -193,16 +210,21 @@ def ensure(wanted, check_mode=False, sysroot=""):
         result["message"] = "would install " + words
         return result
     if os.geteuid() != 0:
-        raise FleetError("Missing: %s. Installing them needs root; run the play with become." % words)
+        raise FleetError(
+            "neuron.install-needs-root", "Missing: %s. Installing them needs root; run the play with become.", (words,)
+        )
     manager.install(due)
     result["packages"] = manager.installed(list(wanted.packages))
     missing = decide(wanted.packages, result["packages"])
     if missing:
         raise FleetError(
-            "Installed, and yet there is no %s on the node; the package manager says: %s."
-            % (", ".join("%s %s" % item for item in sorted(missing.items())),
-               ", ".join("%s %s" % item for item in sorted(result["packages"].items())) or "none")
-        )  # fmt: skip
+            "neuron.package-still-missing",
+            "Installed, and yet there is no %s on the node; the package manager says: %s.",
+            (
+                ", ".join("%s %s" % item for item in sorted(missing.items())),
+                ", ".join("%s %s" % item for item in sorted(result["packages"].items())) or "none",
+            ),
+        )
     if DRIVER in due:
         _load_driver(loaded)
         if loaded is None:
@@ -226,11 +248,18 @@ def _look_at_loaded(wanted, result):
         return
     details = {key: value for key, value in result.items() if key != "message"}
     if not result["reboot"]:
-        raise FleetError("The kernel has the Neuron driver %s loaded: %s. Update it." % (loaded, unfit), **details)
+        raise FleetError(
+            "neuron.driver-unfit",
+            "The kernel has the Neuron driver %s loaded: %s. Update it.",
+            (loaded, unfit),
+            details=details,
+        )
     raise FleetError(
+        "neuron.reboot-needed",
         "The kernel has the Neuron driver %s loaded, %s is installed: %s. Reboot the node, then run again; or set "
-        "neuron_reboot to true, and the run reboots it." % (loaded, installed, unfit),
-        **details,
+        "neuron_reboot to true, and the run reboots it.",
+        (loaded, installed, unfit),
+        details=details,
     )
 
 
@@ -253,8 +282,10 @@ def _load_driver(loaded):
     status, output = run_manager([program, "neuron"], {}, CALL_S)
     if status:
         raise FleetError(
+            "neuron.driver-does-not-load",
             "The Neuron driver was installed, but the kernel does not load it: %s. See dkms status and dmesg; the "
-            "driver is built for each kernel and needs its headers." % (output or "exit status %d" % status)
+            "driver is built for each kernel and needs its headers.",
+            (output or "exit status %d" % status,),
         )
 
 
@@ -268,7 +299,9 @@ def _check_devices(wanted, sysroot):
         problems = [error.message]
     if problems:
         raise FleetError(
-            "The Neuron driver was installed, and the devices are not as declared: %s" % " ".join(problems)
+            "neuron.devices-not-as-declared",
+            "The Neuron driver was installed, and the devices are not as declared: %s",
+            (" ".join(problems),),
         )
 
 
@@ -278,7 +311,9 @@ def fetch_key(wanted):
     if path:
         text = read_text(path)
         if text is None:
-            raise FleetError("key.file %s is not on this node. Put the repository's key there." % path)
+            raise FleetError(
+                "neuron.key-file-missing", "key.file %s is not on this node. Put the repository's key there.", (path,)
+            )
         return _checked(text, path)
     handlers = [urllib.request.ProxyHandler(_proxies(url, wanted.environment))]
     if wanted.ca_bundle:
@@ -288,9 +323,10 @@ def fetch_key(wanted):
             text = answer.read(1 << 20).decode("ascii", "replace")
     except (OSError, urllib.error.URLError, ValueError) as error:
         raise FleetError(
+            "neuron.key-not-fetched",
             "The key of the Neuron repository cannot be fetched from %s: %s. Nothing was changed. Without a way there "
-            "set neuron_repositories to a mirror, or put the key on the node and name it in key.file."
-            % (url, getattr(error, "reason", error))
+            "set neuron_repositories to a mirror, or put the key on the node and name it in key.file.",
+            (url, getattr(error, "reason", error)),
         ) from error
     return _checked(text, url)
 
@@ -307,7 +343,9 @@ def _proxies(url, environment):
 
 def _checked(text, where):
     if KEY_HEAD not in text:
-        raise FleetError("%s holds no armored public key (%s). Nothing was changed." % (where, KEY_HEAD))
+        raise FleetError(
+            "neuron.key-not-armored", "%s holds no armored public key (%s). Nothing was changed.", (where, KEY_HEAD)
+        )
     return text
 
 
@@ -331,7 +369,7 @@ class Apt:
             2 * len(names),
         )
         if status not in (0, 1):  # 1: some name is not known
-            raise FleetError("dpkg-query failed: %s" % output)
+            raise FleetError("neuron.dpkg-failed", "dpkg-query failed: %s", (output,))
         words = (line.split() for line in output.splitlines())
         return {line[1]: line[2] for line in words if len(line) == 3 and line[0] == "installed"}
 
@@ -357,13 +395,16 @@ class Apt:
             self._call([*APT, *options, "update"], environment)  # a fresh image has no lists of its distribution
             status, output = run_manager(install, environment, INSTALL_S)
         if status:
-            raise FleetError("Installing %s failed: '%s' ended with %d: %s" % (
-                ", ".join(names), " ".join(install), status, output))  # fmt: skip
+            raise FleetError(
+                "neuron.install-failed",
+                "Installing %s failed: '%s' ended with %d: %s",
+                (", ".join(names), " ".join(install), status, output),
+            )
 
     def _call(self, argv, environment):
         status, output = run_manager(argv, environment, INSTALL_S)
         if status:
-            raise FleetError("'%s' ended with %d: %s" % (" ".join(argv), status, output))
+            raise FleetError("neuron.command-failed", "'%s' ended with %d: %s", (" ".join(argv), status, output))
 
 
 class Dnf:
@@ -384,7 +425,7 @@ class Dnf:
         words = [line.split() for line in output.splitlines()]
         found = {line[1]: line[2] for line in words if len(line) == 3 and line[0] == "installed"}
         if status and (len(found) == len(names) or status > len(names)):  # as many as are not installed
-            raise FleetError("rpm failed: %s" % output)
+            raise FleetError("neuron.rpm-failed", "rpm failed: %s", (output,))
         return found
 
     def install(self, due):
@@ -407,8 +448,11 @@ class Dnf:
             argv.insert(2, "--setopt=sslcacert=" + self.wanted.ca_bundle)
         status, output = run_manager(argv, self.wanted.environment, INSTALL_S)
         if status:
-            raise FleetError("Installing %s failed: %s ended with %d: %s" % (
-                ", ".join(names), shlex.join(argv), status, output))  # fmt: skip
+            raise FleetError(
+                "neuron.install-failed",
+                "Installing %s failed: %s ended with %d: %s",
+                (", ".join(names), shlex.join(argv), status, output),
+            )
 
 
 def _manager(sysroot, wanted):
@@ -419,12 +463,17 @@ def _manager(sysroot, wanted):
         found = re.search(r"^VERSION_CODENAME=[\"']?([a-z0-9-]+)", release, re.MULTILINE)
         suite = wanted.apt.get("suite") or (found and found.group(1))
         if not suite:
-            raise FleetError("/etc/os-release of %s has no VERSION_CODENAME; set neuron_repositories.apt.suite."
-                             % distribution)  # fmt: skip
+            raise FleetError(
+                "neuron.suite-unknown",
+                "/etc/os-release of %s has no VERSION_CODENAME; set neuron_repositories.apt.suite.",
+                (distribution,),
+            )
         return Apt(wanted, suite, sysroot)
     if re.search(r"^ID=[\"']?amzn", release, re.MULTILINE):
         return Dnf(wanted, sysroot)
     raise FleetError(
+        "neuron.distribution-unsupported",
         "There are no Neuron packages for %s; allowed: Ubuntu and Debian (apt), Amazon Linux 2023 (dnf). Take a node "
-        "with one of those, best the vendor's Deep Learning AMI." % distribution
+        "with one of those, best the vendor's Deep Learning AMI.",
+        (distribution,),
     )

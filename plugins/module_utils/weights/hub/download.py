@@ -235,7 +235,9 @@ class Download:
         except HubProblem as problem:
             raise explained(problem, wanted) from problem
         except OSError as error:
-            raise FleetError("Cannot bring %s to %s: %s." % (wanted.repo, wanted.destination, error)) from error
+            raise FleetError(
+                "weights.cannot-bring", "Cannot bring %s to %s: %s.", (wanted.repo, wanted.destination, error)
+            ) from error
 
     def _once(self):
         """The result of run(), or None where another run has changed meanwhile what was looked at."""
@@ -269,7 +271,7 @@ class Download:
         except OSError as error:
             if not wrong:
                 raise
-            raise self._unmended(FleetError("%s." % error), wrong) from error
+            raise self._unmended(FleetError("hub.unusable", "%s.", (error,)), wrong) from error
 
     def _foreknown(self):
         """The listing of a checkpoint that others brought, where it is known without the hub: by the collection, or by
@@ -311,10 +313,10 @@ class Download:
         if not wrong:
             return error
         return FleetError(
-            "In %s %s. It cannot be mended: %s"
-            % (self.wanted.destination, "; ".join("%s %s" % item for item in sorted(wrong.items())), error.message),
-            rotted=sorted(wrong),
-            **error.details,
+            "weights.rotted-and-unrepaired",
+            "In %s %s. It cannot be repaired: %s",
+            (self.wanted.destination, "; ".join("%s %s" % item for item in sorted(wrong.items())), error.message),
+            details=dict(error.details, rotted=sorted(wrong)),
         )
 
     def _verify(self, recorded):
@@ -481,8 +483,10 @@ class Download:
         for place in {folder, *([self.wanted.destination] if os.path.isdir(self.wanted.destination) else [])}:
             if not os.access(place, os.W_OK | os.X_OK):
                 raise FleetError(
+                    "weights.directory-not-writable",
                     "%s cannot be written to, and the weights of %s shall lie in %s. Choose another destination, or "
-                    "give this user the right to write there." % (place, self.wanted.repo, self.wanted.destination)
+                    "give this user the right to write there.",
+                    (place, self.wanted.repo, self.wanted.destination),
                 )
 
     def _prepare(self, listing, target):
@@ -506,8 +510,10 @@ class Download:
             same = False
         if not same:
             raise FleetError(
+                "weights.staging-replaced",
                 "%s was replaced while weights came into it. Nothing was put in place; find out who writes there, and "
-                "run again." % self._staging
+                "run again.",
+                (self._staging,),
             )
 
     def _check_case(self, target):
@@ -523,9 +529,10 @@ class Download:
             os.unlink(probe)
             if alike:
                 raise FleetError(
+                    "weights.names-differ-by-case",
                     "%s has the files %s, and the file system of %s does not tell capital letters from small ones. "
-                    "Choose another destination, or leave one out by exclude."
-                    % (self.wanted.name, " and ".join(same), self.wanted.destination)
+                    "Choose another destination, or leave one out by exclude.",
+                    (self.wanted.name, " and ".join(same), self.wanted.destination),
                 )
 
     def _begun(self):
@@ -628,9 +635,10 @@ class Download:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(place)
             raise FleetError(
+                "hub.wrong-data",
                 "%s of %s came %d times from %s, and was %s. Nothing was replaced. The hub or a proxy on the way gives "
-                "wrong data; try later, or another endpoint."
-                % (path, self.wanted.name, BAD_LIMIT, self.wanted.hub, wrong)
+                "wrong data; try later, or another endpoint.",
+                (path, self.wanted.name, BAD_LIMIT, self.wanted.hub, wrong),
             )
         finally:
             self._running.remove(path)
@@ -648,10 +656,11 @@ class Download:
         if now.commit == listing.commit if by_commit else _same(now.files.get(path), listing.files[path]):
             return
         raise FleetError(
+            "hub.branch-moved",
             "%s of %s is %s on %s by now: the branch moved on from commit %s, which is wanted here and not "
             "given any more. Nothing was replaced. For the newer weights run again with refresh=true (in a play: "
-            "model_weights_refresh)."
-            % (path, self.wanted.name, "gone" if by_commit else "another file", self.wanted.hub, listing.commit)
+            "model_weights_refresh).",
+            (path, self.wanted.name, "gone" if by_commit else "another file", self.wanted.hub, listing.commit),
         )
 
     def _come(self, listing, path, folder):
@@ -812,8 +821,7 @@ class Download:
 
     def _named(self, error, folder, name=None):
         """The error with the repository for the temporary folder that was looked at."""
-        text = error.message.replace(folder + "/", "").replace(folder, name or self.wanted.name)
-        return FleetError(text, **error.details)
+        return error.rewritten(lambda text: text.replace(folder + "/", "").replace(folder, name or self.wanted.name))
 
     def _message(self, manifest, wrong, due, still, changed):
         wanted = self.wanted
@@ -919,7 +927,7 @@ def explained(problem, wanted):
         "disk": "Cannot write %s below %s: %s." % (what, os.path.dirname(wanted.destination), problem.text),
     }
     text = texts.get(problem.kind, "%s does not give %s: %s." % (wanted.hub, what, problem.text))
-    return FleetError(text, problem=problem.kind)
+    return FleetError("hub." + problem.kind, text, details={"problem": problem.kind})
 
 
 def told(verb, wanted, count, size):

@@ -117,8 +117,10 @@ class Job(DetachedJob):
         if alive:
             if not same:
                 raise FleetError(
+                    "jobs.other-job",
                     "Another job brings weights to %s: %s, process %s. Wait until it has ended, or end it with "
-                    "`kill %s`; what has come stays." % (task.destination, request.get("name"), self.pid(), self.pid())
+                    "`kill %s`; what has come stays.",
+                    (task.destination, request.get("name"), self.pid(), self.pid()),
                 )
             # Who was given up once does not come back against its successor: two that hang would take turns.
             if way in (request.get("way"), *request["left"]) or not _stuck(request, state):
@@ -137,8 +139,9 @@ class Job(DetachedJob):
                 return {"state": "told"}
             self._tell_trouble(request, caller)
             raise FleetError(
-                "The job that brings %s to %s did not start. The last lines of %s:\n%s"
-                % (task.name, task.destination, self.path("log"), _tail(self.log()))
+                "jobs.did-not-start",
+                "The job that brings %s to %s did not start. The last lines of %s:\n%s",
+                (task.name, task.destination, self.path("log"), _tail(self.log())),
             )
         elif same and (state or not request["told"]):
             more = self._after_death(task, request, state, caller)
@@ -175,8 +178,10 @@ class Job(DetachedJob):
         if differs:  # twice is no chance
             self._tell_trouble(request, caller)
             raise FleetError(
-                "%s came to %s twice, and then %s. Something else changes that directory; find out what, and run again."
-                % (task.name, task.destination, differs)
+                "weights.changed-meanwhile",
+                "%s came to %s twice, and then %s. Something else changes that directory; find out what, and run "
+                "again.",
+                (task.name, task.destination, differs),
             )
         return {**state, "result": _told_late(result, request.get("news"), mine)}, None
 
@@ -189,8 +194,9 @@ class Job(DetachedJob):
         if deaths > DEATHS:
             self._tell_trouble(request, caller)
             raise FleetError(
-                "The job that brings %s to %s died %d times without getting further. The last lines of %s:\n%s"
-                % (task.name, task.destination, deaths, self.path("log"), _tail(self.log()))
+                "jobs.died",
+                "The job that brings %s to %s died %d times without getting further. The last lines of %s:\n%s",
+                (task.name, task.destination, deaths, self.path("log"), _tail(self.log())),
             )
         return {"deaths": deaths, "begun_at": done, **{key: request[key] for key in KEPT if key in request}}
 
@@ -260,7 +266,9 @@ class Job(DetachedJob):
                 "endpoint and proxies, or try later." % (wanted.name, LOOK_S, wanted.hub)
             )
             return {**(state or {}), "state": "failed", "error": {"message": message, "details": {"problem": "busy"}}}
-        raise FleetError("The worker in %s did not answer:\n%s" % (self.toolkit, _tail(said or "")))
+        raise FleetError(
+            "jobs.worker-no-answer", "The worker in %s did not answer:\n%s", (self.toolkit, _tail(said or ""))
+        )
 
     def _script(self):
         """The worker as one file, written where it is missing or another version."""
@@ -343,7 +351,9 @@ def python_of(toolkit):
     """The interpreter of the toolkit. Raises FleetError."""
     python = os.path.join(toolkit, "bin", "python")
     if not os.access(python, os.X_OK):
-        raise FleetError("There is no Python environment in %s; run the role toolkit first." % toolkit)
+        raise FleetError(
+            "weights.toolkit-missing", "There is no Python environment in %s; run the role toolkit first.", (toolkit,)
+        )
     return python
 
 
@@ -460,8 +470,10 @@ def check_certificates(path):
         why = error.strerror
     if why or not os.path.isabs(path):
         raise FleetError(
+            "weights.ca-bundle-unreadable",
             "ca_bundle is %s, which is no file with certificates (PEM) on this node: %s. Give the absolute path of one "
-            "(in a play: fleet_ca_bundle), or none for the system's own." % (path, why or "it is relative")
+            "(in a play: fleet_ca_bundle), or none for the system's own.",
+            (path, why or "it is relative"),
         )
 
 

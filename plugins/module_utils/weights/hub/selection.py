@@ -43,8 +43,9 @@ def select(wanted, files):
                 continue
             if not any(matches(path, pattern) for path in files):
                 raise FleetError(
-                    "%s has the pattern '%s', which matches no file of %s. It holds: %s."
-                    % (option, pattern, wanted.name, some(files))
+                    "hub.pattern-matches-nothing",
+                    "%s has the pattern '%s', which matches no file of %s. It holds: %s.",
+                    (option, pattern, wanted.name, some(files)),
                 )
     kept = {
         path: record
@@ -54,7 +55,11 @@ def select(wanted, files):
         and not ours(path)
     }
     if not kept:
-        raise FleetError("include and exclude leave no file of %s. It holds: %s." % (wanted.name, some(files)))
+        raise FleetError(
+            "hub.patterns-leave-nothing",
+            "include and exclude leave no file of %s. It holds: %s.",
+            (wanted.name, some(files)),
+        )
     return kept
 
 
@@ -62,23 +67,26 @@ def check_commit(wanted, listing):
     """Raise FleetError where a commit is wanted and the listing is of another one."""
     if COMMIT.match(wanted.revision) and listing.commit != wanted.revision:
         raise FleetError(
+            "hub.revision-not-kept",
             "%s lists commit %s for %s, which is a commit itself. The hub, a mirror or a proxy does not keep to the "
-            "revision that it is asked for; choose another endpoint, or another revision."
-            % (wanted.hub, listing.commit, wanted.name)
+            "revision that it is asked for; choose another endpoint, or another revision.",
+            (wanted.hub, listing.commit, wanted.name),
         )
 
 
 def check_paths(wanted, files):
     """Raise FleetError where a listing names a file that would lie outside the destination, or none at all."""
     if not files:
-        raise FleetError("%s lists no file for %s." % (wanted.hub, wanted.name))
+        raise FleetError("hub.lists-nothing", "%s lists no file for %s.", (wanted.hub, wanted.name))
     for path, record in files.items():
         if not is_inside(path):
             raise FleetError(
-                "%s lists a file %s for %s; that is no path." % (wanted.hub, json.dumps(path), wanted.name)
+                "hub.path-invalid",
+                "%s lists a file %s for %s; that is no path.",
+                (wanted.hub, json.dumps(path), wanted.name),
             )
         if not isinstance(record["size"], int) or record["size"] < 0:
-            raise FleetError("%s lists no size for %s of %s." % (wanted.hub, path, wanted.name))
+            raise FleetError("hub.size-missing", "%s lists no size for %s of %s.", (wanted.hub, path, wanted.name))
 
 
 def check_names(wanted, kept):
@@ -95,8 +103,9 @@ def check_names(wanted, kept):
             what = "the name of a folder"
         if what:
             raise FleetError(
-                "%s lists a file %s for %s, which has %s. Leave it out by exclude, if servers do not need it."
-                % (wanted.hub, json.dumps(path), wanted.name, what)
+                "hub.path-unusable",
+                "%s lists a file %s for %s, which has %s. Leave it out by exclude, if servers do not need it.",
+                (wanted.hub, json.dumps(path), wanted.name, what),
             )
 
 
@@ -110,8 +119,10 @@ def check_sums(wanted, target):
     ]
     if wrong:
         raise FleetError(
+            "hub.checksums-not-as-given",
             "%s is not what the list of sha256sums says: %s. Check the list (in a play: model_weights_sha256sums), the "
-            "revision and the endpoint." % (wanted.name, "; ".join(wrong[:SHOWN]) + _more(wrong))
+            "revision and the endpoint.",
+            (wanted.name, "; ".join(wrong[:SHOWN]) + _more(wrong)),
         )
     return {path: {**record, "sha256": wanted.sums.get(path, record["sha256"])} for path, record in target.items()}
 
@@ -134,9 +145,10 @@ def check_known(wanted, listing):
         files[path]["sha256"] = expected.files[path][1]
     if wrong:
         raise FleetError(
+            "hub.files-not-as-published",
             "%s does not list the files that %s commit %s is known to have: %s. The hub, a mirror or a proxy is not "
-            "to be trusted; choose another endpoint."
-            % (wanted.hub, wanted.repo, listing.commit, "; ".join(wrong[:SHOWN]) + _more(wrong))
+            "to be trusted; choose another endpoint.",
+            (wanted.hub, wanted.repo, listing.commit, "; ".join(wrong[:SHOWN]) + _more(wrong)),
         )
     return files
 
@@ -146,8 +158,10 @@ def check_checksums(wanted, kept):
     bare = [path for path, record in kept.items() if not (record["sha256"] or record["oid"])]
     if bare:
         raise FleetError(
+            "hub.checksum-missing",
             "%s lists no checksum of %s of %s, so that nobody could tell whether the right bytes come. Choose another "
-            "endpoint, or leave out by exclude what servers do not need." % (wanted.hub, some(bare), wanted.name)
+            "endpoint, or leave out by exclude what servers do not need.",
+            (wanted.hub, some(bare), wanted.name),
         )
 
 
@@ -168,7 +182,7 @@ def check_index(wanted, kept, files, index):
     """Raise FleetError where a shard that the index (parsed) names is not among the selected files."""
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise FleetError("%s of %s has no weight_map." % (checkpoints.INDEX, wanted.name))
+        raise FleetError("hub.weight-map-missing", "%s of %s has no weight_map.", (checkpoints.INDEX, wanted.name))
     shards = sorted({shard for shard in weight_map.values() if isinstance(shard, str)})
     _refuse(wanted, [shard for shard in shards if shard not in kept], files, "its index names")
 
@@ -177,13 +191,15 @@ def _refuse(wanted, absent, files, why):
     unlisted = [path for path in absent if path not in files]
     if unlisted:
         raise FleetError(
-            "%s does not list %s for %s, and %s %s. It is no whole checkpoint; check repo and revision."
-            % (wanted.hub, some(unlisted), wanted.name, why, "it" if len(unlisted) == 1 else "them")
+            "hub.checkpoint-incomplete",
+            "%s does not list %s for %s, and %s %s. It is no whole checkpoint; check repo and revision.",
+            (wanted.hub, some(unlisted), wanted.name, why, "it" if len(unlisted) == 1 else "them"),
         )
     if absent:
         raise FleetError(
-            "include and exclude leave out %s of %s, and %s %s. Change the patterns."
-            % (some(absent), wanted.name, why, "it" if len(absent) == 1 else "them")
+            "hub.patterns-leave-out-needed",
+            "include and exclude leave out %s of %s, and %s %s. Change the patterns.",
+            (some(absent), wanted.name, why, "it" if len(absent) == 1 else "them"),
         )
 
 

@@ -39,13 +39,14 @@ def wanted_files(request):
     wrong, _touched = weight_manifest.compare_status(request.path, manifest["files"])
     if wrong:
         raise FleetError(
-            "%s is not what its manifest says: %s. Bring those files back, or remove %s if the change was meant."
-            % (
+            "weights.source-rotted",
+            "%s is not what its manifest says: %s. Bring those files back, or remove %s if the change was meant.",
+            (
                 request.path,
                 "; ".join("%s %s" % item for item in sorted(wrong.items())),
                 os.path.join(request.path, weight_manifest.MANIFEST),
             ),
-            rotted=sorted(wrong),
+            details={"rotted": sorted(wrong)},
         )
     return {name: {"size": record["size"], "sha256": record["sha256"]} for name, record in manifest["files"].items()}
 
@@ -69,20 +70,29 @@ def fetch(request, names, folder, read=None):
 
     if not os.path.isdir(request.path):
         raise FleetError(
-            "There is no directory %s on this node to copy %s from; check path, or mount it."
-            % (request.path, request.repo)
+            "weights.source-missing",
+            "There is no directory %s on this node to copy %s from; check path, or mount it.",
+            (request.path, request.repo),
         )
     os.mkdir(folder, 0o700)
     wanted = wanted_files(request)
     absent = sorted(set(names) - set(wanted))
     if absent:
-        raise FleetError("%s no longer holds %s, which %s needs." % (request.path, ", ".join(absent), request.repo))
+        raise FleetError(
+            "weights.source-lacks-files",
+            "%s no longer holds %s, which %s needs.",
+            (request.path, ", ".join(absent), request.repo),
+        )
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         copied = pool.map(lambda name: _copy(request.path, folder, name, read), names)
         made = {name: {**wanted[name], **result} for name, result in zip(names, copied)}
     changed = [name for name in names if made[name]["size"] != wanted[name]["size"]]
     if changed:
-        raise FleetError("%s changed while it was copied: %s. Try again." % (request.path, ", ".join(changed)))
+        raise FleetError(
+            "weights.source-changed-meanwhile",
+            "%s changed while it was copied: %s. Try again.",
+            (request.path, ", ".join(changed)),
+        )
     return made
 
 

@@ -26,23 +26,27 @@ def wanted_files(request):
     try:
         return standin.read_description(request.packed).get("files") or None
     except standin.StandinError as error:
-        raise FleetError(str(error)) from error
+        raise FleetError("standin.failed", str(error)) from error
 
 
 def fetch(request, names, folder, read=None):
     """Expand the packed form; all of its files are made, whichever are asked for."""
     if request.packed is None:
-        raise NotOnNode("The packed stand-in is not on this node; give packed, the directory that holds it.")
+        raise NotOnNode(
+            "standin.not-on-node", "The packed stand-in is not on this node; give packed, the directory that holds it."
+        )
     if not request.encodings_file or not os.path.isfile(request.encodings_file):
         raise FleetError(
+            "standin.encoding-missing",
             "The stand-in's tokenizer is made from the encoding o200k_base, and encodings_file %s is not there. "
-            "Run the role tiktoken_encodings before this one." % (request.encodings_file or "(not set)")
+            "Run the role tiktoken_encodings before this one.",
+            (request.encodings_file or "(not set)",),
         )
     standin = _standin()
     try:
         return standin.expand(request.packed, folder, request.encodings_file)["files"]
     except standin.StandinError as error:
-        raise FleetError("Cannot make the stand-in: %s" % error) from error
+        raise FleetError("standin.failed", "Cannot make the stand-in: %s", (error,)) from error
 
 
 def _standin():

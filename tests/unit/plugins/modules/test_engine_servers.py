@@ -806,7 +806,7 @@ def test_devices_that_cannot_be_asked_are_a_warning(node, monkeypatch, state):
 
 def test_what_was_stopped_is_told_where_a_device_stays_held(node, monkeypatch):
     def survives(entries, root):
-        raise FleetError("survived", left=[7])
+        raise FleetError("test.survived", "survived", details={"left": [7]})
 
     entry = node.entry("server-0")
     node.servers([entry])

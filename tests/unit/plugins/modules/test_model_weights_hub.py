@@ -256,7 +256,7 @@ class TestBrought:
         failed = node.run(verify="full")
         assert failed["rotted"] == [SHARD]
         assert failed["msg"].startswith("In %s %s has sha256 " % (node.destination, SHARD))
-        assert (", had %s. It cannot be mended: %s cannot be reached" % (good, node.called)) in failed["msg"]
+        assert (", had %s. It cannot be repaired: %s cannot be reached" % (good, node.called)) in failed["msg"]
 
     def test_new_times_alone_are_no_change_and_cost_one_look(self, node):
         node.run()
@@ -337,7 +337,7 @@ class TestRevisions:
         hub.forget()
         failed = node.run(verify="full")
         assert failed["msg"].endswith(
-            ". It cannot be mended: %s of %s is another file on %s by now: the branch moved on from commit %s, which "
+            ". It cannot be repaired: %s of %s is another file on %s by now: the branch moved on from commit %s, which "
             "is wanted here and not given any more. Nothing was replaced. For the newer weights run again with "
             "refresh=true (in a play: model_weights_refresh)." % (SHARD, node.name, node.called, first)
         )
@@ -1617,7 +1617,8 @@ def test_many_calls_at_once_start_one_job(node, tmp_path, wait_s):
     """Processes, as plays would."""
     held = node.hub.fault("hold", path=SHARD, at=1000)
     code = (
-        "import json, os, sys; from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as m;"
+        "import json, os, sys;"
+        "from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as m;"
         "open(sys.argv[1] + str(os.getpid()), 'w').close();"
         "print(json.dumps(m.bring(json.load(sys.stdin))))"
     )

@@ -144,7 +144,7 @@ def test_devices_that_stop_answering_are_no_error(node, monkeypatch):
 
     def once(system):
         if asked:
-            raise FleetError("gone")
+            raise FleetError("test.gone", "gone")
         asked.append(1)
         return detect(system)
 

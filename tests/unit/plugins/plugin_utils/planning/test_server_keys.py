@@ -23,7 +23,7 @@ MIDDLEWARE = ["--middleware", "inference_fleet_api_keys.ApiKeys"]
 
 
 def locked():
-    error = FleetError("variable x cannot be worked out for the plan: locked")
+    error = FleetError("test.unresolvable", "variable x cannot be worked out for the plan: locked")
     error.__cause__ = RuntimeError(
         "Attempt to use undecryptable variable: Attempting to decrypt but no vault secrets found."
     )
@@ -210,13 +210,15 @@ LOCKED = (
 
 
 def undefined(name="vault_other"):
-    error = FleetError("variable vault_token cannot be worked out for the plan")
+    error = FleetError("test.unresolvable", "variable vault_token cannot be worked out for the plan")
     error.__cause__ = RuntimeError("Error rendering template: '%s' is undefined" % name)
     return error
 
 
 def broken():
-    error = FleetError("variable vault_token cannot be worked out for the plan: syntax error in '%s{{'" % KEY)
+    error = FleetError(
+        "test.unresolvable", "variable vault_token cannot be worked out for the plan: syntax error in '%s{{'" % KEY
+    )
     error.__cause__ = RuntimeError("syntax error in '%s{{'" % KEY)
     return error
 
