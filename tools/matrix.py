@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache" / "matrix"
 VENV = ROOT / ".venv"
 # Each release, the oldest and the newest Python of its controller (docs.ansible.com, "ansible-core support matrix"). A
-# test holds docs/support.md and pyproject.toml to it.
+# test holds docs/using/support.md and pyproject.toml to it.
 RELEASES = {
     "2.19": ((3, 11), (3, 13)),
     "2.20": ((3, 12), (3, 14)),

@@ -1,12 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The rendered part of docs/trainium.md: what each recipe starts, beside the vendor's own lines, with every difference.
+"""The rendered part of docs/using/trainium-recipes.md: what each recipe starts, beside the vendor's own lines, with every difference.
 
-    .venv/bin/python tools/run.py python tools/trainium_doc.py      # writes docs/trainium.md anew
+    .venv/bin/python tools/run.py python tools/trainium_doc.py      # writes docs/using/trainium-recipes.md anew
 
 Every flag and variable that a recipe renders must have its line here, and every line here must be rendered. The block
-`container` has the options of docker with the example of docs/trainium-node.md instead.
+`container` has the options of docker with the example of docs/using/trainium.md instead.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning import pl
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "trainium.md"
-NODE_PAGE = PAGE.with_name("trainium-node.md")
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "using" / "trainium-recipes.md"
+NODE_PAGE = PAGE.with_name("trainium.md")
 BLOCK = re.compile(r"(<!-- rendered: ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 SAME = "the same"
 WHERE = "says which server it is"

@@ -64,7 +64,7 @@ def drift_lines(servers):
     lines = ["%s: %s" % (server["name"], server["drift"]) for server in differing]
     if lines:
         count = "%d of %d servers %s" % (len(lines), len(servers), "differs" if len(lines) == 1 else "differ")
-        lines.append("%s from the plan. site.yml brings them to it; docs/status.md has the rest." % count)
+        lines.append("%s from the plan. site.yml brings them to it; docs/using/status.md has the rest." % count)
     return lines
 
 

@@ -39,7 +39,7 @@ def planned(recipe, layer=None, chips=16):
 
 
 def example(name):
-    """An override out of docs/trainium.md."""
+    """An override out of docs/using/trainium-recipes.md."""
     return yaml.safe_load(trainium_doc.example(name))["fleet_override"]
 
 

@@ -46,7 +46,7 @@ import sys
 def main():
     os.execv(sys.executable, [sys.executable, "/opt/simulated-neuron/vllm_server.py", "plugin", *sys.argv[1:]])
 """
-# {index: {(name, version): [requirements]}}; those of Neuron as docs/trainium-node.md has them.
+# {index: {(name, version): [requirements]}}; those of Neuron as docs/using/trainium.md has them.
 WHEELS = {
     "pypi": {("vllm", "0.24.0"): [], ("torch", "2.9.0"): []},
     "pip": {

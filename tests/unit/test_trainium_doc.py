@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docs/trainium.md says what the recipes start, and its examples work."""
+"""docs/using/trainium-recipes.md says what the recipes start, and its examples work."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Will it fit? Weights, KV cache and requests of each planned server against the memory of its devices.
 
-Pure arithmetic on plan entries; docs/capacity.md has all formulas in one place. Two counts are kept apart. The
+Pure arithmetic on plan entries; docs/using/capacity.md has all formulas in one place. Two counts are kept apart. The
 *certain* one has only what cannot be otherwise: the bytes of the tensors, the smallest possible KV cache of one
 request. A refusal rests on it alone. The *expected* one adds what was measured or must be guessed (how an engine lays
 weights out, peak activations); it decides about warnings and is what people are shown.

@@ -51,7 +51,7 @@ ENGINES = {"vllm": "vLLM", "trtllm": "TensorRT-LLM", "dynamo": "Dynamo"}
 PLATFORMS = {"cpu": "CPU", "neuron": "AWS Neuron", "nvidia": "NVIDIA", "ascend": "Huawei Ascend"}
 MODES = {"full": "full sequence", "quick": "quick check"}
 WORDS = {PASSED: "verified", FAILED: "failed", UNKNOWN: "not verified"}
-# What a probe proves, in the words of docs/verification.md.
+# What a probe proves, in the words of docs/using/verification.md.
 PROVES = {
     "identity": "the planned entry's own process holds the port, before and after the probes",
     "alive": "the process answers",

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The role vllm for real against two package indexes: the pinned list of docs/trainium-node.md, in stand-ins."""
+"""The role vllm for real against two package indexes: the pinned list of docs/using/trainium.md, in stand-ins."""
 
 from __future__ import annotations
 

@@ -1,0 +1,57 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Links of the documentation lead to files and headings that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+CLONE = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [*CLONE.glob("*.md"), *CLONE.glob("docs/**/*.md"), *CLONE.glob("roles/*/README.md")],
+)
+FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
+ANCHOR = re.compile(r'<a (?:id|name)="([^"]+)"')
+
+
+def anchors(page):
+    """What a link to a heading of the page is, as GitHub makes it."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    found, seen = set(ANCHOR.findall(text)), {}
+    for heading in HEADING.findall(text):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        number = seen.get(slug, 0)
+        seen[slug] = number + 1
+        found.add("%s-%d" % (slug, number) if number else slug)
+    return found
+
+
+def broken(page):
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for link in LINK.findall(text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CLONE)))
+def test_links_lead_somewhere(page):
+    assert list(broken(page)) == []
+
+
+def test_a_link_to_nothing_is_found(tmp_path):
+    (tmp_path / "there.md").write_text("# A `heading`: yes\n## Twice\n## Twice\n")
+    page = tmp_path / "page.md"
+    good = "[a](there.md) [b](there.md#a-heading-yes) [c](there.md#twice-1) [d](https://example.com)\n```\n[e](x.md)\n```\n"
+    page.write_text(good + "[f](gone.md) [g](there.md#gone) [h](#gone)\n")
+    assert list(broken(page)) == ["gone.md", "there.md#gone", "#gone"]
