@@ -155,7 +155,9 @@ def test_a_deprecation_is_a_failure(tmp_path, status, printed, fails):
 
 
 def test_the_page_has_the_same_releases():
-    rows = re.findall(r"^\| (2\.\d+) \| ([\d., ]+) \|", (ROOT / "docs" / "using" / "support.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (2\.\d+) \| ([\d., ]+) \|", (ROOT / "docs" / "using" / "support.md").read_text(), re.MULTILINE
+    )
     assert {release: pythons.split(", ") for release, pythons in rows} == {
         release: ["3.%d" % minor for minor in range(oldest[1], newest[1] + 1)]
         for release, (oldest, newest) in matrix.RELEASES.items()

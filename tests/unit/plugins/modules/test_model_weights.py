@@ -45,7 +45,7 @@ from ansible_collections.inference.fleet.tests.unit.node_helpers import (
 )
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.platforms.neuron import test_eagle3 as heads
 
-PACKAGE = local_weights.__name__.rpartition(".")[0]
+PACKAGE = local_weights.__name__.rpartition(".weights.")[0]
 SHARD = "model-00001-of-00002.safetensors"
 REPO = "openai/gpt-oss-tiny"
 
@@ -301,8 +301,9 @@ def test_a_quick_look_imports_little(copied):
     )
     assert json.loads(ran.stdout)["message"] == "as wanted"
     imported = {name.replace(PACKAGE + ".", "") for name in ran.stderr.split()}
-    assert "local_weights" in imported
-    of_a_job = {"guard", "hub.huggingface", "hub.modelscope", "hub.plain", "hub.worker", "standin", "zipfile"}
+    assert "weights.local" in imported
+    of_a_job = {"supervise.guard", "weights.standin", "zipfile"}
+    of_a_job |= {"weights.hub." + name for name in ("huggingface", "modelscope", "plain", "worker")}
     assert not imported & {*of_a_job, "concurrent.futures", "glob", "hmac", "http.client", "urllib.request"}
 
 

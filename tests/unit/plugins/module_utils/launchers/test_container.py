@@ -251,11 +251,11 @@ def test_a_unit_ends_in_time_though_its_engine_hangs(engine, tmp_path, marked, o
     (tmp_path / "server-0.json").write_text(json.dumps(entry(tmp_path)))
     bench = tmp_path / "lib"
     bench.mkdir()
-    for module in (guard, container_engine):
+    for name, module in (("guard", guard), ("container_engine", container_engine)):
         source = pathlib.Path(module.__file__)
         text, count = re.subn("(?m)^PATH = .*$", "PATH = %r" % str(engine.bin), source.read_text())
         assert count == 1
-        (bench / source.name).write_text(text)
+        (bench / (name + ".py")).write_text(text)
     (engine.bin / "docker").write_text("#!/bin/sh\nexec /bin/sleep 600\n")
     reaper = threading.Thread(target=child.wait)
     reaper.start()
