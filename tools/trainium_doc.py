@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The rendered part of docs/using/trainium-recipes.md: what each recipe starts, beside the vendor's own lines, with every difference.
+"""Renders a part of docs/using/trainium-recipes.md: what each recipe starts, beside the vendor's own lines.
 
     .venv/bin/python tools/run.py python tools/trainium_doc.py      # writes docs/using/trainium-recipes.md anew
 

@@ -524,8 +524,8 @@ class NeuronDetector(Detector):
         if lnc and found.lnc and found.lnc != lnc:
             messages.append(
                 "%s LNC %d (%s), this node runs at LNC %d. Run the node at LNC %d (NEURON_LOGICAL_NC_CONFIG), or plan "
-                "for LNC %d: fleet_hardware.lnc, and needs.lnc and what else the recipe says of it; docs/using/trainium-recipes.md "
-                "has all of it."
+                "for LNC %d: fleet_hardware.lnc, and needs.lnc and what else the recipe says of it; see "
+                "docs/using/trainium-recipes.md."
                 % (*(("The inventory declares", lnc, "fleet_hardware.lnc") if hardware.get("lnc")
                      else ("The recipe needs", lnc, "needs.lnc")), found.lnc, lnc, found.lnc)
             )  # fmt: skip
