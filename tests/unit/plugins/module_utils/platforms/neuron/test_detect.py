@@ -382,7 +382,7 @@ def shortfalls(node, hardware=None, needs=None, text=None, **options):
             [
                 "The inventory declares LNC 1 (fleet_hardware.lnc), this node runs at LNC 2. Run the node at LNC 1 "
                 "(NEURON_LOGICAL_NC_CONFIG), or plan for LNC 2: fleet_hardware.lnc, and needs.lnc and what else the "
-                "recipe says of it; docs/using/trainium-recipes.md has all of it."
+                "recipe says of it; see docs/using/trainium-recipes.md."
             ],
         ),
         (
@@ -391,7 +391,7 @@ def shortfalls(node, hardware=None, needs=None, text=None, **options):
             [
                 "The recipe needs LNC 1 (needs.lnc), this node runs at LNC 2. Run the node at LNC 1 "
                 "(NEURON_LOGICAL_NC_CONFIG), or plan for LNC 2: fleet_hardware.lnc, and needs.lnc and what else the "
-                "recipe says of it; docs/using/trainium-recipes.md has all of it."
+                "recipe says of it; see docs/using/trainium-recipes.md."
             ],
         ),
         (
