@@ -11,27 +11,21 @@ import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 
-SCHEMA = 1
-FRAMEWORK, NXDI = "VLLM_NEURON_FRAMEWORK", "neuronx-distributed-inference"
+SCHEMA = 2
 NAME = re.compile(r"^[a-z0-9-]{1,40}\Z")
 ARTIFACT_KEY = re.compile(r"^[0-9a-f]{8,64}\Z")  # names files and folders
 ROLES = ("server", "frontend", "prefill", "decode")
 LAUNCHERS = ("process", "container")
 KEYS = frozenset(
     (
-        "schema", "host", "name", "role", "launcher", "platform", "devices", "bind", "port", "ports", "command",
-        "environment", "secrets", "secret_versions", "config", "container", "launch", "directories", "user",
-        "model_id", "reasoning_field", "health", "start", "cpus", "artifact_key", "weights", "hash",
+        "schema", "host", "name", "role", "launcher", "platform", "engine", "devices", "bind", "port", "ports",
+        "command", "arguments", "environment", "secrets", "secret_versions", "config", "container", "launch",
+        "directories", "user", "model_id", "reasoning_field", "health", "start", "hooks", "cpus", "weights", "hash",
     )
 )  # fmt: skip
 CONTAINER_KEYS = frozenset(
     ("engine", "address", "image", "digest", "mounts", "devices", "flags", "workdir", "entrypoint", "user")
 )
-
-
-def uses_nxdi(environment):
-    """Whether a server with these variables runs NxD Inference; on Neuron all others run the vLLM Neuron plugin."""
-    return environment.get(FRAMEWORK) == NXDI
 
 
 def canonical(value):
@@ -53,6 +47,39 @@ def hash_is_true(entry):
 
 def _hash_without(entry, keys):
     return hashlib.sha256(canonical({key: value for key, value in entry.items() if key not in keys})).hexdigest()
+
+
+def current(entry):
+    """What a deployed entry says, in the words of this schema; one of this schema is returned as it is.
+
+    Of an entry of schema 1 `engine` and `arguments` stay unknown: they repeat its command and configuration file. Its
+    hash stays too, and is true of the entry as it was written (hash_is_true).
+    """
+    if entry.get("schema") != 1:
+        return entry
+    result = {key: value for key, value in entry.items() if key != "artifact_key"}
+    start = dict(entry.get("start") or {})
+    leaders, key = start.pop("artifact_leaders", []), entry.get("artifact_key")
+    result.update(schema=SCHEMA, start=start, health={"port": None, **(entry.get("health") or {})}, hooks={})
+    if key:
+        path = (entry.get("directories") or {}).get("artifact")
+        names = [name for name, value in (entry.get("environment") or {}).items() if value == path]
+        result["hooks"] = {"compile_cache": {"key": key, "leaders": leaders, "variable": "".join(names[:1])}}
+    return result
+
+
+def artifact_key(entry):
+    """The key of the artifact that a server compiles or loads, None for one without."""
+    return _compile_cache(entry).get("key")
+
+
+def artifact_leaders(entry):
+    """Servers that one starts after only until their common artifact is complete."""
+    return _compile_cache(entry).get("leaders", ())
+
+
+def _compile_cache(entry):
+    return (current(entry).get("hooks") or {}).get("compile_cache") or {}
 
 
 def check_entry(entry):
@@ -104,11 +131,14 @@ def check_entry(entry):
             "%s: container has the keys %s; allowed: %s.",
             (where, ", ".join(sorted(container)), ", ".join(sorted(CONTAINER_KEYS))),
         )
-    key, weights = entry["artifact_key"], entry["weights"]
-    if key is not None and not (isinstance(key, str) and ARTIFACT_KEY.match(key)):
+    hooks, weights = entry["hooks"], entry["weights"]
+    if not isinstance(hooks, dict) or not all(isinstance(hook, dict) for hook in hooks.values()):
+        raise FleetError("entry.hooks-invalid", "%s: hooks is %r; allowed: {name: mapping}.", (where, hooks))
+    key = hooks.get("compile_cache", {}).get("key", "")
+    if "compile_cache" in hooks and not (isinstance(key, str) and ARTIFACT_KEY.match(key)):
         raise FleetError(
             "entry.artifact-key-invalid",
-            "%s: artifact_key is %r; allowed: null, or 8-64 characters of 0-9 and a-f.",
+            "%s: hooks.compile_cache.key is %r; allowed: 8-64 characters of 0-9 and a-f.",
             (where, key),
         )
     if not isinstance(weights, list) or not all(isinstance(one, str) and one.startswith("/") for one in weights):

@@ -23,7 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.directories i
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.python_environment import MARKER, PARTIAL
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import NAME
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import NAME, artifact_key
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.module_utils.weights.encodings import ENCODINGS, SUFFIX
 from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import Busy, WeightLock
@@ -232,7 +232,7 @@ def _artifacts(paths, used, entries):
     parents = {path for _name, path in _folders(paths.lib + "/artifacts")}
     for entry in entries:
         artifact = (entry.get("directories") or {}).get("artifact") or ""
-        if entry.get("artifact_key") and os.path.basename(artifact) == entry["artifact_key"]:
+        if artifact and os.path.basename(artifact) == artifact_key(entry):
             parents.add(os.path.dirname(artifact))
     for parent in sorted({os.path.realpath(one) for one in parents}):
         for name, path in _folders(parent):

@@ -36,7 +36,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.directories i
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, read_text
 from ansible_collections.inference.fleet.plugins.module_utils.node.os_errors import about, os_error
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import Redactor
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import NAME, check_entries, hash_is_true
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import (
+    NAME,
+    check_entries,
+    current,
+    hash_is_true,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.servers import drift, healing
 from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import secret_value
 from ansible_collections.inference.fleet.plugins.module_utils.servers.config_text import config_text
@@ -487,10 +492,12 @@ def _decide_one(want, seen, state, purge):
 
 def entry_changes(before, after):
     """[(field, before, after)] of two entries ({} for none). Secrets appear by name and version."""
-    changes = []
+    changes, before = [], current(before)
     for field in sorted(set(before) | set(after)):
         if field in ("hash", "host", "name", "schema", "secret_versions", "secrets"):
             continue
+        if field in ("engine", "arguments"):
+            continue  # they repeat what command and config say
         if field == "launch" and after.get("container") is None:
             continue  # a process is launched by its command; once is enough
         if before.get(field) != after.get(field):

@@ -21,6 +21,7 @@ import re
 import shutil
 import subprocess
 
+from ansible_collections.inference.fleet.plugins.module_utils import server_spec
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
@@ -133,7 +134,7 @@ class Systemd(ServiceManager):
         argv += ["--secrets", self.paths.secret(name), "--root", self.paths.root]
         # The order of starting alone; that a leader is healthy is what the guard waits for. One that only compiles for
         # others is not systemd's matter: a server that loads must neither start it again nor stand behind it.
-        compiling = entry["start"].get("artifact_leaders", ())
+        compiling = server_spec.artifact_leaders(entry)
         leaders = [unit_of(leader) for leader in entry["start"]["after"] if leader not in compiling]
         container = entry["container"]
         needed = [DOCKER] if container and container["engine"] == "docker" and not container["address"] else []
@@ -209,11 +210,11 @@ class Systemd(ServiceManager):
             paths += [mount["source"] for mount in entry["container"]["mounts"]]
         else:
             paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(guard.ENCODINGS_VARIABLE) or ""]
-        found = set()
+        found, artifact_key = set(), server_spec.artifact_key(entry)
         for path in paths:
             # a changed argument has another key, and is no reason to make systemd read all units again
-            if entry["artifact_key"]:
-                before, key, _after = path.partition(entry["artifact_key"])
+            if artifact_key:
+                before, key, _after = path.partition(artifact_key)
                 path = os.path.dirname(before) if key else path
             # systemd knows no links; what it cannot be told (no escapes here, no bytes that are no text) is left out
             for one in (os.path.normpath(path), os.path.realpath(path)) if os.path.isabs(path) else ():

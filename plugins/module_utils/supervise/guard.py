@@ -510,7 +510,7 @@ def run(options):
 
     artifact = artifact_of(entry)
     for leader in entry["start"]["after"]:
-        compiles = artifact is not None and leader in entry["start"].get("artifact_leaders", ())
+        compiles = artifact is not None and leader in compile_cache(entry)["leaders"]
         if not wait_for(leader, options, state, (lambda: is_loadable(artifact, entry)) if compiles else None):
             return 1
 
@@ -688,10 +688,18 @@ def prepare_process(entry):
 # the environment and the weights. One that was compiled for anything else is compiled again.
 
 
+def compile_cache(entry):
+    """The entry's hook compile_cache, {key, leaders, variable}; None without one. Schema 1 kept it elsewhere."""
+    if "hooks" in entry:
+        return entry["hooks"].get("compile_cache")
+    leaders = (entry.get("start") or {}).get("artifact_leaders", ())
+    return {"key": entry.get("artifact_key"), "leaders": leaders, "variable": ARTIFACT_VARIABLE}
+
+
 def artifact_of(entry):
     """The directory of the entry's compiled artifact, None for an engine without one."""
-    path = (entry.get("directories") or {}).get("artifact")
-    return path if path and entry["environment"].get(ARTIFACT_VARIABLE) == path else None
+    path, hook = (entry.get("directories") or {}).get("artifact"), compile_cache(entry)
+    return path if path and hook and entry["environment"].get(hook["variable"]) == path else None
 
 
 def artifact_files(path, entry=None):
@@ -753,7 +761,7 @@ def artifact_misfit(entry, record):
     """
     if record.get("found"):
         return None
-    key = entry.get("artifact_key")
+    key = (compile_cache(entry) or {}).get("key")
     if key and record.get("key") not in (None, key):
         return "it was compiled for another configuration (key %s, this one is %s)" % (record["key"], key)
     now = artifact_identity(entry)
@@ -934,7 +942,7 @@ def compiling_record(entry):
     """What stands in the entry's artifact from before the compilation until the server is ready."""
     return {
         "schema": ARTIFACT_SCHEMA,
-        "key": entry.get("artifact_key"),
+        "key": (compile_cache(entry) or {}).get("key"),
         "state": "compiling",
         "server": entry["name"],
         "host": socket.gethostname(),
@@ -1002,7 +1010,7 @@ def complete_artifact(path, entry, begun=None):
             # as it was when the compilation began, whoever looks at it now
             **{name: begun[name] for name in ARTIFACT_IDENTITY if name in begun},
             "schema": ARTIFACT_SCHEMA,
-            "key": begun.get("key", entry.get("artifact_key")),
+            "key": begun.get("key", (compile_cache(entry) or {}).get("key")),
             "state": "complete",
             "server": entry["name"],
             "found": found == "foreign",

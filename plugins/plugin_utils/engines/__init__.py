@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import API_KEY
+
+FLAG = re.compile(r"--?[A-Za-z]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +22,8 @@ class Engine:
     entry. repeat_lists: a list becomes the flag given again (click) instead of one flag with several values (argparse).
     label: for people. api_key: the variable of its environment that holds the API key it asks for, empty where it knows
     none: TensorRT-LLM (TensorRT-LLM#9950) and Dynamo's frontend (dynamo#8605) answer whoever reaches them.
-    aliases: {short name of a flag: its long one}, with hyphens.
+    aliases: {short name of a flag: its long one}, with hyphens. config_wins: whether a key of the configuration file
+    overrules the same flag of the command line.
     """
 
     label: str
@@ -30,6 +34,7 @@ class Engine:
     repeat_lists: bool = False
     api_key: str = ""
     aliases: dict = dataclasses.field(default_factory=dict)
+    config_wins: bool = False
 
 
 PARALLEL = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
@@ -50,6 +55,7 @@ ENGINES = {
         "host",
         repeat_lists=True,
         aliases=PARALLEL,
+        config_wins=True,
     ),
     "dynamo": Engine("Dynamo", ("tensor-parallel-size",), "http-port", "http-host", aliases=PARALLEL),
 }
@@ -59,6 +65,42 @@ def canonical_flag(engine, flag):
     """The one name for all spellings of a flag: max_num_seqs is max-num-seqs, tp is tensor-parallel-size."""
     name = flag.replace("_", "-")
     return ENGINES[engine].aliases.get(name, name)
+
+
+def effective(engine, command, arguments, config):
+    """{canonical flag: value} that a server runs with, whatever way it is given.
+
+    command: the words before its arguments. arguments: {flag: value} with values as the recipe has them. config: its
+    configuration file or None. A flag that is switched off by its opposite (no-enable-prefix-caching) is false.
+    """
+    given = {**command_flags(command), **{flag: value for flag, value in arguments.items() if value is not False}}
+    content = (config or {}).get("content") or {}
+    layers = [content, given][:: -1 if ENGINES[engine].config_wins else 1]
+    found = {}
+    for layer in layers:
+        for flag, value in layer.items():
+            name = canonical_flag(engine, str(flag))
+            negated = value is True and name.startswith("no-")
+            found[name[3:] if negated else name] = False if negated else value
+    return {name: value for name, value in sorted(found.items()) if value is not None}
+
+
+def command_flags(words):
+    """{flag: its text, or True for a bare one} of the flags in a recipe's command."""
+    values, index = {}, 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if not FLAG.match(word):
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        if not equals:
+            value = True
+            if index < len(words) and not FLAG.match(words[index]):
+                value = words[index]
+                index += 1
+        values[name] = value
+    return values
 
 
 def flag_argv(engine, flag, value):

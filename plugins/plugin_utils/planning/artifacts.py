@@ -13,7 +13,8 @@ import hashlib
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical, uses_nxdi
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical
 
 VERSION = 1  # raise it where the key's own make-up changes: every artifact is compiled again
 LENGTH = 16
@@ -111,8 +112,8 @@ def _weights(model):
 def order(entries, keys, leader_first):
     """Let servers wait for the one that compiles their artifact, and refuse those that would spoil each other's.
 
-    entries: those of a host, without their hashes yet; start.after is completed in place, and start.artifact_leaders
-    with those that are waited for until the artifact is whole and no longer. keys: {name: artifact_key}.
+    entries: those of a host, without their hashes yet; start.after is completed in place, and the leaders of the hook
+    compile_cache with those that are waited for until the artifact is complete and no longer. keys: {name: key}.
     leader_first: of the servers with one artifact directory the first to start compiles, the others come after it.
     FleetError where two servers that start together share an artifact that both would compile, where two with different
     keys share one, and where a compilation would remove what another one makes.
@@ -137,7 +138,7 @@ def order(entries, keys, leader_first):
         if leader_first and name != leader and leader not in entry["start"]["after"]:
             entry["start"]["after"].append(leader)
             if not entry["start"]["restart_with_leader"]:
-                entry["start"]["artifact_leaders"].append(leader)
+                entry["hooks"]["compile_cache"]["leaders"].append(leader)
     before = {}
     for name in names:
         after = by_name[name]["start"]["after"]

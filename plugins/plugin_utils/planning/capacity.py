@@ -18,7 +18,7 @@ import json
 import math
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import uses_nxdi
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
 from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import BF16, MODELS, Model
 
 GIB = 2**30

@@ -14,7 +14,13 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list impo
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import NAME, SCHEMA, check_entries, entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.weights import hub
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, canonical_flag, flag_argv, text
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import (
+    ENGINES,
+    canonical_flag,
+    effective,
+    flag_argv,
+    text,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import MODELS
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import artifacts, server_keys
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
@@ -76,8 +82,10 @@ class _Given:
 
 @dataclasses.dataclass(frozen=True)
 class _Started:
-    """What one server is started with. arguments: {flag: value} as in the recipe, argv: all of it as words."""
+    """What one server is started with. arguments: {flag: value} as in the recipe, argv: all of it as words, of which
+    command are the first."""
 
+    command: list
     argv: list
     arguments: dict
     environment: dict
@@ -386,7 +394,8 @@ def _entry(host, group, index, devices):
         neuron.check_shape(where, group_name(group), host.hardware, devices, started.arguments)
         neuron.check_server(where, recipe, host.hardware, devices, started, directories, key)
     start = prepared["start"]
-    after, artifact_leaders = _after(host, group, index, compiles, where)
+    after, leaders = _after(host, group, index, compiles, where)
+    hooks = {"compile_cache": {"key": key, "leaders": leaders, "variable": neuron.ARTIFACTS}} if compiles else {}
     secrets = {key: value for key, value in recipe.get("secrets", {}).items() if value is not None}
     argv, environment = started.argv, started.environment
     if site.api_key:
@@ -401,11 +410,13 @@ def _entry(host, group, index, devices):
         "role": group["role"],
         "launcher": recipe.get("launcher", "process"),
         "platform": recipe["platform"],
+        "engine": recipe["engine"],
         "devices": devices,
         "bind": site.bind,
         "port": local["port"],
         "ports": _ports(group, index),
         "command": argv,
+        "arguments": effective(recipe["engine"], started.command, started.arguments, started.config),
         "environment": environment,
         "secrets": secrets,
         "secret_versions": {key: str(versions.get(key, "1")) for key in secrets},
@@ -416,14 +427,15 @@ def _entry(host, group, index, devices):
         "user": None if site.root or declared else _user(prepared),
         "model_id": prepared["model"]["id"],
         "reasoning_field": recipe.get("reasoning_field", "reasoning"),
-        "health": {"path": start["health_path"], "budget_s": start["budget_s"], "poll_s": start["poll_s"]},
-        "start": {
-            "after": after,
-            "artifact_leaders": artifact_leaders,
-            "restart_with_leader": start["restart_with_leader"],
+        "health": {
+            "port": None,
+            "path": start["health_path"],
+            "budget_s": start["budget_s"],
+            "poll_s": start["poll_s"],
         },
+        "start": {"after": after, "restart_with_leader": start["restart_with_leader"]},
+        "hooks": hooks,
         "cpus": cpus(group, own, devices, host.hardware, where),
-        "artifact_key": key if compiles else None,
         "weights": [path for path in (local["model"], local["draft"]) if path],
     }
     if declared:
@@ -520,7 +532,7 @@ def _started(host, group, given, local, devices, where):
     _check_bytes(where, {"command": command})
     _check_bytes(where, {"arguments.%s" % flag: flag_argv(engine, flag, value) for flag, value in values.items()})
     _check_bytes(where, {"environment.%s" % key: [value] for key, value in variables.items()})
-    return _Started(argv, values, variables, config)
+    return _Started(command, argv, values, variables, config)
 
 
 def _after(host, group, index, compiles, where):

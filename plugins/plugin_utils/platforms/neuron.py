@@ -16,7 +16,7 @@ import posixpath
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list, parse_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import FRAMEWORK, uses_nxdi
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import FRAMEWORK, uses_nxdi
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.artifacts import flag_name, is_within
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import show
 

@@ -8,20 +8,27 @@ from __future__ import annotations
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
 
 
+def compile_cache(key, leaders=(), variable="NEURON_COMPILED_ARTIFACTS"):
+    """The hooks of an entry whose engine compiles."""
+    return {"compile_cache": {"key": key, "leaders": list(leaders), "variable": variable}}
+
+
 def plan_entry(port, name="server-0", **changes):
     """A whole entry with a true hash: a vLLM server on 127.0.0.1; `changes` replace keys."""
     entry = {
-        "schema": 1,
+        "schema": 2,
         "host": "node-1",
         "name": name,
         "role": "server",
         "launcher": "process",
         "platform": "cpu",
+        "engine": "vllm",
         "devices": [0],
         "bind": "127.0.0.1",
         "port": port,
         "ports": {},
         "command": ["/venv/bin/python", "-m", "vllm.entrypoints.openai.api_server"],
+        "arguments": {},
         "environment": {},
         "secrets": {},
         "secret_versions": {},
@@ -32,10 +39,10 @@ def plan_entry(port, name="server-0", **changes):
         "user": None,
         "model_id": "gpt-oss-120b",
         "reasoning_field": "reasoning",
-        "health": {"path": "/health", "budget_s": 300, "poll_s": 2},
+        "health": {"port": None, "path": "/health", "budget_s": 300, "poll_s": 2},
         "start": {"after": []},
         "cpus": None,
-        "artifact_key": None,
+        "hooks": {},
         "weights": [],
     }
     entry.update(changes)

@@ -147,17 +147,19 @@ class SmallNode:
         port = changes.pop("port", None) or free_port()
         command = python_command(ENGINE, "--port", str(port), "--model", "small", *extra)
         entry = {
-            "schema": 1,
+            "schema": 2,
             "host": "localhost",
             "name": name,
             "role": "server",
             "launcher": "process",
             "platform": "cpu",
+            "engine": "vllm",
             "devices": [0],
             "bind": "127.0.0.1",
             "port": port,
             "ports": {},
             "command": command,
+            "arguments": {},
             "environment": {"OMP_NUM_THREADS": "1"},
             "secrets": {},
             "secret_versions": {},
@@ -168,10 +170,10 @@ class SmallNode:
             "user": None,
             "model_id": "small",
             "reasoning_field": "reasoning",
-            "health": {"path": "/health", "budget_s": 30, "poll_s": 0.1},
+            "health": {"port": None, "path": "/health", "budget_s": 30, "poll_s": 0.1},
             "start": {"after": []},
             "cpus": None,
-            "artifact_key": None,
+            "hooks": {},
             "weights": [],
         }
         return rehash(entry, **changes)

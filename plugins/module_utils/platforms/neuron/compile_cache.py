@@ -24,7 +24,7 @@ from functools import partial
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_hashed
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_key, check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import check_space, hash_files
 
@@ -43,9 +43,9 @@ def artifacts_of(entries):
     """
     found = {}
     for name, entry in check_entries(entries).items():
-        path = guard.artifact_of(entry)
-        if path is not None and entry["artifact_key"] is not None:
-            one = {"path": path, "key": entry["artifact_key"], "user": entry["user"], "entry": entry, "servers": []}
+        path, key = guard.artifact_of(entry), artifact_key(entry)
+        if path is not None and key is not None:
+            one = {"path": path, "key": key, "user": entry["user"], "entry": entry, "servers": []}
             found.setdefault(path, one)["servers"].append(name)
     return list(found.values())
 

@@ -18,7 +18,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.files import 
 from ansible_collections.inference.fleet.plugins.module_utils.node.processes import is_narrow
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import eagle3
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import uses_nxdi
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_key
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
 
@@ -335,7 +336,7 @@ def _artifacts(entries):
     for path, entry, state, record, cleared in _looks(entries.values()):
         if cleared or state not in ("complete", "foreign"):
             continue
-        key, made_for = entry["artifact_key"], record.get("key")
+        key, made_for = artifact_key(entry), record.get("key")
         differing = list(_differences(entry, path))
         if made_for not in (None, key):
             words = "is somebody else's and was loaded for another configuration (key %s, this one is %s)"

@@ -32,7 +32,7 @@ def server(folder, name="server-0"):
     path = str(folder / KEY)
     return plan_entries.plan_entry(
         8000, name, platform="neuron", environment={guard.ARTIFACT_VARIABLE: path}, directories={"artifact": path},
-        artifact_key=KEY,
+        hooks=plan_entries.compile_cache(KEY),
     )  # fmt: skip
 
 

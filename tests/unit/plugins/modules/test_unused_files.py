@@ -18,7 +18,7 @@ from ansible_collections.inference.fleet.plugins.action.unused_files import tabl
 from ansible_collections.inference.fleet.plugins.module_utils.node import unused_files as files
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.modules import unused_files
-from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache, plan_entry
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
 
 KEYS = {name: hashlib.sha256(name.encode()).hexdigest()[:16] for name in ("planned", "deployed", "old")}
@@ -55,7 +55,7 @@ class Node:
         return plan_entry(
             8000,
             name,
-            artifact_key=KEYS[key],
+            hooks=compile_cache(KEYS[key]),
             command=["%s/venvs/%s/bin/python" % (lib, version), "--model=%s/models/%s" % (lib, version)],
             environment={"TIKTOKEN_ENCODINGS_BASE": lib + "/encodings"},
             weights=["%s/models/%s" % (lib, version)],
@@ -243,7 +243,7 @@ def test_what_lies_elsewhere_is_listed_and_deleted_by_a_second_word_only(node, t
     for key in ("planned", "old"):
         (shared / "artifacts" / KEYS[key]).mkdir(parents=True)
         (shared / "artifacts" / KEYS[key] / "inference-fleet.json").write_text("{}")
-    entry = plan_entry(8000, "server-0", weights=[str(shared / "mine")], artifact_key=KEYS["planned"],
+    entry = plan_entry(8000, "server-0", weights=[str(shared / "mine")], hooks=compile_cache(KEYS["planned"]),
                        directories={"artifact": str(shared / "artifacts" / KEYS["planned"])})  # fmt: skip
     parameters = {**node.parameters, "servers": [entry]}
     result = run_module(capsys, unused_files, **parameters, remove=True)

@@ -35,17 +35,19 @@ from hypothesis import strategies as st
 
 def entry(name="server-0", **changes):
     result = {
-        "schema": 1,
+        "schema": 2,
         "host": "h",
         "name": name,
         "role": "server",
         "launcher": "process",
         "platform": "cpu",
+        "engine": "vllm",
         "devices": [],
         "bind": "127.0.0.1",
         "port": 8000,
         "ports": {},
         "command": ["engine", "--port", "8000"],
+        "arguments": {},
         "environment": {},
         "secrets": {},
         "secret_versions": {},
@@ -56,10 +58,10 @@ def entry(name="server-0", **changes):
         "user": None,
         "model_id": "m",
         "reasoning_field": "reasoning",
-        "health": {"path": "/health", "budget_s": 300, "poll_s": 2},
+        "health": {"port": None, "path": "/health", "budget_s": 300, "poll_s": 2},
         "start": {"after": []},
         "cpus": None,
-        "artifact_key": None,
+        "hooks": {},
         "weights": [],
     }
     result.update(changes)

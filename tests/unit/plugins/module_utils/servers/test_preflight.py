@@ -38,12 +38,13 @@ select.select([sys.stdin], [], [], 900)
 
 def entry(name="server-0", port=PORT, ports=None):
     made = {
-        "schema": 1, "host": "node1", "name": name, "role": "server", "launcher": "process", "platform": "cpu",
+        "schema": 2, "engine": "vllm", "arguments": {},
+        "host": "node1", "name": name, "role": "server", "launcher": "process", "platform": "cpu",
         "devices": [0], "bind": "127.0.0.1", "port": port, "ports": ports or {}, "command": ["true"], "environment": {},
         "secrets": {}, "secret_versions": {}, "config": None, "container": None, "launch": ["true"], "directories": {},
         "user": None, "model_id": "m", "reasoning_field": "reasoning",
         "health": {"path": "/health", "budget_s": 300, "poll_s": 2}, "start": {"after": []},
-        "cpus": None, "artifact_key": None, "weights": [],
+        "cpus": None, "hooks": {}, "weights": [],
     }  # fmt: skip
     return dict(made, hash=entry_hash(made))
 

@@ -23,6 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile 
 )
 from ansible_collections.inference.fleet.plugins.module_utils.services import systemd
 from ansible_collections.inference.fleet.plugins.module_utils.services import watchdog as node_watchdog
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -93,7 +94,7 @@ def test_a_nul_is_refused():
 def entry(name="server-0", **changes):
     one = {"name": name, "platform": "cpu", "cpus": None, "start": {"after": []}, "container": None,
            "environment": {"A": "%h $HOME"}, "command": ["/opt/venv/bin/engine", NASTY], "directories": {},
-           "weights": [], "artifact_key": None}  # fmt: skip
+           "weights": [], "hooks": {}}  # fmt: skip
     return dict(one, **changes)
 
 
@@ -188,8 +189,9 @@ def test_the_whole_unit(manager):
         "WantedBy=multi-user.target\n" % manager.units
     )
     # one that only compiles for this server is neither started with it nor waited for
-    compiled = {"after": ["server-7", "leader", "etcd"], "artifact_leaders": ["server-7"]}
-    assert manager.definition(entry(cpus="0-3,8", start=compiled), "inference-fleet") == text
+    compiled = {"after": ["server-7", "leader", "etcd"]}
+    hooks = compile_cache("f1", ["server-7"])
+    assert manager.definition(entry(cpus="0-3,8", start=compiled, hooks=hooks), "inference-fleet") == text
     plain = manager.definition(entry(platform="nvidia"), None)
     assert "User=" not in plain
     assert "NoNewPrivileges=" not in plain  # nvidia-modprobe is setuid
@@ -363,7 +365,7 @@ def test_the_key_of_an_artifact_is_in_no_unit(manager):
         folders = {"artifact": "/mnt/artifacts/%s-server-0" % key, "work": "/mnt/work"}
         mounts = [{"source": path} for path in folders.values()]
         container = dict(CONTAINER, mounts=mounts)
-        found.append(needed(manager, directories=folders, artifact_key=key, container=container))
+        found.append(needed(manager, directories=folders, hooks=compile_cache(key) if key else {}, container=container))
     assert found == [["/mnt/artifacts", "/mnt/work"]] * 2
 
 

@@ -17,6 +17,7 @@ import time
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
 
 _spec = importlib.util.spec_from_file_location(
     "small_node_of_artifacts", pathlib.Path(__file__).parents[3] / "engines" / "small_node.py"
@@ -68,7 +69,7 @@ class Fleet:
         self.log = folder / "compiles"
         self.running = []
 
-    def write(self, name, seconds=1.0, after=(), leaders=(), **changes):
+    def write(self, name, seconds=1.0, after=(), leaders=(), key="f1", **changes):
         entry = self.node.entry(name)
         entry = small_node.rehash(
             entry,
@@ -76,8 +77,9 @@ class Fleet:
             environment={"NEURON_COMPILED_ARTIFACTS": str(self.artifact)},
             directories=dict(entry["directories"], artifact=str(self.artifact)),
             health={"path": "/health", "budget_s": 600, "poll_s": 0.1},
-            start={"after": list(after), "artifact_leaders": list(leaders)},
-            **{"artifact_key": "f1", **changes},
+            start={"after": list(after)},
+            hooks=compile_cache(key, leaders),
+            **changes,
         )
         os.makedirs(entry["directories"]["work"], exist_ok=True)
         (self.folder / (name + ".json")).write_text(json.dumps(entry), encoding="utf-8")
@@ -296,9 +298,9 @@ def test_a_server_of_another_root_is_not_taken_for_the_one_that_compiles(fleet):
     other, _process = fleet.start("server-0", seconds=0)
     fleet.healthy(other)
     fleet.completed()
-    record = guard.compiling_record(dict(other, artifact_key="f2"))  # by this process, which lives
+    record = guard.compiling_record(dict(other, hooks=compile_cache("f2")))  # by this process, which lives
     taken_over(fleet, record)
-    fleet.start("server-1", artifact_key="f2")
+    fleet.start("server-1", key="f2")
     small_node.wait_until(lambda: fleet.state("server-1").get("phase") == "waiting for server-0")
     assert fleet.record() == record
     guard.clear_artifact(str(fleet.artifact))
@@ -499,7 +501,7 @@ def test_what_does_not_fit_any_more_is_compiled_again_and_told(fleet):
     assert "clearing the artifact %s: it was compiled from other weights" % fleet.artifact in fleet.text("server-0")
     assert fleet.completed()["weights"] == [guard.weights_identity(weights)]
     fleet.kill(process)
-    entry, process = fleet.start("server-0", seconds=0, weights=[weights], artifact_key="f2")
+    entry, process = fleet.start("server-0", seconds=0, weights=[weights], key="f2")
     fleet.healthy(entry)
     words = "it was compiled for another configuration (key f1, this one is f2)"
     assert "clearing the artifact %s: %s" % (fleet.artifact, words) in fleet.text("server-0")

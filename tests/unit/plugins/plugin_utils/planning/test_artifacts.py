@@ -7,10 +7,11 @@ import posixpath
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entry, entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_key, check_entry, entry_hash
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import artifacts, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
 
 TRN3 = {"accelerator": "trainium3", "count": 16}
 NAMES = ("trn3-eagle3", "trn3-start-script", "trn3-vllm-neuron")
@@ -223,7 +224,7 @@ def test_nor_what_another_server_compiles():
     folder = entries[0]["directories"]["compile"]
     entries[1]["directories"]["compile"] = folder + "/of-another"
     with pytest.raises(FleetError) as caught:
-        artifacts.order(entries, {entry["name"]: entry["artifact_key"] for entry in entries}, True)
+        artifacts.order(entries, {entry["name"]: artifact_key(entry) for entry in entries}, True)
     assert caught.value.message == (
         "server 'server-0' compiles in directories.compile %s, which is emptied first, and so would be "
         "directories.compile %s/of-another of server 'server-1'. Give each server a directory of its own: write "
@@ -248,17 +249,17 @@ def test_other_platforms_may_share():
 
 @pytest.mark.parametrize("place", ["/mnt/a/${recipe}-${artifact_key}", "/mnt/a/${artifact_key}/compiled"])
 def test_an_entry_says_its_key_wherever_the_directory_has_it(place):
-    (key,) = {entry["artifact_key"] for entry in planned(directories={"artifact": place})}
+    (key,) = {artifact_key(entry) for entry in planned(directories={"artifact": place})}
     assert key == keys()[0]
     other = {"arguments": {"max-model-len": 8192}}
-    assert {entry["artifact_key"] for entry in planned(directories={"artifact": place}, **other)} == set(keys(**other))
+    assert {artifact_key(entry) for entry in planned(directories={"artifact": place}, **other)} == set(keys(**other))
     together = planned(start={"order": "together"})
-    assert {entry["artifact_key"] for entry in together} == {key}  # of which each has a directory of its own
+    assert {artifact_key(entry) for entry in together} == {key}  # of which each has a directory of its own
 
 
 def test_what_compiles_nothing_has_no_key():
     cpu = planned("cpu-tiny", hardware={"accelerator": "cpu", "count": 1, "cores": 2})
-    assert {entry["artifact_key"] for entry in cpu} == {None}
+    assert {artifact_key(entry) for entry in cpu} == {None}
 
 
 def test_an_entry_names_the_folders_of_its_weights():
@@ -269,7 +270,7 @@ def test_an_entry_names_the_folders_of_its_weights():
 
 
 def leaders(**layers):
-    return {entry["name"]: entry["start"]["artifact_leaders"] for entry in planned(**layers)}
+    return {entry["name"]: entry["hooks"]["compile_cache"]["leaders"] for entry in planned(**layers)}
 
 
 def test_who_is_waited_for_only_until_the_artifact_is_whole():
@@ -285,16 +286,19 @@ def test_who_is_waited_for_only_until_the_artifact_is_whole():
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "expected"),
     [
-        ({"artifact_key": "../x"}, "artifact_key is '../x'; allowed: null, or 8-64 characters of 0-9 and a-f."),
-        ({"artifact_key": 7}, "artifact_key is 7; allowed: null, or 8-64 characters of 0-9 and a-f."),
-        ({"weights": "/models"}, "weights is '/models'; allowed: a list of absolute paths."),
-        ({"weights": ["models"]}, "weights is ['models']; allowed: a list of absolute paths."),
+        ({"hooks": compile_cache("../x")}, ("entry.artifact-key-invalid", "../x")),
+        ({"hooks": compile_cache(7)}, ("entry.artifact-key-invalid", 7)),
+        ({"hooks": {"compile_cache": {}}}, ("entry.artifact-key-invalid", "")),
+        ({"hooks": ["compile_cache"]}, ("entry.hooks-invalid", ["compile_cache"])),
+        ({"hooks": {"compile_cache": "f1"}}, ("entry.hooks-invalid", {"compile_cache": "f1"})),
+        ({"weights": "/models"}, ("entry.weights-invalid", "/models")),
+        ({"weights": ["models"]}, ("entry.weights-invalid", ["models"])),
     ],
 )
-def test_an_entry_with_another_key_or_other_weights_is_refused(changes, words):
+def test_an_entry_with_another_key_or_other_weights_is_refused(changes, expected):
     entry = dict(planned()[0], **changes)
     with pytest.raises(FleetError) as caught:
         check_entry(dict(entry, hash=entry_hash(entry)))
-    assert caught.value.message == "Plan entry 'server-0': " + words
+    assert (caught.value.code, caught.value.values[1]) == expected

@@ -557,10 +557,10 @@ def test_the_plugin_compiles_into_its_artifact(environment, message):
 
 @pytest.mark.parametrize("place", ["${artifact}", "${artifact}/c"])
 def test_where_the_plugin_compiles_is_not_part_of_the_key(place):
-    key = planned("trn3-vllm-neuron")[0]["artifact_key"]
+    key = planned("trn3-vllm-neuron")[0]["hooks"]["compile_cache"]["key"]
     for name in ("VLLM_CACHE_ROOT", "NEURON_LIBTORCH_CACHE_ROOT"):
         (found,) = {
-            entry["artifact_key"]
+            entry["hooks"]["compile_cache"]["key"]
             for entry in planned("trn3-vllm-neuron", environment={"VLLM_CACHE_ROOT": place, name: place})
         }
         assert found == key

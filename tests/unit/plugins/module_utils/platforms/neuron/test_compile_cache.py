@@ -32,7 +32,7 @@ def entry(folder, name="server-0", directory=KEY, **changes):
         "platform": "neuron",
         "environment": {"NEURON_COMPILED_ARTIFACTS": path},
         "directories": {"artifact": path},
-        "artifact_key": directory.partition("-")[0],
+        "hooks": plan_entries.compile_cache(directory.partition("-")[0]),
         **changes,
     }
     return plan_entries.plan_entry(8000, name, **values)
@@ -242,18 +242,18 @@ def test_a_user_who_is_not_there(tmp_path, exported):
 def test_the_key_is_the_plans_and_not_a_part_of_the_folders_name(tmp_path, place):
     other = "f" * 16
     complete(tmp_path / "one", place % KEY)
-    one = entry(tmp_path / "one", directory=place % KEY, artifact_key=KEY)
+    one = entry(tmp_path / "one", directory=place % KEY, hooks=plan_entries.compile_cache(KEY))
     archives = str(tmp_path / "archives")
     assert [row["key"] for row in compiled_artifact.export([one], archives)["archives"]] == [KEY]
-    two = entry(tmp_path / "two", directory=place % other, artifact_key=other)
+    two = entry(tmp_path / "two", directory=place % other, hooks=plan_entries.compile_cache(other))
     assert " has no archive %s.tar, " % other in error(compiled_artifact.take_over, [two], archives)
     assert not (tmp_path / "two").exists()
     (tmp_path / "one" / (place % KEY)).rename(tmp_path / "moved")
-    moved = entry(tmp_path, directory="moved", artifact_key=other)
+    moved = entry(tmp_path, directory="moved", hooks=plan_entries.compile_cache(other))
     assert "%s is of another configuration (key %s, this one is %s)." % (tmp_path / "moved", KEY, other) in error(
         compiled_artifact.export, [moved], archives
     )
-    same = entry(tmp_path / "two", directory=place % KEY, artifact_key=KEY)
+    same = entry(tmp_path / "two", directory=place % KEY, hooks=plan_entries.compile_cache(KEY))
     assert compiled_artifact.take_over([same], archives)["message"] == "imported " + KEY
 
 
