@@ -1,0 +1,402 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""docs/using/errors.md: every error code with its meaning and remedy, read from the source.
+
+    .venv/bin/python tools/errors_page.py      # writes docs/using/errors.md
+
+An error is a call of FleetError, of a class that derives from it, or of Mistakes.add: a literal code and a literal
+template. Values are shown by the names of the expressions that they come from. One code may stand at several places.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+CLONE = Path(__file__).resolve().parent.parent
+PLUGINS = CLONE / "plugins"
+PAGE = CLONE / "docs" / "using" / "errors.md"
+CODE = re.compile(r"^[a-z][a-z0-9]*(-[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*$")
+ESCAPED = re.compile(r"([*|<\[])")
+IN_CODE = re.compile(r"`[^`\n]*\*[^`\n]*`")
+ADJACENT = re.compile(r"(?<!\\)\*(?=\*)")
+PLACE = re.compile(r"%(?:\((\w+)\))?[-0 +#]*\d*(?:\.\d+)?([srdfx%])")
+# The remedy begins with the first sentence, or part of one, that begins with such a word.
+VERBS = (
+    "accept|add|allowed|ask|bring|change|check|choose|compare|copy|correct|declare|delete|deploy|drop|edit|"
+    "encrypt|end|escape|export|fetch|find out|fix|for the newer weights|free|give|import|install|it must be|"
+    "keep|know|leave|let|list|look|lower|make|mend|mount|move|name|paths without blanks are|plan again|put|"
+    "quote|raise|reboot|remove|rename|repair|replace|restart|run|save|say which|see|serve|set|shorten|show|"
+    "split|start|stop|take|tell|try|turn|type|unmask|update|upgrade|use|wait|where this count is wrong|write"
+)
+REMEDY = re.compile(
+    r"(?<=[^\s][.;:,)\]*`’]) (?=(?:either |first |then |best |or |and |so |please )?(?:%s)\b)" % VERBS, re.I
+)
+HEAD = """# Error codes
+
+<!-- Written by tools/errors_page.py from the source. Do not edit. -->
+
+Every error of a module or of the plan has a code, `area.what-is-wrong`. It is in the result of the failed task as
+`code`; with several errors of different codes `code` is `several`, and `errors` lists each with its `code` and
+`message`. Codes are stable, so a playbook may depend on them. Messages may be reworded.
+
+Find the code that you have, or the words of the message. What stands in *italics* differs from case to case.
+"""
+AREAS = {
+    "address": "Addresses",
+    "api-key": "API keys ([api-keys.md](api-keys.md))",
+    "arguments": "Arguments of modules",
+    "artifact": "Compiled artifacts ([trainium.md](trainium.md))",
+    "boot": "Starting after a reboot ([operations.md](operations.md))",
+    "checkpoint": "Checkpoints and drafts ([weights.md](weights.md))",
+    "clean": "`clean.yml`",
+    "containers": "Container engines on a node ([containers.md](containers.md))",
+    "cpu": "CPU nodes",
+    "devices": "Accelerator devices",
+    "encodings": "The tiktoken encodings",
+    "engine": "Engines",
+    "entry": "Entries of the plan. A plan does not make such entries: a file on the node was edited, or a playbook of "
+    "your own passes other data",
+    "environment": "Environment variables",
+    "hardware": "`fleet_hardware`",
+    "host-key": "Host keys, `replace_node.yml`",
+    "hub": "Model hubs ([weights.md](weights.md))",
+    "images": "Container images ([containers.md](containers.md))",
+    "input": "Values of variables",
+    "inventory": "The inventory",
+    "jobs": "Jobs in the background: downloads, copies, pulls",
+    "known-hosts": "`known_hosts`, `replace_node.yml`",
+    "launch": "Starting a server",
+    "libraries": "Shared libraries of the distribution",
+    "neuron": "AWS Neuron ([trainium.md](trainium.md))",
+    "node": "The node itself",
+    "override": "`fleet_override` ([recipes.md](recipes.md))",
+    "plan": "Planning",
+    "platform": "Platforms",
+    "preflight": "Preflight",
+    "probes": "`probes` of a recipe ([verification.md](verification.md))",
+    "readiness": "Waiting until servers are ready",
+    "recipe": "Recipes ([recipes.md](recipes.md))",
+    "secrets": "Secrets of servers",
+    "servers": "Deploying, starting and stopping servers",
+    "services": "Service managers",
+    "sha256sums": "Lists of checksums ([weights.md](weights.md))",
+    "ssh": "OpenSSH, `replace_node.yml`",
+    "standin": "The stand-in checkpoint",
+    "supervisord": "supervisord",
+    "systemd": "systemd",
+    "token": "Tokens of hubs",
+    "venv": "Python environments",
+    "watchdog": "The watchdog",
+    "weights": "Weights ([weights.md](weights.md))",
+}
+
+# What to do about errors of an area whose message does not say it, most often since it quotes what a program said.
+DEFAULTS = {
+    "arguments": "Correct the argument that the message names",
+    "artifact": "Remove what the message names from the archive or the folder, or export the artifact again",
+    "boot": "Correct what crontab or systemctl says, or set `fleet_start_on_boot: false`",
+    "checkpoint": "Check the file and its rights, or bring the checkpoint again",
+    "clean": "Correct what the message names and run `clean.yml` again",
+    "containers": "Correct what the container engine or systemd says (`journalctl -u docker`), and run again",
+    "encodings": "Check the directory's rights and mount",
+    "entry": "Deploy again with `site.yml`; never edit entries",
+    "host-key": "Correct what the message names, and run `replace_node.yml` again",
+    "hub": "Check `repo`, `revision`, `include`, `exclude` and the endpoint of the model; try again later",
+    "images": "Check `container.image`, its digest, `fleet_registry_auth` and `fleet_registry_mirror`",
+    "input": "Write a value that the message allows",
+    "inventory": "Correct the variable or the group that the message names",
+    "jobs": "Correct what the log says, and run again: a job goes on where it was",
+    "known-hosts": "Correct the file by hand, or its rights, and run again",
+    "launch": "See `playbooks/logs.yml` and the container engine's log; `playbooks/stop.yml` ends what is left",
+    "libraries": "Correct what the package manager says, or set `toolkit_libraries: []` and install them yourself",
+    "neuron": "Correct what the message names; see [trainium.md](trainium.md)",
+    "node": "Correct what the message names, and run again",
+    "plan": "Correct the key that the message names, in the recipe or in `fleet_override`",
+    "platform": "Use a version of the collection that has this platform",
+    "preflight": "Each line has its own code and remedy",
+    "probes": "Correct the probe in the recipe or in `fleet_override`",
+    "readiness": "See `playbooks/logs.yml`; the last lines of the server's log are in the message",
+    "recipe": "Correct the line that the message names",
+    "secrets": "Give the variable another value",
+    "servers": "Correct what the message names, and run `site.yml` again",
+    "sha256sums": "Make the list again with `sha256sum`",
+    "ssh": "Correct what ssh says, and run again",
+    "standin": "Correct what the message names, and run again",
+    "supervisord": "See `supervisord.log` in `var/log/inference-fleet`; `playbooks/stop.yml` ends the daemon",
+    "systemd": "Correct what systemctl says (`systemctl status`, `journalctl -xe`), and run again",
+    "venv": "Correct what the package manager says, or remove the environment and run again",
+    "watchdog": "Correct what the message names, or set `fleet_watchdog: false`",
+    "weights": "Correct `model.path` or the directory that the message names, and run again",
+}
+
+
+class Problem(Exception):
+    """What makes the page impossible to write, one line each."""
+
+
+class Source:
+    """One module: its tree, its module-level strings, and where its imported names come from."""
+
+    def __init__(self, path):
+        self.path = path
+        self.tree = ast.parse(path.read_text(encoding="utf-8"))
+        self.constants, self.imported = {}, {}
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self.constants[node.targets[0].id] = node.value
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ansible_collections."):
+                path = PLUGINS.parent.joinpath(*node.module.split(".")[3:])
+                for alias in node.names:
+                    self.imported[alias.asname or alias.name] = (path, alias.name)
+
+
+class Reader:
+    def __init__(self, folder=PLUGINS):
+        self.sources = {path: Source(path) for path in sorted(folder.rglob("*.py"))}
+        self.kinds = self._derived()
+        self.assigned = {}
+
+    def _derived(self):
+        """FleetError and the classes that derive from it."""
+        found = {"FleetError"}
+        classes = [n for s in self.sources.values() for n in ast.walk(s.tree) if isinstance(n, ast.ClassDef)]
+        while True:
+            more = {one.name for one in classes if any(isinstance(b, ast.Name) and b.id in found for b in one.bases)}
+            if more <= found:
+                return found
+            found |= more
+
+    def constant(self, source, name):
+        """The expression that a module-level name stands for, and its module; (None, None) where there is none."""
+        if name in source.constants:
+            return source.constants[name], source
+        path, original = source.imported.get(name, (None, None))
+        if path is None:
+            return None, None
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file in self.sources:
+                return self.constant(self.sources[file], original)
+        return None, None
+
+    def text(self, source, node):
+        """A string expression with placeholders in italics."""
+        if isinstance(node, ast.Constant):
+            return ESCAPED.sub(r"\\\1", str(node.value)).replace("\n", " ")
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            return self.text(source, node.left) + self.text(source, node.right)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            return self.filled(source, self.text(source, node.left), node.right)
+        if isinstance(node, ast.IfExp):
+            one, other = self.text(source, node.body), self.text(source, node.orelse)
+            return one if not other else "%s / %s" % (one, other) if one else other
+        if isinstance(node, ast.Name):
+            local = self.assigned.get(node.id)
+            if local is not None:
+                return self.text(source, local)
+            value, at = self.constant(source, node.id)
+            if value is not None and isinstance(value, (ast.Constant, ast.BinOp)):
+                return self.text(at, value)
+            if value is not None and isinstance(value, (ast.Tuple, ast.List)):
+                return ", ".join(self.text(at, one) for one in value.elts)
+        return "*%s*" % (self.name(node) or "…")
+
+    def filled(self, source, template, values):
+        """The template with each of its places filled with what its value is called."""
+        named = {}
+        if isinstance(values, ast.Dict):
+            named = {key.value: value for key, value in zip(values.keys, values.values)}
+        rest = list(values.elts) if isinstance(values, ast.Tuple) else [values]
+        loose = any(isinstance(one, ast.Starred) for one in rest)
+
+        def place(match):
+            if match.group(2) == "%":
+                return "%"
+            if match.group(1):
+                return self.text(source, named[match.group(1)])
+            return self.value(source, rest.pop(0)) if rest and not loose else "*…*"
+
+        return PLACE.sub(place, template)
+
+    def value(self, source, node):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "join"
+            and node.args
+        ):
+            return self.text(source, node.args[0])
+        return self.text(source, node)
+
+    def name(self, node):
+        """What the value of an expression may be called: its last name."""
+        if isinstance(node, ast.Name):
+            return node.id.strip("_").replace("_", " ")
+        if isinstance(node, ast.Attribute):
+            return node.attr.strip("_").replace("_", " ")
+        if isinstance(node, ast.Subscript):
+            index = node.slice
+            if isinstance(index, ast.Constant) and isinstance(index.value, str):
+                return index.value.replace("_", " ")
+            return self.name(node.value)
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop") and node.args:
+                return self.name(node.args[0]) or (
+                    str(node.args[0].value) if isinstance(node.args[0], ast.Constant) else ""
+                )
+            inner = [self.name(one) for one in node.args]
+            return next((one for one in inner if one), "") or self.name(node.func)
+        if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
+            return self.name(node.generators[0].iter)
+        if isinstance(node, ast.Starred):
+            return self.name(node.value)
+        if isinstance(node, ast.BoolOp):
+            return next((self.name(one) for one in node.values if self.name(one)), "")
+        if isinstance(node, ast.BinOp):
+            return self.name(node.left) or self.name(node.right)
+        if isinstance(node, ast.IfExp):
+            return self.name(node.body) or self.name(node.orelse)
+        return ""
+
+    def errors(self):
+        """{code: [message]}; raises Problem for what cannot be listed."""
+        found, problems = {}, []
+        for source in self.sources.values():
+            for function, call in sorted(self.calls(source.tree), key=lambda one: one[1].lineno):
+                self.assigned = strings_of(function)
+                line = "%s:%d" % (source.path.name, call.lineno)
+                code = call.args[0] if call.args else None
+                message = self.text(source, call.args[1]) if len(call.args) > 1 else ""
+                if len(call.args) > 2:
+                    message = self.filled(source, message, call.args[2])
+                else:
+                    message = message.replace("%%", "%")
+                if isinstance(code, ast.Constant) and isinstance(code.value, str):
+                    codes = {code.value: message}
+                elif isinstance(code, ast.BinOp) and isinstance(code.left, ast.Constant):
+                    codes = self.computed(source, function, code.left.value)
+                else:
+                    codes = self.raised_again(code)
+                if codes is None:
+                    problems.append("%s: the code is no literal: %s" % (line, ast.unparse(call)[:100]))
+                    continue
+                for one, text in codes.items():
+                    if not CODE.match(one):
+                        problems.append("%s: %s is not area.what-is-wrong" % (line, one))
+                    elif one.partition(".")[0] not in AREAS:
+                        problems.append("%s: the area of %s is not in AREAS of tools/errors_page.py" % (line, one))
+                    elif text not in found.setdefault(one, []):
+                        found[one].append(text)
+        if problems:
+            raise Problem("\n".join(problems))
+        return found
+
+    def calls(self, tree):
+        """(function, call) of all errors; errors.py only passes on what others made."""
+        for function in ast.walk(tree):
+            if not isinstance(function, (ast.FunctionDef, ast.Module)):
+                continue
+            for node in own_nodes(function):
+                if not isinstance(node, ast.Call):
+                    continue
+                if isinstance(node.func, ast.Name) and node.func.id in self.kinds:
+                    yield function, node
+                elif isinstance(node.func, ast.Attribute) and node.func.attr == "add" and len(node.args) > 1:
+                    code = node.args[0]
+                    if isinstance(code, ast.Constant) and isinstance(code.value, str) and "." in code.value:
+                        yield function, node
+
+    def raised_again(self, code):
+        """{} for the code of another error, `one.code` or `code`; the default where one is read from a record."""
+        if isinstance(code, ast.Call) and isinstance(code.func, ast.Attribute) and code.func.attr == "get":
+            return {code.args[1].value: "*message*"}
+        if isinstance(code, ast.Attribute) and code.attr == "code":
+            return {}
+        return {} if isinstance(code, ast.Name) and code.id == "code" else None
+
+    def computed(self, source, function, prefix):
+        """Of `"hub." + kind`: {code: message} by the mapping of kinds to messages in that function."""
+        for node in ast.walk(function):
+            if isinstance(node, ast.Dict) and node.keys and all(isinstance(key, ast.Constant) for key in node.keys):
+                codes = {prefix + key.value: self.text(source, value) for key, value in zip(node.keys, node.values)}
+                return {**{prefix + kind: "*hub* does not give *what*: *text*." for kind in self.hub_kinds()}, **codes}
+        return None
+
+    def hub_kinds(self):
+        return {
+            node.args[0].value
+            for source in self.sources.values()
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "HubProblem"
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        }
+
+
+def own_nodes(function):
+    """The nodes of a function, or of a module, without those of functions in it."""
+    waiting = list(ast.iter_child_nodes(function))
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def strings_of(function):
+    """{name: expression} of the variables of a function that are assigned once, a string."""
+    found = {}
+    for node in own_nodes(function):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found.setdefault(node.targets[0].id, []).append(node.value)
+    return {name: values[0] for name, values in found.items() if len(values) == 1 and is_string(values[0])}
+
+
+def is_string(node):
+    if isinstance(node, ast.BinOp):
+        return is_string(node.left)
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) > 12
+
+
+def halves(message):
+    """(meaning, remedy) of a message; the remedy may be empty."""
+    match = REMEDY.search(message)
+    if match is None:
+        return message, ""
+    remedy = message[match.start() :].strip()
+    return message[: match.start()].rstrip(" ,;"), remedy[:1].upper() + remedy[1:]
+
+
+def render(errors):
+    """The page for {code: [message]}."""
+    lines = [HEAD]
+    areas = sorted({code.partition(".")[0] for code in errors})
+    lines.append("Areas: %s.\n" % ", ".join("[%s](#%s)" % (area, area) for area in areas))
+    for area in areas:
+        lines += ["## %s\n" % area, AREAS[area] + ".\n", "| Code | Meaning | Remedy |", "| --- | --- | --- |"]
+        for code in sorted(errors):
+            if code.partition(".")[0] == area:
+                both = [halves(message) for message in sorted(errors[code])]
+                meanings, remedies = (list(dict.fromkeys(one[n] for one in both if one[n])) for n in (0, 1))
+                lines.append(
+                    "| `%s` | %s | %s |"
+                    % (code, " <br> ".join(meanings), " <br> ".join(remedies) or DEFAULTS.get(area, "–"))
+                )
+        lines.append("")
+    return IN_CODE.sub(lambda span: span.group().replace("*", ""), ADJACENT.sub("* ", "\n".join(lines))).rstrip() + "\n"
+
+
+def main():
+    try:
+        PAGE.write_text(render(Reader().errors()), encoding="utf-8")
+    except Problem as problem:
+        sys.exit(str(problem))
+
+
+if __name__ == "__main__":
+    main()
