@@ -231,7 +231,8 @@ def test_an_engine_elsewhere_or_without_a_daemon_is_no_other_unit(manager):
 
 def test_the_folders_of_an_artifact_are_made_by_root_before_each_start(manager):
     path = "/mnt/artifacts/k1"
-    changes = {"environment": {"NEURON_COMPILED_ARTIFACTS": path}, "directories": {"artifact": path}}
+    changes = {"environment": {"NEURON_COMPILED_ARTIFACTS": path}, "directories": {"artifact": path},
+               "hooks": compile_cache("k1")}  # fmt: skip
     line = (
         'ExecStartPre=+"/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "folders" '
         '"/etc/inference-fleet/servers/server-0.json" "--user" "ubuntu"'
