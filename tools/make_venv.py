@@ -52,18 +52,14 @@ def main():
             fail("python -m venv failed; on Debian and Ubuntu install python3-venv.\n" + made.stdout + made.stderr)
     link_collection()
     sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
-    from ansible_collections.inference.fleet.plugins.module_utils import python_environment
+    from ansible_collections.inference.fleet.plugins.module_utils.node import uv as uv_tool
 
     pip = [str(python), "-m", "pip"]
     quiet = ["--quiet", "--disable-pip-version-check"]
     pyproject = ROOT / "pyproject.toml"
     subprocess.run([*pip, "install", *quiet, "uv>=0.9,<0.14"], check=True)
     environment = dict(os.environ)
-    places, flags = python_environment.uv_places(
-        python_environment.Wanted(str(VENV)),
-        python_environment.pip_configuration([str(python)], environment),
-        environment,
-    )
+    places, flags = uv_tool.places(uv_tool.pip_configuration([str(python)], environment), environment)
     uv = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(python), *flags]
     wanted = ["-r", str(pyproject), "--group", str(pyproject) + ":test"]
     subprocess.run([*uv, *wanted], check=True, env={**environment, **places})

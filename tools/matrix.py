@@ -106,7 +106,7 @@ def other(chosen, own):
 
 def make(release, python):
     """The environment of a release, brought up to date. CalledProcessError where it cannot be made."""
-    from ansible_collections.inference.fleet.plugins.module_utils import python_environment
+    from ansible_collections.inference.fleet.plugins.module_utils.node import uv as uv_tool
 
     venv = CACHE / release
     mark = venv / "made-with"
@@ -114,11 +114,7 @@ def make(release, python):
     if not mark.exists() or mark.read_text(encoding="utf-8") != str(python):
         subprocess.run([uv, "venv", "--quiet", "--clear", "--python", str(python), str(venv)], check=True)
     environment = dict(os.environ)
-    places, flags = python_environment.uv_places(
-        python_environment.Wanted(str(venv)),
-        python_environment.pip_configuration([sys.executable], environment),
-        environment,
-    )
+    places, flags = uv_tool.places(uv_tool.pip_configuration([sys.executable], environment), environment)
     subprocess.run(
         [uv, "pip", "install", "--quiet", "--upgrade-package", "ansible-core", "--prerelease",
          "if-necessary-or-explicit", "--python", str(venv / "bin" / "python"), *flags,

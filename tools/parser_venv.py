@@ -71,11 +71,10 @@ def _places(venv, python):
     Where a build of PyTorch for CPUs is at hand pip knows of it.
     """
     sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
-    from ansible_collections.inference.fleet.plugins.module_utils import python_environment
+    from ansible_collections.inference.fleet.plugins.module_utils.node import uv
 
-    pip = python_environment.pip_configuration([str(python)], dict(os.environ))
-    wanted = python_environment.Wanted(str(venv), extra_index_urls=[] if pip.get("find-links") else [TORCH_INDEX])
-    return python_environment.uv_places(wanted, pip, os.environ)[0]
+    pip = uv.pip_configuration([str(python)], dict(os.environ))
+    return uv.places(pip, os.environ, extra_index_urls=[] if pip.get("find-links") else [TORCH_INDEX])[0]
 
 
 def _call(*words, **variables):

