@@ -9,8 +9,8 @@ module: container_engine
 short_description: Make a container engine run and reach its registries
 version_added: 0.1.0
 description:
-  - Installs docker or podman from the distribution's packages where it is missing, merges settings into docker's
-    C(daemon.json), gives its daemon proxies and both engines certificates and mirrors, and makes docker run.
+  - Merges settings into docker's C(daemon.json), gives its daemon proxies and both engines certificates and mirrors,
+    and makes docker run. The role P(inference.fleet.container_engine#role) installs the engine's packages.
   - C(daemon.json) is never replaced. Keys that are not named stay, lists get what they lack.
   - What an earlier call set and this one does not is taken back, so a mirror, a setting or a certificate that leaves
     the inventory leaves the node. A record in C(/var/lib/inference-fleet/container_engine.json) says what that is; what
@@ -26,11 +26,11 @@ options:
     type: str
     default: docker
     choices: [docker, podman]
-  packages:
-    description: Packages that bring it. By default those of the distribution, where they are known.
-    type: list
-    elements: str
-    default: []
+  allow_missing:
+    description:
+      - Where the engine is not installed, return what is missing in RV(missing) and do nothing, instead of failing.
+    type: bool
+    default: false
   settings:
     description: Keys of docker's C(daemon.json).
     type: dict
@@ -76,7 +76,7 @@ options:
     description:
       - V(effective) lays and takes back nothing. It restarts docker where settings of earlier calls wait for that, and
         does nothing where docker does not run. Only O(engine), O(restart) and O(root) count then.
-      - V(absent) takes back all that earlier calls set. It neither installs nor removes nor starts an engine.
+      - V(absent) takes back all that earlier calls set. It neither removes nor starts an engine.
       - Docker forgets mirrors and insecure registries at once, the rest when it is restarted; see O(restart).
     type: str
     default: present
@@ -87,7 +87,7 @@ options:
     default: ""
 attributes:
   check_mode:
-    description: Says what would be installed, written and restarted.
+    description: Says what would be written and restarted, also where the engine is yet to be installed.
     support: full
   diff_mode:
     description:
@@ -129,6 +129,13 @@ engine:
   returned: success
   type: str
   sample: docker
+missing:
+  description:
+    - The program that is not installed, with O(allow_missing=true). It is the engine's, or the init that podman needs.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 actions:
   description: What was done, or would be in check mode, beside writing files.
   returned: success
@@ -159,7 +166,7 @@ def main():
     module = Module(
         argument_spec={
             "engine": {"type": "str", "default": "docker", "choices": list(ENGINES)},
-            "packages": texts,
+            "allow_missing": {"type": "bool", "default": False},
             "settings": {"type": "dict", "default": {}},
             "registry_mirrors": texts,
             "insecure_registries": texts,

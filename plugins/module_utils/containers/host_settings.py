@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A container engine that is installed, runs, and reaches its registries: settings merged, proxies, certificates.
+"""A container engine that runs and reaches its registries: settings merged, proxies, certificates.
 
 Docker's daemon.json is merged into, never replaced. The daemon is told of what it can take while it runs (SIGHUP) and
 restarted for the rest only, and not where that would end containers that are not the fleet's. Where the fleet's own
@@ -28,10 +28,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.directories i
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, read_text, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import url_secrets
-from ansible_collections.inference.fleet.plugins.module_utils.node.shared_libraries import (
-    distribution_family,
-    install_packages,
-)
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 DAEMON_JSON = "/etc/docker/daemon.json"
@@ -51,11 +47,6 @@ RELOADABLE = frozenset(
 )  # fmt: skip
 # A key that is gone from daemon.json is left as it was by a reload; these two are reset by an empty list.
 RESET_BY_EMPTY = ("insecure-registries", "registry-mirrors")
-PACKAGES = {
-    "docker": {"debian": ["docker.io"], "amzn": ["docker"], "fedora": ["moby-engine"], "suse": ["docker"]},
-    "podman": {"debian": ["podman", "catatonit"], "redhat": ["podman"], "suse": ["podman"]},
-}
-CLIENT_PACKAGE = {"debian": ["docker-cli"]}  # Debian 13 took the client out of docker.io
 # podman has no init of its own for --init: containers.conf(5), init_path and helper_binaries_dir.
 PODMAN_INIT = "catatonit"
 PODMAN_INIT_FOLDERS = ("/usr/libexec/podman", "/usr/local/libexec/podman", "/usr/lib/podman", "/usr/local/lib/podman",
@@ -87,7 +78,7 @@ def daemon_settings(text, settings, notes=()):
     except ValueError as error:
         raise FleetError(
             "containers.daemon-json-invalid",
-            "%s is no valid JSON (%s), so nothing is merged into it. Mend or remove it; docker itself does not "
+            "%s is no valid JSON (%s), so nothing is merged into it. Repair or remove it; docker itself does not "
             "start with it.",
             (DAEMON_JSON, error),
         ) from error
@@ -179,63 +170,19 @@ class Setup:
                 os.rmdir(self.sysroot + folder)
         self.folders = [folder for folder in self.folders if os.path.isdir(self.sysroot + folder)]
 
-    # ---- installing
-
-    def install(self, packages):
-        """Whether the engine is there already; installs it otherwise. FleetError where that cannot be done."""
-        kind = self.engine.kind
-        if self._is_there():
-            return True
-        family, distribution = distribution_family(self.sysroot)
-        ident = self._distribution_id()
-        known = dict(PACKAGES[kind], **({family: packages} if packages and family else {}))
-        names = packages or known.get(ident) or known.get(family)
-        if kind == "podman" and self.program() and not packages:
-            names = [PODMAN_INIT]
-        if not names:
-            raise FleetError(
-                "containers.packages-unknown",
-                "No package of %s is known that holds %s. Install it yourself, name its packages in "
-                "container_engine_packages, or set fleet_container_engine to %s.",
-                (distribution, kind, "podman" if kind == "docker" else "docker"),
-            )
-        if os.geteuid() != 0:
-            raise FleetError(
-                "containers.install-needs-root",
-                "%s is not whole on this node, and installing %s needs root. Run the play with become.",
-                (kind, ", ".join(names)),
-            )
-        self.actions.append("install %s" % ", ".join(names))
-        self.before.append("%s: missing" % kind)
-        self.after.append("%s: from %s" % (kind, ", ".join(names)))
-        if self.check_mode:
-            return False
-        install_packages(family, names)
-        if not self._is_there() and kind == "docker" and family in CLIENT_PACKAGE and not packages:
-            install_packages(family, CLIENT_PACKAGE[family])
-        if not self._is_there():
-            raise FleetError(
-                "containers.program-missing",
-                "%s was installed, but there is no %s. Name the packages that bring it in container_engine_packages.",
-                (", ".join(names), kind if not self.program() else PODMAN_INIT),
-            )
-        return True
+    # ---- what is installed
 
     def program(self):
         return shutil.which(self.engine.kind, path=guard.PATH) is not None
 
-    def _is_there(self):
-        if self.engine.kind == "podman" and self.program():
-            return any(
-                os.path.exists("%s%s/%s" % (self.sysroot, folder, PODMAN_INIT)) for folder in PODMAN_INIT_FOLDERS
-            )
-        return self.program()
-
-    def _distribution_id(self):
-        for line in (read_text(self.sysroot + "/etc/os-release") or "").splitlines():
-            if line.startswith("ID="):
-                return line[3:].strip().strip("\"'")
-        return ""
+    def missing(self):
+        """The program that is not installed: the engine's own, or the init that podman needs; None for none."""
+        if not self.program():
+            return self.engine.kind
+        folders = PODMAN_INIT_FOLDERS if self.engine.kind == "podman" else ()
+        if folders and not any(os.path.exists(os.path.join(self.sysroot + one, PODMAN_INIT)) for one in folders):
+            return PODMAN_INIT
+        return None
 
     # ---- files
 
@@ -426,17 +373,17 @@ def pending_words(engine, root=""):
     )
 
 
-def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), insecure_registries=(), registries=(),
-           proxy_env=None, ca_bundle="", restart="auto", state="present", root="", check_mode=False,
+def ensure(engine="docker", allow_missing=False, settings=None, registry_mirrors=(), insecure_registries=(),
+           registries=(), proxy_env=None, ca_bundle="", restart="auto", state="present", root="", check_mode=False,
            sysroot=""):  # fmt: skip
-    """Make the engine ready. Returns {changed, engine, actions: [what was done], diff}; raises FleetError.
+    """Make the engine ready. Returns {changed, engine, missing, actions: [what was done], diff}; raises FleetError.
 
-    settings: more keys of daemon.json. registries: hosts for which ca_bundle (a file of this node) is trusted, as it
-    is for the mirrors; docker.io is Docker Hub.
-    restart: auto (not where it would end foreign containers; where the fleet's own run it waits for state effective),
-    always, never (what changes waits for the next start). state: effective lays nothing and restarts docker where
-    settings of earlier calls wait for that; absent takes back all that earlier calls set, and neither installs nor
-    starts anything. root: below which the record of that lies. The result's `pending`: what docker is still without.
+    allow_missing: return which program is not installed, and do nothing, instead of failing. settings: more keys of
+    daemon.json. registries: hosts for which ca_bundle (a file of this node) is trusted, as it is for the mirrors;
+    docker.io is Docker Hub. restart: auto (not where it would end foreign containers; where the fleet's own run it
+    waits for state effective), always, never (what changes waits for the next start). state: effective writes nothing
+    and restarts docker where settings of earlier calls wait for that; absent takes back all that earlier calls set,
+    and starts nothing. root: below which the record of that lies. The result's `pending`: what docker goes without.
     """
     setup = Setup(engine, root, check_mode, sysroot)
     if state == "effective":
@@ -448,7 +395,17 @@ def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), ins
             return _result(setup)
         there = setup.program()
     else:
-        there = setup.install(list(packages))
+        missing = setup.missing()
+        if missing and allow_missing:
+            return {**_result(setup), "missing": [missing]}
+        if missing and not check_mode:  # there, an earlier task would have installed it
+            raise FleetError(
+                "containers.program-missing",
+                "There is no %s on this node. The role container_engine installs it; where its packages are others, "
+                "name them in container_engine_packages.",
+                (missing,),
+            )
+        there = not missing
     files = {}  # {path: (text, mode)}
     if engine == "podman" and (registry_mirrors or insecure_registries):
         files[PODMAN_REGISTRIES] = podman_registries(registry_mirrors, insecure_registries), 0o644
@@ -487,8 +444,8 @@ def ensure(engine="docker", packages=(), settings=None, registry_mirrors=(), ins
 def _result(setup):
     lines = [setup.before, setup.after]
     diff = dict(zip(("before", "after"), ("".join(line + "\n" for line in one) for one in lines)))
-    return {"changed": bool(setup.before or setup.actions), "engine": setup.engine.kind, "actions": setup.actions,
-            "pending": setup.pending.get("restart", []), "diff": diff}  # fmt: skip
+    return {"changed": bool(setup.before or setup.actions), "engine": setup.engine.kind, "missing": [],
+            "actions": setup.actions, "pending": setup.pending.get("restart", []), "diff": diff}  # fmt: skip
 
 
 def _ensure_docker(setup, there, files, settings, restart, state):

@@ -84,8 +84,8 @@ class Node:
         told = self.systemctl
         for check_mode in (True, False):
             assert self.ensure(check_mode=check_mode, **arguments) == {
-                "changed": False, "engine": applied["engine"], "actions": [], "pending": applied["pending"],
-                "diff": {"before": "", "after": ""},
+                "changed": False, "engine": applied["engine"], "missing": [], "actions": [],
+                "pending": applied["pending"], "diff": {"before": "", "after": ""},
             }  # fmt: skip
         assert self.systemctl == told
         return applied
@@ -402,16 +402,6 @@ def test_mirrors_of_docker_hub_have_certificates_too(node, tmp_path, engine):
     assert sorted(path.name for path in laid) == ["a.example", "mirror.example", "mirror.example:5000"]
 
 
-def test_podman_without_an_init_gets_one(tmp_path, monkeypatch):
-    """A distribution may install podman alone; then `podman run --init` fails."""
-    node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=["podman"]))
-    monkeypatch.setattr(container_setup.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(container_setup, "install_packages",
-                        lambda family, packages: node.write("/usr/libexec/podman/%s" % packages[0], ""))  # fmt: skip
-    result = node.four_steps(engine="podman")
-    assert result["actions"] == ["install catatonit"]
-
-
 def test_podman_has_files_and_no_daemon(tmp_path, monkeypatch):
     node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=["podman"]))
     node.write("/usr/libexec/podman/catatonit", "")
@@ -447,35 +437,22 @@ def test_without_systemd_it_is_for_a_person_to_start(node):
     )
 
 
-def test_a_missing_engine_is_installed(tmp_path, monkeypatch):
-    node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=[]))
-    installed = []
-
-    def install(family, packages):
-        installed.append((family, packages))
-        if len(installed) == 2:  # Debian 13: docker.io without its client
-            node.engine.add("docker")
-
-    monkeypatch.setattr(container_setup, "install_packages", install)
-    monkeypatch.setattr(container_setup.os, "geteuid", lambda: 0)
-    assert node.ensure(check_mode=True)["actions"] == ["install docker.io"]
-    assert not installed
-    assert node.ensure()["actions"] == ["install docker.io"]
-    assert installed == [("debian", ["docker.io"]), ("debian", ["docker-cli"])]
-    assert not node.ensure()["changed"]
-
-
-def test_what_cannot_be_installed(tmp_path, monkeypatch):
-    node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=[]))
-    monkeypatch.setattr(container_setup.os, "geteuid", lambda: 1000)
-    assert node.refused() == (
-        "docker is not whole on this node, and installing docker.io needs root. Run the play with become."
-    )
-    node.write("/etc/os-release", 'ID=rhel\nPRETTY_NAME="RHEL 9"\n')
-    assert node.refused() == (
-        "No package of RHEL 9 is known that holds docker. Install it yourself, name its packages in "
-        "container_engine_packages, or set fleet_container_engine to podman."
-    )
+@pytest.mark.parametrize(
+    ("kinds", "engine", "program"),
+    [([], "docker", "docker"), ([], "podman", "podman"), (["podman"], "podman", "catatonit")],
+)
+def test_what_is_not_installed(tmp_path, monkeypatch, kinds, engine, program):
+    """`podman run --init` fails where a distribution installed podman alone."""
+    node = Node(tmp_path, ScriptedEngine(tmp_path, monkeypatch, kinds=kinds))
+    settings = {"engine": engine, "insecure_registries": ["i.example"]}
+    result = node.ensure(allow_missing=True, **settings)
+    assert (result["changed"], result["missing"]) == (False, [program])
+    assert node.read(RECORD) is None
+    with pytest.raises(FleetError) as caught:
+        node.ensure(**settings)
+    assert (caught.value.code, caught.value.values) == ("containers.program-missing", (program,))
+    check = node.ensure(check_mode=True, **settings)  # the role would have installed it
+    assert (check["changed"], check["missing"]) == (True, [])
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '"a"'])
@@ -483,7 +460,9 @@ def test_a_broken_file_is_not_overwritten(node, text):
     node.write(DAEMON, text)
     message = node.refused(settings={"debug": True})
     assert message.startswith("/etc/docker/daemon.json is no valid JSON (")
-    assert message.endswith("), so nothing is merged into it. Mend or remove it; docker itself does not start with it.")
+    assert message.endswith(
+        "), so nothing is merged into it. Repair or remove it; docker itself does not start with it."
+    )
 
 
 def test_a_proxy_that_no_variable_can_hold(node):
