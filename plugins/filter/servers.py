@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.engine 
 from ansible_collections.inference.fleet.plugins.module_utils.containers.images import DOCKER_HUB, mirrored
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
 from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import api_keys
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import leaders_to_follow, start_order
+from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import leaders_to_follow, start_order
 from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import API_KEY
 
 COMMON_NAMES = ("hosts", "inventories", "inventory")

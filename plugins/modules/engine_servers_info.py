@@ -176,7 +176,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.node_argum
     NODE_ARGUMENTS,
     node_of,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.servers.readiness import status
+from ansible_collections.inference.fleet.plugins.module_utils.servers.status import status
 
 
 def main():

@@ -3,37 +3,27 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How a server on a node differs from the plan, beyond its entry: unit, drop-ins, files, and the process that runs.
 
-look_at() reads what /proc shows of a process; everything else is a pure comparison. Messages name variables, never
-their values. What is found here, playbooks/status.yml reports and engine_servers repairs, by the same functions.
+Pure comparisons. Messages name variables, never their values. What is found here, playbooks/status.yml reports and
+engine_servers repairs, by the same functions.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import pwd
-import re
-import shutil
-import subprocess
-import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list, parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.servers.running_process import (
+    GROUP_LIMITS,
+    UNLIMITED,
+    interpreter_problem,
+    is_wrapper,
+    shown_command,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
-UNLIMITED = -1
-LIMITS = {"Max open files": "NOFILE", "Max locked memory": "MEMLOCK"}
-LIMIT = re.compile(r"^(Max [a-z ]+?) {2,}(\S+) +(\S+)")
-GROUP_LIMITS = {"memory.max": "MemoryMax", "memory.high": "MemoryHigh", "pids.max": "TasksMax", "cpu.max": "CPUQuota"}
-CGROUPS = "/sys/fs/cgroup"
 GUARD_S = 30  # within which a process of a unit has become the guard, or what the guard records
-INTERPRETER_S = 20
-# What executes something else with an environment and a command line of its own making.
-SHELLS = frozenset(("sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"))
-WRAPPERS = SHELLS | {"env", "numactl", "taskset", "nice", "ionice", "chrt", "setarch", "stdbuf", "mpirun"}
-PYTHON = re.compile(r"^python[\d.]*$")
-SECRET_OPTION = re.compile(r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passwd|auth|credential)[\w-]*)([= ])\S+")
-SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+@")
 
 
 class Difference:
@@ -50,149 +40,6 @@ class Difference:
 
     def __repr__(self):
         return "Difference(%r, %r, %r)" % (self.kind, self.text, self.heals)
-
-
-class Running:
-    """A process as /proc shows it.
-
-    environment: {name: value}, None where it is not ours to read; limits: {"NOFILE": (soft, hard)}; cpus: a set, None
-    where they are not known; unit: the service of systemd that it belongs to, or None; group: {file: value} of its
-    cgroup's limits; parent: limits of its parent, the service manager; age: seconds since its start; command: as text.
-    """
-
-    def __init__(self, pid, argv=(), environment=None, limits=None, cpus=None, uid=None, unit=None, group=None,
-                 parent=None, age=0.0, command=None):  # fmt: skip
-        self.pid = pid
-        self.argv = list(argv)
-        self.environment = environment
-        self.limits = limits or {}
-        self.cpus = cpus
-        self.uid = uid
-        self.unit = unit
-        self.group = group or {}
-        self.parent = parent or {}
-        self.age = age
-        self.command = command
-
-
-# ---- what /proc shows
-
-
-def look_at(pid):
-    """The Running process `pid`, None where it is gone."""
-    found = guard.process(pid)
-    if found is None or found.state in guard.ENDED:
-        return None
-    environment = guard.environment_of(pid)
-    try:
-        cpus = os.sched_getaffinity(pid)
-        uid = os.stat("/proc/%d" % pid).st_uid
-    except OSError:
-        cpus, uid = None, None
-    unit, group = unit_of_process(pid)
-    one = Running(
-        pid,
-        argv=processes.argv(pid),
-        environment={os.fsdecode(key): os.fsdecode(value) for key, value in environment.items()} or None,
-        limits=limits_of(pid),
-        cpus=cpus,
-        uid=uid,
-        unit=unit,
-        group=group_limits(group),
-        parent=limits_of(found.parent),
-        age=max(0.0, time.time() - (processes.started_at(pid) or time.time())),
-        command=processes.command(pid),
-    )
-    return one if lives(pid, found.ticks) else None  # what ended meanwhile showed only a part
-
-
-def lives(pid, ticks=None):
-    """Whether the process is there and no zombie; ticks: of its start, where another one of this number is none."""
-    found = guard.process(pid)
-    return found is not None and found.state not in guard.ENDED and ticks in (None, found.ticks)
-
-
-def limits_of(pid):
-    """{"NOFILE": (soft, hard), "MEMLOCK": …} of the process, -1 for no limit; empty where it is gone."""
-    found = {}
-    for line in _lines("/proc/%d/limits" % pid):
-        match = LIMIT.match(line)
-        if match and match.group(1) in LIMITS:
-            pair = tuple(UNLIMITED if word == "unlimited" else int(word) for word in match.groups()[1:])
-            found[LIMITS[match.group(1)]] = pair
-    return found
-
-
-def unit_of_process(pid):
-    """(name of its service of systemd or None, path of its cgroup below /sys/fs/cgroup or None)."""
-    unit = group = None
-    for line in _lines("/proc/%d/cgroup" % pid):
-        number, controllers, path = [*line.rstrip("\n").split(":", 2), "", ""][:3]
-        services = [part for part in path.split("/") if part.endswith(".service")]
-        if services and (controllers in ("", "name=systemd")):
-            unit = services[-1]
-        if number == "0" and not controllers:
-            group = path
-    return unit, group
-
-
-def group_limits(group):
-    """{file: value} of GROUP_LIMITS in the cgroup, those that can be read."""
-    found = {}
-    for name in GROUP_LIMITS if group else ():
-        text = "".join(_lines("%s%s/%s" % (CGROUPS, group, name))).strip()
-        if text:
-            found[name] = text
-    return found
-
-
-def _lines(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.readlines()
-    except OSError:
-        return []
-
-
-@functools.cache
-def interpreter_problem(program):
-    """None, or what is wrong with an interpreter that a unit names. What is no Python by its name is not executed."""
-    if not os.path.isabs(program) or not os.path.exists(program):
-        return "it is not there"
-    if not os.access(program, os.X_OK):
-        return "it cannot be executed"
-    if not PYTHON.match(os.path.basename(program)):
-        return None
-    try:
-        subprocess.run([program, "-I", "-S", "-c", ""], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL, cwd="/", check=True, timeout=INTERPRETER_S)  # fmt: skip
-    except OSError as error:
-        return "it cannot be executed: %s" % error.strerror
-    except subprocess.TimeoutExpired:
-        return "it does not end within %d s" % INTERPRETER_S
-    except subprocess.CalledProcessError as error:
-        return "it ends with exit status %d" % error.returncode
-    return None
-
-
-@functools.cache
-def is_wrapper(program):
-    """Whether the program executes something else that need not look like what was asked for."""
-    if os.path.basename(program) in WRAPPERS:
-        return True
-    try:
-        with open(shutil.which(program) or program, "rb") as stream:
-            first, second = [*stream.read(512).split(b"\n"), b""][:2]
-    except OSError:
-        return False
-    if not first.startswith(b"#!") or second.startswith(b"'''exec'"):  # how pip writes a long path to a Python
-        return False
-    words = first[2:].decode("utf-8", "replace").split()
-    names = [os.path.basename(word) for word in words]
-    return bool(names) and (names[0] in SHELLS or (names[0] == "env" and bool(SHELLS.intersection(names[1:]))))
-
-
-# ---- files
 
 
 def file_differences(modes, expected):
@@ -222,9 +69,6 @@ def secret_differences(names, in_file, missing):
         if these:
             found.append(Difference("secrets", "its file of secrets %s %s" % (words, _listed(these)), "restart"))
     return found
-
-
-# ---- unit
 
 
 def unit_differences(unit, definition, planned):
@@ -258,31 +102,29 @@ def unit_notes(unit):
     return notes
 
 
-# ---- all of it
-
-
-def differences(want, seen):
-    """[Difference] of a deployed server beyond its entry. want: servers.Wanted; seen: servers.Seen."""
-    entry, found = want.entry, []
-    if seen.unit is not None:
-        found += unit_differences(seen.unit, seen.definition, want.definition)
-    found += file_differences(seen.modes, want.files)
-    if seen.entry is not None and seen.secrets_read and seen.modes:
-        found += secret_differences(entry["secrets"], seen.secrets, want.secret_path not in seen.modes)
-    running = seen.running
-    if running is None or seen.service is None:
+def differences(target, observed):
+    """[Difference] of a deployed server beyond its entry. target: servers.Desired; observed: servers.Observed."""
+    entry, found = target.entry, []
+    if observed.unit is not None:
+        found += unit_differences(observed.unit, observed.definition, target.definition)
+    found += file_differences(observed.modes, target.files)
+    if observed.entry is not None and observed.secrets_read and observed.modes:
+        found += secret_differences(entry["secrets"], observed.secrets, target.secret_path not in observed.modes)
+    running = observed.running
+    if running is None or observed.service is None:
         return found
-    if not seen.fresh:
-        if is_strange(running, want.root):
+    if not observed.fresh:
+        if is_strange(running, target.root):
             text = "its unit's process %d is no server of ours (%s)" % (running.pid, shown_command(running.command))
             found.append(Difference("process", text, "restart"))
-    elif seen.state.get("phase") == "running" and seen.state.get("hash") == entry["hash"] and not is_guard(running):
-        secrets = {name: want.secrets.get(name, seen.secrets.get(name)) for name in entry["secrets"]}
-        found += process_differences(entry, running, secrets, want.user, seen.unit, seen.outside)
+    elif (
+        observed.state.get("phase") == "running"
+        and observed.state.get("hash") == entry["hash"]
+        and not is_guard(running)
+    ):
+        secrets = {name: target.secrets.get(name, observed.secrets.get(name)) for name in entry["secrets"]}
+        found += process_differences(entry, running, secrets, target.user, observed.unit, observed.outside)
     return found
-
-
-# ---- process
 
 
 def process_differences(entry, running, secrets=None, user=None, unit=None, outside=()):
@@ -366,14 +208,14 @@ def _limit_differences(running, unit):
     planned = unit.limits if unit is not None else {}
     for name, (soft, hard) in sorted(running.limits.items()):
         most = running.parent.get(name, (hard, hard))[1]
-        wanted = planned.get(name, most)
+        desired = planned.get(name, most)
         # a service manager without the right to go beyond its own limits gives what it has
-        accepted = {wanted, _lower(wanted, most)}
+        accepted = {desired, _lower(desired, most)}
         if unit is not None and unit.kept and name in unit.loaded_limits:
             accepted.add(unit.loaded_limits[name])
         if hard not in accepted or soft != hard:
             shown = _limit(hard) if soft == hard else "%s (hard %s)" % (_limit(soft), _limit(hard))
-            text = "its limit %s is %s instead of %s" % (name, shown, _limit(wanted))
+            text = "its limit %s is %s instead of %s" % (name, shown, _limit(desired))
             found.append(Difference("limits", text, "restart"))
     if unit is not None and unit.name and running.unit == unit.name and not unit.kept:
         for file, value in sorted(running.group.items()):
@@ -401,26 +243,6 @@ def is_strange(running, root):
 def is_guard(running):
     """Whether the process is a guard yet, also for the moment between its record and the engine."""
     return any(os.path.basename(word) == "guard.py" for word in running.argv[:4])
-
-
-# ---- ports
-
-
-def holder_words(holder, root):
-    """Who holds a port, for a person. holder: processes.port_holder()'s."""
-    if holder["pid"] is None:
-        return "a process of %s that this user cannot see" % holder["user"]
-    words = "process %d of %s (%s)" % (holder["pid"], holder["user"], shown_command(holder["command"]))
-    if holder["server"] is None:
-        return words
-    whose = "our server '%s'" % holder["server"]
-    return "%s%s, %s" % (whose, "" if holder["root"] == (root or "/") else " of the root %s" % holder["root"], words)
-
-
-def shown_command(command, length=200):
-    """A command line of somebody's for a message: its keys and passwords masked, cut where it is long."""
-    text = SECRET_OPTION.sub(r"\1\2********", command or "gone")
-    return SECRET_WORD.sub("********", text)[:length]
 
 
 def _listed(names):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import Node
+from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Node
 from ansible_collections.inference.fleet.plugins.module_utils.services import MANAGERS, get_manager
 
 NODE_ARGUMENTS = {
@@ -28,4 +28,4 @@ def node_of(params):
         raise FleetError("arguments.invalid", "%s.", (error,)) from error
     manager = get_manager(params["manager"], paths, params["toolkit"])
     manager.keep_drop_ins = params.get("drop_ins") == "keep"
-    return Node(paths, manager, params.get("user"), params.get("deployer"))
+    return Node(paths, manager, params.get("user"), params.get("deployer") or {})

@@ -41,7 +41,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.p
     replaced_artifacts,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import missing_cpus
+from ansible_collections.inference.fleet.plugins.module_utils.servers.desired import missing_cpus
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
 from ansible_collections.inference.fleet.plugins.module_utils.weights.checkpoints import check_draft

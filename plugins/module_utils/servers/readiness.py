@@ -6,29 +6,18 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import http_client, processes
-from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries
-from ansible_collections.inference.fleet.plugins.module_utils.servers import api_keys, drift, healing
-from ansible_collections.inference.fleet.plugins.module_utils.servers.healing import waiting_since
-from ansible_collections.inference.fleet.plugins.module_utils.servers.plan_differences import differences, port_holders
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import (
-    Seen,
-    check_only,
-    condition,
-    entry_changes,
-    log_tail,
-    observe,
-    read_secrets,
-    redactor_of,
-    row,
-    shared_changes,
-    utc,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.servers import api_keys, faults
+from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import entry_changes
+from ansible_collections.inference.fleet.plugins.module_utils.servers.faults import waiting_since
+from ansible_collections.inference.fleet.plugins.module_utils.servers.model import condition
+from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import check_only, observe, read_secrets
+from ansible_collections.inference.fleet.plugins.module_utils.servers.ports import port_holders
+from ansible_collections.inference.fleet.plugins.module_utils.servers.rows import log_tail, redactor_of, row, utc
 from ansible_collections.inference.fleet.plugins.module_utils.verify import causes, identity
 
 LOG_LINES = 15
@@ -135,31 +124,31 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
     is not what is planned, {…, skipped_reason} instead.
     """
     planned = check_entries(entries)
-    seen = observe(node.paths, node.manager, planned)
-    check_only(only, planned, seen)
+    observed = observe(node.paths, node.manager, planned)
+    check_only(only, planned, observed)
     names = [name for name in planned if only is None or name in only]
-    now = {name: condition(seen[name]) for name in names}
+    now = {name: condition(observed[name]) for name in names}
     current = [name for name in names if now[name].state == "running" and now[name].hash == planned[name]["hash"]]
-    rows = {name: row(node, name, seen[name]) for name in names}
+    rows = {name: row(node, observed[name]) for name in names}
     if check and len(current) < len(names):
         return {"changed": False, "msg": UNVERIFIED, "skipped_reason": UNVERIFIED, "servers": list(rows.values())}
-    lacks = _probe_all([planned[name] for name in current], timeout, seen)
+    lacks = probe_all([planned[name] for name in current], timeout, observed)
     if current:  # what was asked may have been replaced meanwhile, and who answered may be somebody else
-        seen = observe(node.paths, node.manager, planned)
-        now = {name: condition(seen[name]) for name in names}
+        observed = observe(node.paths, node.manager, planned)
+        now = {name: condition(observed[name]) for name in names}
     problems, final, age = [], False, 0
     for name in names:
-        words, hopeless = _replaced(node, planned[name], seen[name])
+        words, hopeless = _replaced(node, planned[name], observed[name])
         if words is None and name in lacks and lacks[name] is None:
-            lacks[name] = _stranger(node, planned[name], seen)
+            lacks[name] = _stranger(node, planned[name], observed)
             if lacks[name] is None:
                 rows[name]["ready"] = True
                 if not check:
-                    healing.note_ready(node.paths, name, seen[name].state)
+                    faults.note_ready(node.paths, name, observed[name].state)
                 continue
         if words is None:
-            words, hopeless = _problem(planned[name], seen[name], lacks.get(name))
-            held = port_holders(node, {name: planned[name]}, seen).get(name)
+            words, hopeless = _problem(planned[name], observed[name], lacks.get(name))
+            held = port_holders(node, {name: planned[name]}, observed).get(name)
             words = "; ".join([words, *(held or [])])
         final = final or hopeless
         since = now[name].since
@@ -189,21 +178,21 @@ def _replaced(node, entry, one):
     return words % (identity.deployer_words(node, one), fields), True
 
 
-def _stranger(node, entry, seen):
+def _stranger(node, entry, observed):
     """Why it is not the planned server that answers, None where it is."""
     try:
-        identity.who_answers(node, entry, seen)
+        identity.who_answers(node, entry, observed)
     except identity.Stranger as stranger:
         return str(stranger)
     return None
 
 
-def _probe_all(entries, timeout, seen):
-    """{name: None or what it lacks, without its secrets}, all probed at once. seen: {name: Seen}."""
+def probe_all(entries, timeout, observed):
+    """{name: None or what it lacks, without its secrets}, all probed at once. observed: {name: Observed}."""
     if not entries:
         return {}
     with concurrent.futures.ThreadPoolExecutor(min(THREADS, len(entries))) as pool:
-        answers = list(pool.map(lambda entry: _probe_one(entry, timeout, seen[entry["name"]].secrets), entries))
+        answers = list(pool.map(lambda entry: _probe_one(entry, timeout, observed[entry["name"]].secrets), entries))
     sockets = processes.listening_sockets()
     return {entry["name"]: lack or _open_to_all(entry, sockets) for entry, lack in zip(entries, answers)}
 
@@ -213,18 +202,18 @@ def _probe_one(entry, timeout, secrets):
     return lack and redactor_of(secrets).text(lack)
 
 
-def _doing(seen):
+def doing(observed):
     """What a server does that runs and does not answer yet, or any more."""
-    if seen.was_ready:
+    if observed.was_ready:
         return "it was ready and does not answer any more"
-    return {"compiles": "compiling", "loads": "loading its artifact"}.get(seen.state.get("artifact"), "starting")
+    return {"compiles": "compiling", "loads": "loading its artifact"}.get(observed.state.get("artifact"), "starting")
 
 
-def _problem(entry, seen, lack):
+def _problem(entry, observed, lack):
     """(why the server is not ready, whether waiting is no use)."""
-    now = condition(seen)
-    if seen.ailment is not None and seen.ailment.record is None and lack is None:
-        return "%s; run engine_servers to restart it" % seen.ailment.reason, True
+    now = condition(observed)
+    if observed.fault is not None and observed.fault.record is None and lack is None:
+        return "%s; run engine_servers to restart it" % observed.fault.reason, True
     age = "" if now.since is None else " since %s (%d s)" % (utc(now.since)[11:], time.time() - now.since)
     if now.state in ("missing", "stopped"):
         return "%s; run engine_servers to start it" % (now.reason or "it is stopped"), True
@@ -234,56 +223,11 @@ def _problem(entry, seen, lack):
         return "it runs another entry than the planned one; run engine_servers to restart it", True
     if now.state == "waiting":
         return "%s%s" % (now.reason, age), False
-    words = "%s%s, %s" % (_doing(seen), age, lack)
+    words = "%s%s, %s" % (doing(observed), age, lack)
     if now.restarts:
         words += ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s")
     budget = entry["health"]["budget_s"]
-    began = waiting_since(seen.state, budget)
+    began = waiting_since(observed.state, budget)
     if began is not None and time.time() - began > budget:
         return "%s; that is over its start budget of %d s" % (words, budget), True
     return words, is_permanent(words)
-
-
-def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secrets=None):
-    """[row] of engine_servers_info: what runs, how it differs from the plan, its memory and the end of its log.
-
-    Orphaned servers are in it as well. Without entries nothing is known of a plan, and drift is None. probes: find out
-    whether they are ready; ready stays None otherwise. secrets: {variable: value}, as far as they are known.
-    """
-    planned = check_entries(entries)
-    seen = observe(node.paths, node.manager, planned)
-    known = [*planned, *sorted(name for name in seen if name not in planned and seen[name].is_there)]
-    check_only(only, known, {})
-    names = [name for name in known if only is None or name in only]
-    if planned:
-        users = {entry["user"] or node.user for entry in planned.values()} - {None}
-        with contextlib.suppress(FleetError):  # which the definitions raise again
-            node.manager.interpreter = node_python.choose(node.paths, sorted(users))
-    shared = sorted(shared_changes(node)) if planned else []
-    holders = port_holders(node, {name: planned[name] for name in names if name in planned}, seen)
-    lacks = {}
-    if probes:
-        running = [seen[name].entry for name in names if seen[name].entry and condition(seen[name]).state == "running"]
-        lacks = _probe_all([entry for entry in running if "health" in entry], timeout, seen)
-    rows = []
-    for name in names:
-        one = seen.get(name) or Seen(name)
-        entry = planned.get(name) or one.entry or {}
-        result = row(node, name, one)
-        result["memory_mib"] = processes.memory_mib(one.pids)
-        result["port"] = (one.entry or entry).get("port")
-        result["log_tail"] = log_tail(node.paths, node.manager, name, log_lines)
-        if probes:
-            lack = lacks.get(name, "it does not run")
-            result["ready"] = lack is None
-            if name in lacks and lack and (one.state.get("artifact") or one.was_ready):
-                lack = "%s, %s" % (_doing(one), lack)
-            result["reason"] = result["reason"] or (lack if name in lacks else None)
-        found = differences(node, planned, name, one, secrets or {}, shared, holders.get(name, [])) if planned else []
-        if planned and name in planned and result["ready"] is False and condition(one).state in ("running", "waiting"):
-            found.append(drift.Difference("not ready", "it is not ready: %s" % result["reason"]))
-        result["differences"] = [{"kind": one.kind, "text": one.text} for one in found] if planned else None
-        result["drift"] = "; ".join(one.text for one in found) or None
-        result["notes"] = drift.unit_notes(one.unit) if one.unit else []
-        rows.append(result)
-    return rows

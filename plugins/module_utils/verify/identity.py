@@ -9,12 +9,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import http_c
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import (
-    Seen,
-    condition,
-    entry_changes,
-    observe,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import entry_changes
+from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Observed, condition
+from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import observe
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 NOT_VERIFIED = "not verified: "
@@ -38,24 +35,24 @@ class Watch:
         self._asked = set()
 
     def __call__(self, entry):
-        seen = self._look() if entry["name"] in self._asked else self._first
+        observed = self._look() if entry["name"] in self._asked else self._first
         self._asked.add(entry["name"])
-        return who_answers(self.node, entry, seen)
+        return who_answers(self.node, entry, observed)
 
     def _look(self):
         return observe(self.node.paths, self.node.manager, self.planned)
 
 
-def who_answers(node, entry, seen):
-    """Words for who answers for `entry`. Stranger where that is not the entry as planned; seen: observe()d."""
-    one = seen.get(entry["name"]) or Seen(entry["name"])
+def who_answers(node, entry, observed):
+    """Words for who answers for `entry`. Stranger where that is not the entry as planned; observed: observe()d."""
+    one = observed.get(entry["name"]) or Observed(entry["name"])
     deployed_as_planned(node, entry, one)
     pid, runs = _running(entry, one)
     if runs != entry["hash"]:
         raise Stranger(
             "%s runs the entry %s, and the plan's is %s; site.yml restarts it"
             % (entry["name"], _short(runs), _short(entry["hash"]))
-            + _answers_instead(node, entry, seen)
+            + _answers_instead(node, entry, observed)
         )
     words = "%s runs the planned entry %s%s" % (_process_words(pid), _short(runs), deployer_words(node, one))
     port = entry["port"] or entry["ports"].get("system")
@@ -73,7 +70,7 @@ def who_answers(node, entry, seen):
         if entry["container"] and (published or holder["pid"] is None):
             words += "; the process that holds the port %d cannot be seen as this user, its container can" % port
             continue
-        raise Stranger("the port %d is held by %s" % (port, holder_words(node, holder, seen)))
+        raise Stranger("the port %d is held by %s" % (port, holder_words(node, holder, observed)))
     return "%s and holds the port %d" % (words, port)
 
 
@@ -120,16 +117,19 @@ def _doing(one):
     return " (%s)" % ": ".join(filter(None, (now.state, now.reason)))
 
 
-def _answers_instead(node, entry, seen):
+def _answers_instead(node, entry, observed):
     """ "; the port … is held by …" where somebody answers in place of the planned server."""
     port = entry["port"] or entry["ports"].get("system")
     holders = processes.port_holders(entry["bind"], port) if port else []
     if not holders:
         return ""
-    return "; the port %d is held by %s" % (port, " and ".join(holder_words(node, holder, seen) for holder in holders))
+    return "; the port %d is held by %s" % (
+        port,
+        " and ".join(holder_words(node, holder, observed) for holder in holders),
+    )
 
 
-def holder_words(node, holder, seen):
+def holder_words(node, holder, observed):
     """Who holds a port (one of processes.port_holders()), for a person."""
     if holder["pid"] is None:
         return "a process of %s that this user cannot see; %s" % (holder["user"], BECOME)

@@ -26,12 +26,12 @@ import time
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
-from ansible_collections.inference.fleet.plugins.module_utils.servers import reconcile as servers
+from ansible_collections.inference.fleet.plugins.module_utils.servers import apply
 from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import MARKER, Supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 # What a node is given to show a first sign, and a port to become free: here other work may come between.
-servers.SETTLE_S = servers.PORT_FREE_S = 60
+apply.SETTLE_S = apply.PORT_FREE_S = 60
 ENGINE = str(pathlib.Path(__file__).parent / "small_engine.py")
 MODULES = "ansible_collections.inference.fleet.plugins.modules."
 BLOCK = 100

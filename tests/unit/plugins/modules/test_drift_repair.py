@@ -16,26 +16,13 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.servers import reconcile as servers
-from ansible_collections.inference.fleet.tests.unit.engines import small_node
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, rehash, wait_until
+from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.servers import staging
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash, wait_until
 
 INFO = "engine_servers_info"
 SECRET = "hf_a-secret-value"
 SECRETS = {"fleet_hf_token": SECRET}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def watchdog(tmp_path_factory):
-    with small_node.watched(tmp_path_factory.getbasetemp()):
-        yield
-
-
-@pytest.fixture
-def node(tmp_path):
-    node = SmallNode(tmp_path / "r")
-    yield node
-    node.end()
 
 
 def differences(node, entries, **params):
@@ -69,7 +56,7 @@ def other_cpus(node, pid):
     if len(cpus) < 2:
         pytest.skip("one CPU")
     os.sched_setaffinity(pid, cpus)
-    return "cpus", "it runs on the CPUs %s instead of %d" % (servers.format_cpu_list(cpus), min(cpus))
+    return "cpus", "it runs on the CPUs %s instead of %d" % (format_cpu_list(cpus), min(cpus))
 
 
 def other_environment(node, pid):
@@ -233,7 +220,7 @@ def test_a_file_that_cannot_be_written_leaves_all_as_it_was(node, monkeypatch, n
     node.ready([entry])
     files = {path: path.read_bytes() for path in pathlib.Path(node.paths.etc).rglob("*") if path.is_file()}
     code = getattr(errno, name)
-    module = servers.tempfile if call == "mkstemp" else servers.os
+    module = staging.tempfile if call == "mkstemp" else staging.os
     real = getattr(module, call)
 
     def fail(*arguments, **named):
@@ -264,7 +251,7 @@ def test_a_file_system_without_links_does_as_well(node, monkeypatch):
     def refuse(*unused, **named):
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(servers.os, "link", refuse)
+    monkeypatch.setattr(staging.os, "link", refuse)
     changed = rehash(entry, environment={"OMP_NUM_THREADS": "3"})
     assert node.servers([changed])["changed"]
     node.ready([changed])

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -14,32 +13,14 @@ import subprocess
 from unittest import mock
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.servers import readiness
+from ansible_collections.inference.fleet.plugins.module_utils.servers import readiness, reconcile
 from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, runner
-
-_spec = importlib.util.spec_from_file_location(
-    "small_node_of_ready", pathlib.Path(__file__).parents[2] / "engines" / "small_node.py"
-)
-small_node = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small_node)
-rehash, wait_until = small_node.rehash, small_node.wait_until
+from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash, wait_until
 
 SINCE = r"since \d\d:\d\d:\d\dZ \(\d+ s\)"
 READY = "engine_ready"
 INFO = "engine_servers_info"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def watchdog(tmp_path_factory):
-    with small_node.watched(tmp_path_factory.getbasetemp()):
-        yield
-
-
-@pytest.fixture
-def node(tmp_path):
-    node = small_node.SmallNode(tmp_path / "r")
-    yield node
-    node.end()
 
 
 def fails(node, entries, **params):
@@ -137,7 +118,7 @@ def test_a_server_whose_port_somebody_else_holds_is_not_ready(node):
             entry, command=small_node.python_command(small_node.ENGINE, "--port", "1", "--wait-for", "/nowhere")
         )
         wait_until(lambda: readiness.all_answer([waiting], 60, node.paths))
-        with mock.patch.object(small_node.servers, "_check_ports"):  # it takes the port in the moment after
+        with mock.patch.object(reconcile, "check_ports"):  # it takes the port in the moment after
             node.servers([waiting])
         message = re.compile(r".* starting %s, the port %d is held by process %d of .*" % (SINCE, port, stranger.pid))
         assert wait_until(lambda: _that_says(message, fails(node, [waiting])))["final"] is False

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import pathlib
@@ -33,35 +32,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.services import su
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.plugins.modules import engine_servers
+from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, alive, rehash, wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-_spec = importlib.util.spec_from_file_location(
-    "small_node", pathlib.Path(__file__).parents[2] / "engines" / "small_node.py"
-)
-small_node = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small_node)
-SmallNode, alive, rehash, wait_until = (
-    small_node.SmallNode,
-    small_node.alive,
-    small_node.rehash,
-    small_node.wait_until,
-)
-
 SECRET = "hf_a-secret-value"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def watchdog(tmp_path_factory):
-    with small_node.watched(tmp_path_factory.getbasetemp()):
-        yield
-
-
-@pytest.fixture
-def node(tmp_path):
-    node = SmallNode(tmp_path / "r")
-    yield node
-    node.end()
 
 
 def row(result, name):

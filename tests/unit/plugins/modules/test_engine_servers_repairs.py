@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pathlib
 import signal
@@ -16,28 +15,10 @@ import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.node import boot, processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.servers import healing
+from ansible_collections.inference.fleet.plugins.module_utils.servers import faults
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
-
-_spec = importlib.util.spec_from_file_location(
-    "small_node", pathlib.Path(__file__).parents[2] / "engines" / "small_node.py"
-)
-small_node = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small_node)
-wait_until = small_node.wait_until
-
-
-@pytest.fixture(scope="module", autouse=True)
-def watchdog(tmp_path_factory):
-    with small_node.watched(tmp_path_factory.getbasetemp()):
-        yield
-
-
-@pytest.fixture
-def node(tmp_path):
-    node = small_node.SmallNode(tmp_path / "r")
-    yield node
-    node.end()
+from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 
 
 def pids(result):
@@ -192,19 +173,19 @@ def test_what_hangs_and_what_only_refuses_or_is_busy(monkeypatch, answers, expec
         return response(**answers.get(path, {"status": 200}))
 
     def response(**values):
-        return healing.http_client.Response("GET", "", **values)
+        return faults.http_client.Response("GET", "", **values)
 
-    monkeypatch.setattr(healing.http_client, "request", request)
-    monkeypatch.setattr(healing, "HEALTH_S", 0)
+    monkeypatch.setattr(faults.http_client, "request", request)
+    monkeypatch.setattr(faults, "HEALTH_S", 0)
     entry = {"bind": "127.0.0.1", "port": 1, "ports": {}, "health": {"path": "/health"}, "role": "server",
              "model_id": "m"}  # fmt: skip
-    seen = type("Seen", (), {"pids": [os.getpid()], "secrets": {"VLLM_API_KEY": "k"}})
-    assert healing._hangs(entry, seen) == expected
+    seen = type("Observed", (), {"pids": [os.getpid()], "secrets": {"VLLM_API_KEY": "k"}})
+    assert faults._hangs(entry, seen) == expected
     assert all(headers == {"Authorization": "Bearer k"} for path, headers in asked if path == "completions")
     asked.clear()
-    assert healing._hangs(dict(entry, role="decode"), seen) == (expected if "health" in answers else None)
+    assert faults._hangs(dict(entry, role="decode"), seen) == (expected if "health" in answers else None)
     assert {path for path, _headers in asked} == {"health"}
-    assert healing._hangs(dict(entry, port=None), seen) is None
+    assert faults._hangs(dict(entry, port=None), seen) is None
 
 
 def test_the_nodes_own_watchdog(node):

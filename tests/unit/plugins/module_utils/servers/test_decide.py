@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""decide() and describe(): pure functions of what is wanted and what is there."""
+"""decide() and describe(): pure functions of what is desired and what is there."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.engine 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical, entry_hash
-from ansible_collections.inference.fleet.plugins.module_utils.servers import reconcile as servers
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import (
+from ansible_collections.inference.fleet.plugins.module_utils.servers import decide as deciding
+from ansible_collections.inference.fleet.plugins.module_utils.servers import observe as observing
+from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import describe
+from ansible_collections.inference.fleet.plugins.module_utils.servers.model import (
     STARTS,
     STATES,
-    Seen,
-    Wanted,
+    Desired,
+    Observed,
     condition,
-    decide,
-    describe,
-    start_order,
-    utc,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.servers.rows import utc
+from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import start_order
 from ansible_collections.inference.fleet.plugins.module_utils.services import Status
 from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import Supervisord
 from hypothesis import given
@@ -72,22 +72,27 @@ def entry(name="server-0", **changes):
 
 
 def running(one=None, **changes):
-    """A Seen server that runs as deployed."""
+    """A Observed server that runs as deployed."""
     one = one or entry()
     record = {"name": one["name"], "hash": one["hash"], "user": "me", "pid": 7, "phase": "running", "since": 1000.0,
               "started": 1000.0, "starts": [1000.0], "count": 1}  # fmt: skip
     values = {"entry": one, "definition": "d", "state": record, "fresh": True, "service": Status("up", 7), "pids": [7],
               "files": ["e"]}  # fmt: skip
     values.update(changes)
-    return Seen(one["name"], **values)
+    return Observed(one["name"], **values)
 
 
 def stopped(one=None, **changes):
     return running(one, **{"state": {}, "fresh": False, "service": None, "pids": [], "definition": None, **changes})
 
 
-def wanted(*entries, **changes):
-    return {one["name"]: Wanted(one, definition="d", **changes) for one in entries}
+def desired(*entries, **changes):
+    return {one["name"]: Desired(one, definition="d", **changes) for one in entries}
+
+
+def decide(*arguments, **named):
+    """The actions that are decided on."""
+    return deciding.decide(*arguments, **named).actions
 
 
 def only_action(actions):
@@ -96,18 +101,18 @@ def only_action(actions):
 
 
 def test_what_runs_as_planned_is_left_alone():
-    assert decide(wanted(entry()), {"server-0": running()}, "started") == []
+    assert decide(desired(entry()), {"server-0": running()}, "started") == []
     waiting = running()
     waiting.state.update(phase="waiting for server-1")
-    assert decide(wanted(entry()), {"server-0": waiting}, "started") == []
+    assert decide(desired(entry()), {"server-0": waiting}, "started") == []
     restarting = running(service=Status("restarting", None, "it ended with exit status 1"), pids=[])
-    assert decide(wanted(entry()), {"server-0": restarting}, "started") == []
+    assert decide(desired(entry()), {"server-0": restarting}, "started") == []
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
+    ("observed", "expected"),
     [
-        (Seen("server-0"), ("create", "it is not deployed")),
+        (Observed("server-0"), ("create", "it is not deployed")),
         (running(entry(port=1)), ("change", "changed: port")),
         (running(entry(environment={"A": "1"}, command=["other"])), ("change", "changed: command, environment")),
         (stopped(), ("start", "it is stopped")),
@@ -128,28 +133,28 @@ def test_what_runs_as_planned_is_left_alone():
         (stopped(service=Status("down")), ("start", "it is stopped")),
     ],
 )  # fmt: skip
-def test_what_differs_is_mended(seen, expected):
-    assert only_action(decide(wanted(entry()), {"server-0": seen}, "started")) == expected
+def test_what_differs_is_mended(observed, expected):
+    assert only_action(decide(desired(entry()), {"server-0": observed}, "started")) == expected
 
 
 def test_an_older_hash_that_runs_and_another_user():
     older = running()
     older.state["hash"] = "0" * 64
-    assert only_action(decide(wanted(entry()), {"server-0": older}, "started")) == (
+    assert only_action(decide(desired(entry()), {"server-0": older}, "started")) == (
         "restart",
         "it runs an older entry than the deployed one",
     )
-    want = wanted(entry(), user="other")
-    assert only_action(decide(want, {"server-0": running()}, "started")) == (
+    target = desired(entry(), user="other")
+    assert only_action(decide(target, {"server-0": running()}, "started")) == (
         "restart",
         "it runs as me instead of other",
     )
-    assert decide(wanted(entry(), user="me"), {"server-0": running()}, "started") == []
+    assert decide(desired(entry(), user="me"), {"server-0": running()}, "started") == []
 
 
 def test_an_edited_entry_file_is_a_change_though_no_field_differs():
     one = entry()
-    assert only_action(decide(wanted(one), {"server-0": running(dict(one, hash="0"))}, "started")) == (
+    assert only_action(decide(desired(one), {"server-0": running(dict(one, hash="0"))}, "started")) == (
         "change",
         "changed: hash",
     )
@@ -185,14 +190,14 @@ def test_another_name_of_the_host_or_formula_of_the_hash_is_no_difference(tmp_pa
         os.makedirs(os.path.dirname(path), exist_ok=True)
         pathlib.Path(path).write_text(json.dumps(value))
     containers = [Container("c" * 64, "n", True, "server-0", str(tmp_path), deployed["hash"])] if contained else []
-    monkeypatch.setattr(servers, "our_containers", lambda root, entries: {"server-0": containers})
-    found = servers.observe(paths, Manager(paths), {"server-0": entry()})["server-0"]
+    monkeypatch.setattr(observing, "our_containers", lambda root, entries: {"server-0": containers})
+    found = observing.observe(paths, Manager(paths), {"server-0": entry()})["server-0"]
     found.fresh, found.pids, found.running = True, [7], None
     assert condition(found).hash == entry()["hash"]
-    assert decide(wanted(entry()), {"server-0": found}, "started") == []
+    assert decide(desired(entry()), {"server-0": found}, "started") == []
     other = entry(port=1)
-    found = servers.observe(paths, Manager(paths), {"server-0": other})["server-0"]
-    assert only_action(decide(wanted(other), {"server-0": found}, "started")) == ("change", "changed: port")
+    found = observing.observe(paths, Manager(paths), {"server-0": other})["server-0"]
+    assert only_action(decide(desired(other), {"server-0": found}, "started")) == ("change", "changed: port")
 
 
 class Manager(Supervisord):
@@ -218,23 +223,23 @@ def test_the_hash_does_not_count_the_host_and_counts_all_else():
 
 
 def test_the_order_is_the_plans_and_strays_come_last_unless_names_are_given():
-    plan = wanted(entry("b"), entry("a"))
-    seen = {"z": running(entry("z")), "c": running(entry("c")), "gone": Seen("gone")}
-    assert [(action.name, action.kind) for action in decide(plan, seen, "started")] == [
+    plan = desired(entry("b"), entry("a"))
+    observed = {"z": running(entry("z")), "c": running(entry("c")), "gone": Observed("gone")}
+    assert [(action.name, action.kind) for action in decide(plan, observed, "started")] == [
         ("b", "create"),
         ("a", "create"),
         ("c", "remove"),
         ("z", "remove"),
     ]
-    assert [action.name for action in decide(plan, seen, "started", only=["a"])] == ["a"]
-    assert [action.name for action in decide(plan, seen, "absent", only=["c"])] == ["c"]
-    assert decide(plan, seen, "started", only=["c"]) == []
+    assert [action.name for action in decide(plan, observed, "started", only=["a"])] == ["a"]
+    assert [action.name for action in decide(plan, observed, "absent", only=["c"])] == ["c"]
+    assert decide(plan, observed, "started", only=["c"]) == []
 
 
 def test_absent_with_purge_goes_on_until_the_directories_are_gone():
-    seen = Seen("server-0", folders=["/x/work"])
-    assert decide(wanted(entry()), {"server-0": seen}, "absent") == []
-    assert only_action(decide(wanted(entry()), {"server-0": seen}, "absent", purge=True)) == (
+    observed = Observed("server-0", folders=["/x/work"])
+    assert decide(desired(entry()), {"server-0": observed}, "absent") == []
+    assert only_action(decide(desired(entry()), {"server-0": observed}, "absent", purge=True)) == (
         "remove",
         "state is absent",
     )
@@ -243,9 +248,9 @@ def test_absent_with_purge_goes_on_until_the_directories_are_gone():
 def test_secrets_appear_by_name_and_version_alone():
     old = entry(secrets={"HF_TOKEN": "v"}, secret_versions={"HF_TOKEN": "1"})
     new = entry(secrets={"HF_TOKEN": "v"}, secret_versions={"HF_TOKEN": "2"})
-    seen = {"server-0": running(old, secrets={"HF_TOKEN": "old-value"})}
-    actions = decide(wanted(new, secrets={"HF_TOKEN": "new-value"}), seen, "started")
-    assert describe(actions, seen) == {
+    observed = {"server-0": running(old, secrets={"HF_TOKEN": "old-value"})}
+    actions = decide(desired(new, secrets={"HF_TOKEN": "new-value"}), observed, "started")
+    assert describe(actions, observed) == {
         "before": "server-0:\n  state: running\n  secrets:\n    HF_TOKEN: version 1\n",
         "after": "server-0:\n  state: running (restarted)\n  secrets:\n    HF_TOKEN: version 2\n",
     }
@@ -255,8 +260,8 @@ def test_secrets_appear_by_name_and_version_alone():
 def test_the_diff_shows_what_changes_line_by_line():
     old = entry(command=["engine", "--a", "1"], environment={"A": "1"})
     new = entry(command=["engine", "--a", ""], environment={"A": "1\n", "B": "é"})
-    seen = {"server-0": running(old), "z": stopped(entry("z"))}
-    assert describe(decide(wanted(new), seen, "started"), seen) == {
+    observed = {"server-0": running(old), "z": stopped(entry("z"))}
+    assert describe(decide(desired(new), observed, "started"), observed) == {
         "before": "server-0:\n  state: running\n  command:\n    engine\n    --a\n    1\n  environment:\n    A: 1\n"
         "z:\n  state: stopped\n",
         "after": 'server-0:\n  state: running (restarted)\n  command:\n    engine\n    --a\n    ""\n  environment:\n'
@@ -265,8 +270,8 @@ def test_the_diff_shows_what_changes_line_by_line():
 
 
 def test_one_that_no_reboot_would_start_is_enabled_and_not_restarted():
-    seen = {"server-0": running(service=Status("up", 7, enabled=False))}
-    assert describe(decide(wanted(entry()), seen, "started"), seen) == {
+    observed = {"server-0": running(service=Status("up", 7, enabled=False))}
+    assert describe(decide(desired(entry()), observed, "started"), observed) == {
         "before": "server-0:\n  state: running\n  after a reboot: stopped\n",
         "after": "server-0:\n  state: running\n  after a reboot: started\n",
     }
@@ -275,7 +280,7 @@ def test_one_that_no_reboot_would_start_is_enabled_and_not_restarted():
 def test_conditions():
     now = condition(running())
     assert (now.state, now.since, now.pid, now.restarts, now.hash) == ("running", 1000.0, 7, 0, entry()["hash"])
-    assert condition(Seen("x")).state == "missing"
+    assert condition(Observed("x")).state == "missing"
     starting = condition(running(fresh=False))
     assert (starting.state, starting.reason, starting.hash) == ("waiting", "starting", None)
     record = {"phase": "waiting for a", "reason": "a is not deployed on this node", "count": 3}
@@ -307,7 +312,7 @@ NAMES = ("a", "b", "c", "d")
 
 @st.composite
 def seen_servers(draw):
-    """Any mixture of what can be seen of four servers."""
+    """Any mixture of what can be observed of four servers."""
     servers = {}
     for name in draw(st.sets(st.sampled_from(NAMES))):
         one = draw(st.sampled_from([None, entry(name), entry(name, environment={"A": "1"})]))
@@ -316,7 +321,7 @@ def seen_servers(draw):
                                         Status("restarting", None, "y"), Status("up", 7, enabled=False)]))  # fmt: skip
         phase = draw(st.sampled_from([None, "running", "failed", "waiting for a"]))
         state = {} if phase is None else {"phase": phase, "hash": (one or {}).get("hash"), "pid": 7, "count": 1}
-        servers[name] = Seen(
+        servers[name] = Observed(
             name,
             entry=one,
             definition=draw(st.sampled_from([None, "d", "other"])),
@@ -330,49 +335,49 @@ def seen_servers(draw):
     return servers
 
 
-def applied(plan, seen, actions):
+def applied(plan, observed, actions):
     """What apply() would leave, as far as decide() can see it."""
-    after = dict(seen)
+    after = dict(observed)
     for action in actions:
         if action.kind in STARTS:
-            want = plan[action.name]
-            after[action.name] = running(want.entry, secrets=want.secrets, definition=want.definition)
-            after[action.name].state["user"] = want.user
+            target = plan[action.name]
+            after[action.name] = running(target.entry, secrets=target.secrets, definition=target.definition)
+            after[action.name].state["user"] = target.user
         elif action.kind in ("redefine", "enable"):
-            old = seen[action.name]
+            old = observed[action.name]
             service = Status(old.service.state, old.service.pid, old.service.reason)
-            after[action.name] = Seen(action.name, old.entry, old.secrets, "d", old.config, old.state, old.fresh,
+            after[action.name] = Observed(action.name, old.entry, old.secrets, "d", old.config, old.state, old.fresh,
                                       service, old.pids, old.files)  # fmt: skip
         elif action.kind == "stop":
-            old = seen[action.name]
-            after[action.name] = Seen(action.name, old.entry, old.secrets, None, old.config, files=old.files)
+            old = observed[action.name]
+            after[action.name] = Observed(action.name, old.entry, old.secrets, None, old.config, files=old.files)
         else:
-            after[action.name] = Seen(action.name)
+            after[action.name] = Observed(action.name)
     return after
 
 
-PLANS = st.sets(st.sampled_from(NAMES)).map(lambda names: wanted(*(entry(name) for name in sorted(names))))
+PLANS = st.sets(st.sampled_from(NAMES)).map(lambda names: desired(*(entry(name) for name in sorted(names))))
 ONLY = st.one_of(st.none(), st.lists(st.sampled_from(NAMES), max_size=3))
 
 
 @given(PLANS, seen_servers(), st.sampled_from(STATES), ONLY)
-def test_applying_what_was_decided_leaves_nothing_to_do(plan, seen, state, only):
-    actions = decide(plan, seen, state, only)
+def test_applying_what_was_decided_leaves_nothing_to_do(plan, observed, state, only):
+    actions = decide(plan, observed, state, only)
     if state != "restarted":
-        assert decide(plan, applied(plan, seen, actions), state, only) == []
-    assert describe(actions, seen)["after"].count("  state: ") == len(actions)
+        assert decide(plan, applied(plan, observed, actions), state, only) == []
+    assert describe(actions, observed)["after"].count("  state: ") == len(actions)
 
 
 @given(PLANS, seen_servers(), st.sampled_from(STATES), ONLY)
-def test_nothing_is_done_twice_or_beyond_what_was_named(plan, seen, state, only):
-    actions = decide(plan, seen, state, only)
+def test_nothing_is_done_twice_or_beyond_what_was_named(plan, observed, state, only):
+    actions = decide(plan, observed, state, only)
     names = [action.name for action in actions]
     assert len(names) == len(set(names))
     if only is not None:
         assert set(names) <= set(only)
         assert not any(action.kind == "remove" for action in actions if state in ("started", "restarted"))
     else:
-        strays = {name for name, one in seen.items() if name not in plan and one.is_there}
+        strays = {name for name, one in observed.items() if name not in plan and one.is_there}
         assert {action.name for action in actions if action.kind == "remove" and action.name not in plan} == strays
     if state in ("started", "restarted"):
         assert not any(action.kind == "stop" for action in actions)
@@ -382,8 +387,8 @@ def test_nothing_is_done_twice_or_beyond_what_was_named(plan, seen, state, only)
 
 
 @given(PLANS, seen_servers())
-def test_restarted_starts_every_server(plan, seen):
-    assert [action.name for action in decide(plan, seen, "restarted") if action.kind in STARTS] == list(plan)
+def test_restarted_starts_every_server(plan, observed):
+    assert [action.name for action in decide(plan, observed, "restarted") if action.kind in STARTS] == list(plan)
 
 
 def follows(leader, name="work", **start):
@@ -396,46 +401,46 @@ def kinds(actions):
 
 def test_a_server_restarts_with_its_leader_where_the_recipe_says_so():
     lead, work, last = entry("lead"), follows("lead"), follows("work", "last")
-    seen = {one["name"]: running(one) for one in (lead, work, last)}
-    changed = dict(seen, lead=running(entry("lead", port=1)))
-    assert kinds(decide(wanted(last, work, lead), changed, "started")) == {
+    observed = {one["name"]: running(one) for one in (lead, work, last)}
+    changed = dict(observed, lead=running(entry("lead", port=1)))
+    assert kinds(decide(desired(last, work, lead), changed, "started")) == {
         "lead": ("change", "changed: port"),
         "work": ("restart", "it restarts with lead"),
         "last": ("restart", "it restarts with work"),
     }
-    assert decide(wanted(last, work, lead), seen, "started") == []
+    assert decide(desired(last, work, lead), observed, "started") == []
     plain = follows("lead", restart_with_leader=False)
-    assert set(kinds(decide(wanted(lead, plain), {"lead": changed["lead"], "work": running(plain)}, "started"))) == {
+    assert set(kinds(decide(desired(lead, plain), {"lead": changed["lead"], "work": running(plain)}, "started"))) == {
         "lead"
     }
     older = entry("work", port=8001, start={"after": ["lead"]})  # deployed by a version that had no such key
-    assert set(kinds(decide(wanted(lead, older), {"lead": changed["lead"], "work": running(older)}, "started"))) == {
+    assert set(kinds(decide(desired(lead, older), {"lead": changed["lead"], "work": running(older)}, "started"))) == {
         "lead"
     }
 
 
 def test_a_follower_that_runs_restarts_though_nobody_named_it_and_a_stopped_one_stays_stopped():
     lead, work, last = entry("lead"), follows("lead"), follows("work", "last")
-    seen = {"lead": running(entry("lead", port=1)), "work": running(work), "last": stopped(last)}
-    assert kinds(decide(wanted(lead, work, last), seen, "started", only=["lead"])) == {
+    observed = {"lead": running(entry("lead", port=1)), "work": running(work), "last": stopped(last)}
+    assert kinds(decide(desired(lead, work, last), observed, "started", only=["lead"])) == {
         "lead": ("change", "changed: port"),
         "work": ("restart", "it restarts with lead"),
     }
-    assert set(kinds(decide(wanted(lead, work, last), seen, "stopped", only=["lead"]))) == {"lead"}
+    assert set(kinds(decide(desired(lead, work, last), observed, "stopped", only=["lead"]))) == {"lead"}
     for state in ("down", "failed"):  # stopped by hand, its definition still there
-        seen["work"] = running(work, service=Status(state), pids=[])
-        assert set(kinds(decide(wanted(lead, work, last), seen, "started", only=["lead"]))) == {"lead"}
+        observed["work"] = running(work, service=Status(state), pids=[])
+        assert set(kinds(decide(desired(lead, work, last), observed, "started", only=["lead"]))) == {"lead"}
 
 
 def test_a_follower_has_its_own_reason_where_there_is_one():
     lead, work = entry("lead"), follows("lead")
     changed = {"lead": running(entry("lead", port=1)), "work": running(follows("lead"), definition="other")}
-    assert kinds(decide(wanted(lead, work), changed, "started"))["work"] == ("restart", "it restarts with lead")
+    assert kinds(decide(desired(lead, work), changed, "started"))["work"] == ("restart", "it restarts with lead")
     changed["work"] = running(follows("lead", environment=1))
-    assert kinds(decide(wanted(lead, work), changed, "started"))["work"][0] == "change"
+    assert kinds(decide(desired(lead, work), changed, "started"))["work"][0] == "change"
     changed["work"] = stopped(work)
-    assert kinds(decide(wanted(lead, work), changed, "started"))["work"] == ("start", "it is stopped")
-    assert set(kinds(decide(wanted(lead, work), changed, "stopped"))) == {"lead"}
+    assert kinds(decide(desired(lead, work), changed, "started"))["work"] == ("start", "it is stopped")
+    assert set(kinds(decide(desired(lead, work), changed, "stopped"))) == {"lead"}
 
 
 def container(hash_, running_=True):
@@ -444,8 +449,8 @@ def container(hash_, running_=True):
 
 def test_a_container_says_itself_what_runs():
     one = entry()
-    assert decide(wanted(one), {"server-0": running(containers=[container(one["hash"])])}, "started") == []
-    assert only_action(decide(wanted(one), {"server-0": running(containers=[container("0" * 64)])}, "started")) == (
+    assert decide(desired(one), {"server-0": running(containers=[container(one["hash"])])}, "started") == []
+    assert only_action(decide(desired(one), {"server-0": running(containers=[container("0" * 64)])}, "started")) == (
         "restart",
         "it runs an older entry than the deployed one",
     )
@@ -454,37 +459,37 @@ def test_a_container_says_itself_what_runs():
     assert (now.state, now.hash, now.managed, now.reason) == (
         "running", "1" * 64, False, "it runs without its service manager",
     )  # fmt: skip
-    assert only_action(decide(wanted(one), {"server-0": left}, "started"))[0] == "restart"
-    assert only_action(decide(wanted(one), {"server-0": left}, "stopped"))[0] == "stop"
+    assert only_action(decide(desired(one), {"server-0": left}, "started"))[0] == "restart"
+    assert only_action(decide(desired(one), {"server-0": left}, "stopped"))[0] == "stop"
 
 
 def test_a_container_that_is_all_that_is_left_is_a_stray():
-    left = Seen("old", containers=[container(None, running_=False)])
+    left = Observed("old", containers=[container(None, running_=False)])
     assert left.is_there
     assert kinds(decide({}, {"old": left}, "started")) == {"old": ("remove", "it is not in the plan")}
 
 
 def with_weights(one, noted="a" * 64, now="b" * 64, **changes):
-    seen = running(one, weights={"/w": now, "/draft": None}, **changes)
-    seen.state["weights"] = {"/w": noted, "/draft": "c" * 64}
-    return seen
+    observed = running(one, weights={"/w": now, "/draft": None}, **changes)
+    observed.state["weights"] = {"/w": noted, "/draft": "c" * 64}
+    return observed
 
 
 def test_a_server_is_restarted_when_its_weights_changed_since_it_was_started():
     lead, work = entry("lead"), follows("lead")
-    seen = {"lead": with_weights(lead), "work": running(work)}
-    actions = decide(wanted(lead, work), seen, "started")
+    observed = {"lead": with_weights(lead), "work": running(work)}
+    actions = decide(desired(lead, work), observed, "started")
     assert kinds(actions) == {
         "lead": ("restart", "the weights in /w changed since it was started"),
         "work": ("restart", "it restarts with lead"),
     }
-    diff = describe(actions, seen)
+    diff = describe(actions, observed)
     assert "  weights:\n    /w: digest aaaaaaaaaaaa\n" in "\n".join(diff["before"].split("\n"))
     assert "lead:\n  state: running (restarted)\n  weights:\n    /w: digest bbbbbbbbbbbb\n" in diff["after"]
 
 
 @pytest.mark.parametrize(
-    "seen",
+    "observed",
     [
         with_weights(entry(), now="a" * 64),
         with_weights(entry(), noted=None),  # there was no manifest then
@@ -493,5 +498,5 @@ def test_a_server_is_restarted_when_its_weights_changed_since_it_was_started():
         with_weights(entry(), fresh=False),  # a new start is on its way
     ],
 )
-def test_weights_of_which_nothing_is_known_are_no_reason(seen):
-    assert decide(wanted(entry()), {"server-0": seen}, "started") == []
+def test_weights_of_which_nothing_is_known_are_no_reason(observed):
+    assert decide(desired(entry()), {"server-0": observed}, "started") == []

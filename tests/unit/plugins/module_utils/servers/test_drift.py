@@ -13,8 +13,9 @@ import sys
 import tempfile
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.servers import drift
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import Seen, Wanted, decide
+from ansible_collections.inference.fleet.plugins.module_utils.servers import drift, running_process
+from ansible_collections.inference.fleet.plugins.module_utils.servers.decide import decide
+from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Desired, Observed
 from ansible_collections.inference.fleet.plugins.module_utils.services import Status, Unit, unit_files
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
@@ -39,7 +40,7 @@ def running(**changes):
     values = {"argv": COMMAND, "environment": environment, "limits": NOFILE, "cpus": {0, 1, 2, 3}, "uid": os.getuid(),
               "unit": UNIT, "group": {"memory.max": "max", "cpu.max": "max 100000", "pids.max": "max"},
               "parent": NOFILE, "age": 1000.0, "command": " ".join(COMMAND)}  # fmt: skip
-    return drift.Running(7, **{**values, **changes})
+    return running_process.Running(7, **{**values, **changes})
 
 
 def environment(**changes):
@@ -57,23 +58,23 @@ FILES = [("/e", 0o644, 0), ("/s", 0o600, 0)]
 
 
 def both(one=None, process=None, manager=None, **changes):
-    """(Wanted, Seen) of a server that runs as planned, but for the changes."""
+    """(Desired, Observed) of a server that runs as planned, but for the changes."""
     one = one or entry()
-    want = Wanted(one, {"TOKEN": "t0p"}, ME, "d", None, FILES, "/s")
+    desired = Desired(one, {"TOKEN": "t0p"}, ME, "d", None, FILES, "/s")
     values = {"entry": one, "secrets": {"TOKEN": "t0p"}, "definition": "d", "fresh": True, "modes": MODES,
               "state": {"phase": "running", "hash": one["hash"], "user": ME}, "service": Status("up", 7), "pids": [7],
               "unit": manager or unit(), "running": process or running(), "files": ["/e"]}  # fmt: skip
-    return want, Seen("server-0", **{**values, **changes})
+    return desired, Observed("server-0", **{**values, **changes})
 
 
-def lines(want, seen):
-    return [(one.kind, one.text, one.heals) for one in drift.differences(want, seen)]
+def lines(desired, observed):
+    return [(one.kind, one.text, one.heals) for one in drift.differences(desired, observed)]
 
 
 def test_what_runs_as_planned_does_not_differ():
-    want, seen = both()
-    assert lines(want, seen) == []
-    assert decide({"server-0": want}, {"server-0": seen}, "started") == []
+    desired, observed = both()
+    assert lines(desired, observed) == []
+    assert decide({"server-0": desired}, {"server-0": observed}, "started").actions == []
 
 
 BROKEN = tempfile.mkdtemp() + "/python3"
@@ -226,16 +227,16 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_each_difference_has_its_line(case):
     changes, expected = CASES[case]
-    want, seen = both(**changes)
-    assert lines(want, seen) == [expected]
-    assert "t0p" not in repr(lines(want, seen))
+    desired, observed = both(**changes)
+    assert lines(desired, observed) == [expected]
+    assert "t0p" not in repr(lines(desired, observed))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_found_is_repaired_with_or_without_a_restart(case):
     changes, (_kind, _text, heals) = CASES[case]
-    want, seen = both(**changes)
-    actions = decide({"server-0": want}, {"server-0": seen}, "started")
+    desired, observed = both(**changes)
+    actions = decide({"server-0": desired}, {"server-0": observed}, "started").actions
     kinds = [action.kind for action in actions]
     if case.startswith(("a secret", "no file")):
         assert kinds == ["change"]  # the values are known here
@@ -289,16 +290,16 @@ def test_notes_are_no_differences():
 
 
 def test_a_secret_that_is_not_known_is_compared_by_name():
-    want, seen = both(secrets=None)
-    want.secrets = {}
-    seen.running = running(environment=environment(TOKEN="whatever"))
-    assert lines(want, seen) == []
+    desired, observed = both(secrets={}, secrets_read=False)
+    desired.secrets = {}
+    observed.running = running(environment=environment(TOKEN="whatever"))
+    assert lines(desired, observed) == []
 
 
 @given(st.dictionaries(st.sampled_from(["A", "TOKEN", "B", "C"]), st.text(st.characters(min_codepoint=33), min_size=4)))
 def test_no_value_of_a_variable_is_in_a_message(values):
-    want, seen = both(process=running(environment=environment(**values)))
-    text = repr(lines(want, seen))
+    desired, observed = both(process=running(environment=environment(**values)))
+    text = repr(lines(desired, observed))
     assert not any(value in text.replace("environment", "").replace("another value", "") for value in values.values()
                    if not value.isalnum() and len(value) > 6)  # fmt: skip
 
@@ -308,7 +309,7 @@ def test_a_process_as_it_is():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"A": "1"})
     try:
         resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (100, limit[1]))
-        found = drift.look_at(child.pid)
+        found = running_process.look_at(child.pid)
         assert found.argv == [sys.executable, "-c", "input()"]
         assert found.environment == {"A": "1"}
         assert found.limits["NOFILE"] == (100, limit[1])
@@ -316,7 +317,7 @@ def test_a_process_as_it_is():
         assert (found.uid, found.cpus) == (os.getuid(), os.sched_getaffinity(0))
     finally:
         child.communicate(b"\n")
-    assert drift.look_at(child.pid) is None
+    assert running_process.look_at(child.pid) is None
 
 
 @pytest.mark.parametrize(
@@ -331,7 +332,7 @@ def test_a_process_as_it_is():
     ],
 )
 def test_a_strangers_command_is_shown_without_its_secrets(command, shown):
-    assert drift.shown_command(command) == shown
+    assert running_process.shown_command(command) == shown
 
 
 # ---- where systemd reads
@@ -397,15 +398,17 @@ def named(name, **changes):
     """As both(), of a server of this name."""
     command = [*COMMAND[:-1], name]
     one = entry(name=name, command=command, launch=command)
-    want, seen = both(one, running(argv=command, environment=environment(INFERENCE_FLEET_SERVER=name), **changes))
-    seen.name = name
-    return want, seen
+    desired, observed = both(
+        one, running(argv=command, environment=environment(INFERENCE_FLEET_SERVER=name), **changes)
+    )
+    observed.name = name
+    return desired, observed
 
 
 def kinds(found, **options):
-    wanted = {name: want for name, (want, _seen) in found.items()}
-    seen = {name: one for name, (_want, one) in found.items()}
-    return {action.name: action.kind for action in decide(wanted, seen, "started", **options)}
+    wanted = {name: desired for name, (desired, _seen) in found.items()}
+    observed = {name: one for name, (_want, one) in found.items()}
+    return {action.name: action.kind for action in decide(wanted, observed, "started", **options).actions}
 
 
 def test_of_several_that_differ_one_is_restarted_at_a_time():
@@ -428,6 +431,6 @@ def test_those_under_one_drop_in_restart_together(folder, expected):
     """The first restart has systemd forget it for all of them."""
     path = "/etc/systemd/system/%s/x.conf" % folder
     found = {name: named(name) for name in ("a", "b")}
-    for _want, seen in found.values():
-        seen.unit = unit(drop_ins=[path], loaded=[path])
+    for _want, observed in found.values():
+        observed.unit = unit(drop_ins=[path], loaded=[path])
     assert kinds(found) == expected

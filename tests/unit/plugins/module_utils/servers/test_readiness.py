@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.servers import readiness
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import Node, Seen
+from ansible_collections.inference.fleet.plugins.module_utils.servers import readiness, status
+from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Node, Observed
 from ansible_collections.inference.fleet.plugins.module_utils.services import Status
 
 _spec = importlib.util.spec_from_file_location(
@@ -30,23 +30,23 @@ def test_a_server_that_compiles_is_told_apart(monkeypatch, artifact, doing):
     monkeypatch.setattr(readiness.time, "time", lambda: 1180.0)
     record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7,
               "artifact": artifact}  # fmt: skip
-    seen = Seen("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
-    words, final = readiness._problem(entry, seen, "health: no answer")
+    observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
+    words, final = readiness._problem(entry, observed, "health: no answer")
     assert (words, final) == ("%s since 00:16:40Z (180 s), health: no answer" % doing, False)
 
 
 def test_status_tells_it_too(monkeypatch):
     entry = plan_entries.plan_entry(8000)
     record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "pid": 7, "artifact": "compiles"}
-    seen = Seen("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
-    monkeypatch.setattr(readiness, "observe", lambda *unused: {"server-0": seen})
-    monkeypatch.setattr(readiness, "log_tail", lambda *unused: [])
-    monkeypatch.setattr(readiness, "_probe_all", lambda *unused: {"server-0": "health: no answer"})
-    monkeypatch.setattr(readiness, "shared_changes", lambda *unused: {})
-    monkeypatch.setattr(readiness.node_python, "choose", lambda *unused: None)
-    monkeypatch.setattr(readiness, "differences", lambda *unused: [])
-    monkeypatch.setattr(readiness, "port_holders", lambda *unused: {})
-    (row,) = readiness.status(Node(NodePaths("/nowhere"), SimpleNamespace()), [entry], probes=True)
+    observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
+    monkeypatch.setattr(status, "observe", lambda *unused: {"server-0": observed})
+    monkeypatch.setattr(status, "log_tail", lambda *unused: [])
+    monkeypatch.setattr(status, "probe_all", lambda *unused: {"server-0": "health: no answer"})
+    monkeypatch.setattr(status, "shared_changes", lambda *unused: {})
+    monkeypatch.setattr(status.node_python, "choose", lambda *unused: None)
+    monkeypatch.setattr(status, "differences", lambda *unused: [])
+    monkeypatch.setattr(status, "port_holders", lambda *unused: {})
+    (row,) = status.status(Node(NodePaths("/nowhere"), SimpleNamespace()), [entry], probes=True)
     assert (row["ready"], row["reason"]) == (False, "compiling, health: no answer")
     assert row["differences"] == [{"kind": "not ready", "text": "it is not ready: compiling, health: no answer"}]
 
@@ -57,7 +57,7 @@ def test_a_server_that_was_ready_long_ago_neither_starts_nor_loads(monkeypatch, 
     monkeypatch.setattr(readiness.time, "time", lambda: 1180.0)
     record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7,
               "artifact": artifact}  # fmt: skip
-    seen = Seen("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
-    seen.was_ready = True
-    words, _final = readiness._problem(entry, seen, "health: no answer")
+    observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
+    observed.was_ready = True
+    words, _final = readiness._problem(entry, observed, "health: no answer")
     assert words == "it was ready and does not answer any more since 00:16:40Z (180 s), health: no answer"

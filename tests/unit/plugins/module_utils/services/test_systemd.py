@@ -14,13 +14,9 @@ from ansible_collections.inference.fleet.plugins.module_utils import services
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import (
-    Action,
-    Node,
-    Wanted,
-    apply,
-    observe,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.servers.apply import apply
+from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Action, Desired, Node
+from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import observe
 from ansible_collections.inference.fleet.plugins.module_utils.services import systemd
 from ansible_collections.inference.fleet.plugins.module_utils.services import watchdog as node_watchdog
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
@@ -411,7 +407,7 @@ def test_an_enabled_server_is_not_restarted(manager, tmp_path, kind):
     """A new text may be wanted by another unit, so it is enabled too."""
     node = Node(NodePaths(str(tmp_path / "root")), manager)
     text = manager.definition(entry(), None) + "# new\n"
-    apply(node, [Action("server-0", kind, "")], {"server-0": Wanted(entry(), definition=text)}, {}, {})
+    apply(node, [Action("server-0", kind, "")], {"server-0": Desired(entry(), definition=text)}, {}, {})
     assert [call for call in manager.calls if " show " not in call] == [
         "systemctl enable --quiet --no-reload -- inference-fleet-server-0.service"
     ]

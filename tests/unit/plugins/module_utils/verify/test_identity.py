@@ -17,7 +17,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import Container
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import Node, Seen
+from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Node, Observed
 from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, identity, runner
 from ansible_collections.inference.fleet.tests.unit.engines.deployed import a_port, deployed, holding, write_down
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
@@ -256,7 +256,7 @@ def container_entry(port):
 def test_a_container_is_known_by_its_labels(monkeypatch, tmp_path, running, its_hash, ports, holder, expected):
     entry = container_entry(8000)
     one = Container("a" * 64, "c", running, "server-0", str(tmp_path), its_hash or entry["hash"], ports)
-    seen = {"server-0": Seen("server-0", entry=entry, containers=[one])}
+    seen = {"server-0": Observed("server-0", entry=entry, containers=[one])}
     hidden = {"pid": None, "command": None, "user": "root", "server": None, "root": None}
     monkeypatch.setattr(processes, "port_holders", lambda bind, port: [hidden] if holder else [])
     try:

@@ -1,0 +1,59 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A server's row in the result of a module."""
+
+from __future__ import annotations
+
+import datetime
+
+from ansible_collections.inference.fleet.plugins.module_utils.engines import vllm_api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import Redactor
+from ansible_collections.inference.fleet.plugins.module_utils.servers.model import condition
+from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import read_secrets
+
+FAILED_LOG_LINES = 15
+
+
+def row(node, observed, action=None, check=False):
+    """The result's line for one server. action: what was done with it, or would be (check)."""
+    now = condition(observed)
+    reason = now.reason
+    if action is not None and check:
+        reason = "would %s: %s" % (action.kind, action.reason)
+    elif action is not None and action.repairs:
+        reason = action.reason if action.kind == "record" else "restarted: " + action.reason
+    return {
+        "name": observed.name,
+        "state": now.state,
+        "ready": None,
+        "since": utc(now.since),
+        "restarts": now.restarts,
+        "pid": now.pid,
+        "hash": now.hash or (observed.entry or {}).get("hash"),
+        "reason": reason,
+        "log_tail": log_tail(node.paths, node.manager, observed.name, FAILED_LOG_LINES)
+        if now.state == "failed"
+        else [],
+    }
+
+
+def utc(epoch):
+    """ISO 8601 in UTC, whole seconds; None for None."""
+    if epoch is None:
+        return None
+    moment = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def log_tail(paths, manager, name, lines):
+    """The last lines of the server's log without the values of its secrets, [str]."""
+    redactor = redactor_of(read_secrets(paths, name))
+    return [redactor.text(line) for line in manager.log_tail(name, lines)]
+
+
+def redactor_of(secrets):
+    """A Redactor of a server's secrets {ENV: value} or None, and of each API key in them."""
+    secrets = secrets or {}
+    values = [str(value) for value in secrets.values()]
+    return Redactor({*values, *secrets.get(vllm_api_keys.OTHER_API_KEYS, "").split()})
