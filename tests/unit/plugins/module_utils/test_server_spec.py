@@ -12,7 +12,8 @@ import pathlib
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import server_spec
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import Container
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import _by_content, entry_changes
+from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import entry_changes
+from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import _by_content
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
