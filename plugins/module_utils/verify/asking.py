@@ -10,6 +10,7 @@ import json
 import threading
 import time
 
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import engine_of
 from ansible_collections.inference.fleet.plugins.module_utils.node import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.verify import causes, chat, gpt_oss
 
@@ -91,6 +92,7 @@ class Asking:
     def __init__(self, entry, options):
         self.entry = entry
         self.options = options
+        self.engine = engine_of(entry)
         self.url = http_client.base_url(entry["bind"], entry["port"])
         self.model = entry["model_id"]  # what requests name; what the server lists, once that is known
         self.context = None  # tokens, where the server tells
@@ -214,9 +216,9 @@ class Asking:
         if response.error:
             raise Failed(response.describe(GOT_LIMIT), causes.transport_cause(response))
         if response.status != status:
-            cause = causes.http_cause(response, path)
+            cause = causes.http_cause(response, path, self.engine)
             if response.status == 404 and path == CHAT and self.listed == []:
-                cause = causes.NO_MODELS
+                cause = self.engine.no_models
             if response.status in (401, 403):
                 self._stop(self._here.name)  # the other requests would be refused as well
                 cause = causes.API_KEY_REFUSED if self.options.api_key else cause
@@ -259,7 +261,7 @@ class Asking:
             http_client.cut(response.text[-STREAM_TAIL:], GOT_LIMIT),
         )  # fmt: skip
         if streamed.error:
-            raise Failed(got, causes.text_cause(streamed.error) or causes.STREAM_ERROR)
+            raise Failed(got, causes.text_cause(streamed.error, self.engine) or causes.STREAM_ERROR)
         if not stream.events:
             raise Failed(got, causes.NO_EVENTS)
         if streamed.bad is not None:
@@ -283,7 +285,7 @@ class Asking:
 
     def _no_residue(self, answer, whose):
         for where, text in answer.texts():
-            found = causes.residue(text)
+            found = causes.residue(text, self.engine)
             if found:
                 raise Failed("in the %s of %s: %s" % (where, whose, http_client.cut(found[0], GOT_SHORT)), found[1])
 

@@ -1,33 +1,21 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What usually stands behind a failing probe: tables from symptom to cause, in the order in which they are tried."""
+"""What usually stands behind a failing probe: tables from symptom to cause, in the order in which they are tried.
+
+What an engine's own answers mean is in module_utils/engines, what the model's mean in gpt_oss.py.
+"""
 
 from __future__ import annotations
 
 import re
 
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 # -- what an answer looks like when something is missing ---------------------------------------------------------------
 
-ENCODINGS = (
-    "the engine cannot read the harmony vocabulary: put o200k_base.tiktoken into a folder and name that folder in "
-    "TIKTOKEN_ENCODINGS_BASE (the role tiktoken_encodings does both)"
-)
-DAMAGED_ENCODINGS = (
-    "o200k_base.tiktoken in TIKTOKEN_ENCODINGS_BASE is damaged: replace it (sha256 "
-    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d) and restart the server"
-)
-HARMONY_PARSER = (
-    "the engine's harmony parser stumbled over what the model wrote (seen in streamed chat, vllm#46464, and with "
-    "missing stop tokens, TensorRT-LLM#10651): update the engine, and check the checkpoint's checksums"
-)
-CONTEXT = (
-    "the server's context is too short for this request: raise --max-model-len (vLLM) or max_seq_len (TensorRT-LLM)"
-)
 ENGINE_DEAD = "the engine behind the API process is dead: restart the server; its log says why the engine died"
-NO_WORKER = "the frontend lists the model but no worker answers for it: a worker is gone or not ready"
 MEMORY = "the accelerator ran out of memory: lower the batch size, the context or the memory fraction"
 PARAMETER = (
     "this engine does not know a parameter of the request: the recipe's verify section names the one that sets the "
@@ -48,21 +36,8 @@ RESPONSES_MISSING = (
 )
 MODEL_UNKNOWN = "the server does not serve the model by this name: see the probe model-id for the names that it lists"
 PATH_UNKNOWN = "the server has no such path: another program has the port, or the recipe names a wrong path"
-NO_MODELS = (
-    "no model is listed (`data: []`): with Dynamo no decode worker has registered, a prefill worker is missing, or "
-    "the frontend cannot load the model's files (its log says so); with other engines none is loaded"
-)
 SHAPE = "the answer has not the OpenAI form: another program has the port, or a proxy in front of it rewrites it"
 
-RESIDUE_TOKENS = (
-    "harmony tokens reach the client: the reasoning or tool-call parser is missing (Dynamo: `--dyn-reasoning-parser "
-    "gpt_oss --dyn-tool-call-parser harmony`, with o200k_base.tiktoken in TIKTOKEN_ENCODINGS_BASE), or the release has "
-    "the harmony leak bug (TensorRT-LLM#9256, #10651)"
-)
-RESIDUE_EXCLAMATION = (
-    "the model writes only '!': a safetensors file is corrupt (verify the checkpoint's checksums), or Eagle3 "
-    "speculation loops (TensorRT-LLM#8713)"
-)
 LENGTH = (
     "max_tokens is too small: reasoning ate it before an answer came; the server's context is short, or the model "
     "thinks without end (top_p below 1 and a corrupt checkpoint do that)"
@@ -161,29 +136,6 @@ CENSUS = (
 # a well-formed answer that is wrong: it may be a slip of a sampled model
 WRONG = (WRONG_ANSWER, WRONG_SAMPLING, WRONG_STREAM, WRONG_RESPONSES, WRONG_LONG, WRONG_SYSTEM)
 
-# by engine; None where the command does not tell which engine it is
-TOOL_FLAGS = {
-    "vllm": "the server was started without `--tool-call-parser openai --enable-auto-tool-choice`",
-    "dynamo": "the workers were started without `--dyn-tool-call-parser harmony`",
-    "trtllm": (
-        "trtllm-serve lost the tool call: DISABLE_HARMONY_ADAPTER is set, or the release drops calls under Eagle3 "
-        "speculation (TensorRT-LLM#16377)"
-    ),
-    None: (
-        "the server was started without `--tool-call-parser openai --enable-auto-tool-choice` (vLLM) or its workers "
-        "without `--dyn-tool-call-parser harmony` (Dynamo)"
-    ),
-}
-REASONING_FLAGS = {
-    "vllm": "vLLM separates gpt-oss's reasoning by itself: a `--reasoning-parser` other than openai_gptoss is set",
-    "dynamo": "the workers were started without `--dyn-reasoning-parser gpt_oss`",
-    "trtllm": "trtllm-serve runs without its harmony adapter: DISABLE_HARMONY_ADAPTER is set",
-    None: (
-        "the server has no reasoning parser for gpt-oss (vLLM: openai_gptoss, which is the default; Dynamo: "
-        "`--dyn-reasoning-parser gpt_oss` on its workers)"
-    ),
-}
-
 # -- the tables --------------------------------------------------------------------------------------------------------
 
 # http_client.FAILURES -> cause
@@ -202,15 +154,10 @@ TRANSPORT = {
     "too-large": "what listens on this port is not an OpenAI-compatible server: another program has the port",
 }
 
-# (statuses or None for any, pattern in the body, cause)
+# (statuses or None for any, pattern in the body, cause); those of the model and of the engines come before
 HTTP = (
-    (None, r"hash mismatch|could not split on ' '", DAMAGED_ENCODINGS),
-    (None, r"(?i)unexpected tokens?\b|unexpected EOS|unknown role", HARMONY_PARSER),
-    (None, r"(?i)vocab file|HarmonyError", ENCODINGS),
-    (None, r"(?i)context length|context_length_exceeded|max_seq_len|max_model_len|max_num_tokens", CONTEXT),
-    (None, r"(?i)tool choice requires|tool-call-parser|enable-auto-tool-choice", TOOL_FLAGS["vllm"]),
-    (None, r"EngineDeadError|EngineCore encountered|(?i:engine is dead|LLM is unavailable)", ENGINE_DEAD),
-    (None, r"(?i)no instances found|no responders|no endpoints available|is not ready to serve requests", NO_WORKER),
+    (None, r"(?i)context length|context_length_exceeded", lambda engine: engine.context),
+    (None, r"(?i)engine is dead", ENGINE_DEAD),
     (None, r"(?i)out of memory", MEMORY),
     ((400, 422), r"(?i)extra inputs are not|extra_forbidden|unsupported (parameter|field)|unknown field", PARAMETER),
     ((401, 403), r"", API_KEY),
@@ -220,31 +167,24 @@ HTTP = (
 )
 
 
-def engine_of(entry):
-    """vllm, trtllm or dynamo by the entry's command; None where it does not tell."""
-    command = " ".join(entry.get("command") or ())
-    for engine in ("dynamo", "trtllm", "vllm"):
-        if engine in command:
-            return engine
-    return None
-
-
 def transport_cause(response):
     """The cause behind an answer that failed on the way (response.error is set)."""
     return TRANSPORT[response.error]
 
 
-def text_cause(text, status=None):
-    """The cause that the words of an error point at, or None."""
-    for statuses, pattern, cause in HTTP:
+def text_cause(text, engine, status=None):
+    """The cause that the words of an error point at, or None. engine: the Engine that wrote them, as far as known; it
+    may pass on what another one behind it wrote."""
+    others = [row for other in ENGINES.values() for row in other.http]
+    for statuses, pattern, cause in (*gpt_oss.HTTP, *engine.http, *others, *HTTP):
         if (statuses is None or status in statuses) and re.search(pattern, text):
-            return cause
+            return cause if isinstance(cause, str) else cause(engine)
     return None
 
 
-def http_cause(response, path):
+def http_cause(response, path, engine):
     """The cause behind an answer of `path` whose status is not the expected one."""
-    cause = text_cause(response.text, response.status)
+    cause = text_cause(response.text, engine, response.status)
     if cause:
         return cause
     if response.status == 404:
@@ -254,34 +194,22 @@ def http_cause(response, path):
     return FAILED if response.status >= 500 else REFUSED
 
 
-def residue(text):
+def residue(text, engine):
     """None, or (the words around the first harmony residue in `text`, its cause)."""
     found = gpt_oss.RESIDUE.search(text)
     if not found:
         return None
     start = max(0, found.start() - 20)
-    return text[start : start + 120], (RESIDUE_EXCLAMATION if found.group().startswith("!") else RESIDUE_TOKENS)
+    return text[start : start + 120], (engine.exclamation if found.group().startswith("!") else engine.residue)
 
 
-def model_cause(expected, listed):
+def model_cause(expected, listed, engine):
     """Why /v1/models does not list exactly `expected`; `listed` are the ids as they came."""
     if not listed:
-        return NO_MODELS
-    names = ", ".join(listed)
-    if len(listed) == 1 and listed[0] == expected.rstrip("/").rsplit("/", 1)[-1]:
-        return (
-            "the server lists the basename %s instead of %s: trtllm-serve names a local checkpoint by its folder; make "
-            "that the recipe's model id, or pass a served model name" % (names, expected)
-        )
-    if len(listed) == 1 and names.startswith("/"):
-        return (
-            "the server lists the path %s instead of %s: it was started without a served model name (vLLM: "
-            "`--served-model-name %s`)" % (names, expected, expected)
-        )
-    return "the server lists %s instead of %s: its served model name is another, or another server has the port" % (
-        names,
-        expected,
-    )
+        return engine.no_models
+    own = engine.model_cause(expected, listed[0]) if len(listed) == 1 else None
+    words = "the server lists %s instead of %s: its served model name is another, or another server has the port"
+    return own or words % (", ".join(listed), expected)
 
 
 def effort_cause(parameter):

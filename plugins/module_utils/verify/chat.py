@@ -1,19 +1,19 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Chat completions as gpt-oss servers give them: reading whole and streamed answers, whatever shape they come in."""
+"""Chat completions as gpt-oss servers give them: reading complete and streamed answers of any shape."""
 
 from __future__ import annotations
 
 import json
 
-REASONING_FIELDS = ("reasoning", "reasoning_content")  # vLLM renamed the second to the first in 2026
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 
 class Answer:
     """One chat answer.
 
-    content: str ("" where it was null or no text); reasoning: {field name: str} of the non-empty ones;
+    content: str ("" where it was null or no string); reasoning: {field name: str} of the non-empty ones;
     tool_calls: [{"id", "name", "arguments"}], each value a str or None; finish_reason: str or None;
     completion_tokens: int, None where the server tells no usage.
     """
@@ -55,7 +55,7 @@ def dig(value, *path):
 
 
 def text_of(value):
-    """`value` where it is a text, else ""."""
+    """`value` where it is a string, else ""."""
     return value if isinstance(value, str) else ""
 
 
@@ -79,7 +79,7 @@ def read_answer(value):
     ]
     return Answer(
         content=text_of(message.get("content")),
-        reasoning={name: message[name] for name in REASONING_FIELDS if text_of(message.get(name))},
+        reasoning={name: message[name] for name in gpt_oss.REASONING_FIELDS if text_of(message.get(name))},
         tool_calls=calls,
         finish_reason=dig(value, "choices", 0, "finish_reason"),
         completion_tokens=_count(dig(value, "usage", "completion_tokens")),
@@ -105,9 +105,9 @@ def read_stream(events):
         answer.finish_reason = dig(chunk, "choices", 0, "finish_reason") or answer.finish_reason
         if not isinstance(delta, dict):
             continue
-        pieces = [text_of(delta.get(name)) for name in ("content", *REASONING_FIELDS)]
+        pieces = [text_of(delta.get(name)) for name in ("content", *gpt_oss.REASONING_FIELDS)]
         answer.content += pieces[0]
-        for name, piece in zip(REASONING_FIELDS, pieces[1:]):
+        for name, piece in zip(gpt_oss.REASONING_FIELDS, pieces[1:]):
             if piece:
                 answer.reasoning[name] = answer.reasoning.get(name, "") + piece
         for call in items_of(delta.get("tool_calls")):

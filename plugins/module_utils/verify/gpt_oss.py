@@ -159,3 +159,30 @@ RESIDUE = re.compile(
     r"|\bto=(?:functions|browser|python|assistant)\b"
     r"|!!!!!!" % {"names": _NAMES}  # what broken weights and looping drafts write
 )
+
+# -- harmony on the server ---------------------------------------------------------------------------------------------
+
+ENCODINGS = (
+    "the engine cannot read the harmony vocabulary: put o200k_base.tiktoken into a folder and name that folder in "
+    "TIKTOKEN_ENCODINGS_BASE (the role tiktoken_encodings does both)"
+)
+DAMAGED_ENCODINGS = (
+    "o200k_base.tiktoken in TIKTOKEN_ENCODINGS_BASE is damaged: replace it (sha256 "
+    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d) and restart the server"
+)
+# (statuses or None for any, pattern in the body of an error, cause or what tells it of the Engine)
+HTTP = (
+    (None, r"hash mismatch|could not split on ' '", DAMAGED_ENCODINGS),
+    (None, r"(?i)unexpected tokens?\b|unexpected EOS|unknown role", lambda engine: engine.harmony_parser),
+    (None, r"(?i)vocab file|HarmonyError", ENCODINGS),
+)
+
+# -- requests and answers ----------------------------------------------------------------------------------------------
+
+REASONING_FIELDS = ("reasoning", "reasoning_content")  # engines use the one or the other
+
+
+def effort(level, parameter):
+    """The keys of a chat completion that set the reasoning effort. parameter: effort_parameter of the recipe."""
+    value = {"reasoning_effort": level}
+    return {"chat_template_args": value} if parameter == "chat_template_args" else value

@@ -118,7 +118,7 @@ class Acceptance(Asking):
         cards = chat.items_of(value["data"])
         listed = self.listed = [chat.text_of(card.get("id")) for card in cards]
         if self.model not in listed:
-            cause = causes.model_cause(self.model, listed)
+            cause = causes.model_cause(self.model, listed, self.engine)
             if len(listed) == 1:  # the other probes can still tell whether it works under its own name
                 self.model = listed[0]
             self._context(cards)
@@ -173,10 +173,9 @@ class Acceptance(Asking):
         self._finished(answer, got)
         return self._right(answer.content, one.number, got, cause) + response.describe(GOT_SHORT)
 
-    @staticmethod
-    def _finished(answer, got):
+    def _finished(self, answer, got):
         if "!!!!!!" in answer.content:
-            raise Failed(got, causes.RESIDUE_EXCLAMATION)
+            raise Failed(got, self.engine.exclamation)
         finished(answer, got)
 
     def _chat(self):
@@ -233,7 +232,7 @@ class Acceptance(Asking):
         self._here.sent = self.chat_sent
         answers = [self.chat_answer, *(answer for probe, _sent, answer in self.seen if probe not in NO_CHAT)]
         found = next((answer for answer in answers if answer.reasoning), None)
-        flags = causes.REASONING_FLAGS[causes.engine_of(self.entry)]
+        flags = self.engine.no_reasoning
         if found is None:
             raise Failed("neither reasoning nor reasoning_content in any of %d answers" % len(answers), flags)
         for answer in answers:
@@ -247,9 +246,7 @@ class Acceptance(Asking):
         return got
 
     def _effort_body(self, level):
-        if self.options.effort_parameter == "chat_template_args":
-            return {"chat_template_args": {"reasoning_effort": level}}
-        return {"reasoning_effort": level}
+        return gpt_oss.effort(level, self.options.effort_parameter)
 
     def _effort(self):
         tried = []
@@ -292,9 +289,9 @@ class Acceptance(Asking):
         if not answer.tool_calls:
             if answer.finish_reason == "length":
                 raise Failed(got, causes.CUT_OFF if answer.content.strip() else causes.LENGTH)
-            if self._answered_instead(answer) and not causes.residue(answer.content):
+            if self._answered_instead(answer) and not causes.residue(answer.content, self.engine):
                 raise Failed(got, causes.NO_TOOL_CALL)
-            raise Failed(got, causes.TOOL_FLAGS[causes.engine_of(self.entry)])
+            raise Failed(got, self.engine.dropped_tool_call)
         for call in answer.tool_calls:
             if call["name"] != name:
                 raise Failed(got, causes.TOOL_NAME)
@@ -302,10 +299,7 @@ class Acceptance(Asking):
                 raise Failed(got, causes.TOOL_ID)
             if chat.tool_arguments(call) is None:
                 raise Failed(got, causes.TOOL_ARGUMENTS)
-        # trtllm-serve ends streamed calls with stop
-        ends = (
-            ("tool_calls", "stop") if streamed and causes.engine_of(self.entry) in ("trtllm", None) else ("tool_calls",)
-        )
+        ends = self.engine.streamed_call_ends if streamed else ("tool_calls",)
         if answer.finish_reason not in ends:
             raise Failed(got, causes.TOOL_FINISH)
         return chat.tool_arguments(answer.tool_calls[0])

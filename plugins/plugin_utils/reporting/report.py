@@ -19,7 +19,6 @@ import urllib.parse
 
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, read_text, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.node.http_client import cut
-from ansible_collections.inference.fleet.plugins.module_utils.verify import causes
 from ansible_collections.inference.fleet.plugins.module_utils.verify.runner import all_ok
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.plan import ranges
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page
@@ -59,7 +58,7 @@ def deployed(entries, deployment=None, simulated=""):
         "description": recipe.get("description"),
         "guide": recipe.get("guide"),
         "platform": recipe.get("platform") or first.get("platform"),
-        "engine": recipe.get("engine") or causes.engine_of(first),
+        "engine": recipe.get("engine") or first.get("engine"),
         "software": _software(entries, recipe.get("venv") or {}),
         "model": {
             "id": model.get("id") or first.get("model_id"),

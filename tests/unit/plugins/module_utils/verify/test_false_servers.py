@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm import ENGINE as VLLM
 from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, causes, probes, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
@@ -23,11 +24,10 @@ def other_number(content):
     return str(int(content) + 10) if content.isdigit() else content
 
 
-def verdict_of(faults, model="gpt-oss-120b", command=None, options=None, **engine):
+def verdict_of(faults, model="gpt-oss-120b", engine="vllm", options=None, **scripted):
     """The verdict on a scripted engine, which is taken for the planned server."""
-    changes = {"command": command} if command else {}
-    with ScriptedEngine(faults, model=model, together=TOGETHER, **engine) as one:
-        entries = [plan_entry(one.port, model_id=model, **changes)]
+    with ScriptedEngine(faults, model=model, together=TOGETHER, **scripted) as one:
+        entries = [plan_entry(one.port, model_id=model, engine=engine)]
         options = options or asking.Options(timeout=60)
         return runner.verify_servers(entries, options, lambda planned: lambda entry: "ours")["verdicts"][0]
 
@@ -100,7 +100,7 @@ ROWS.append(([Fault("reasoning", "whole", value="We add.<|end|><|start|>assistan
 ROWS.append(([Fault("reasoning", "stream", value="We add.assistantfinal")], "streaming", None))
 ROWS.append(([Fault("reasoning", "responses", value="We add.<|end|>")], "harmony-residue", None))
 
-ROWS.append(([Fault("reasoning", "chat", value="")], "reasoning", causes.REASONING_FLAGS["vllm"]))
+ROWS.append(([Fault("reasoning", "chat", value="")], "reasoning", VLLM.no_reasoning))
 ROWS.append(([Fault("reasoning", "stream", value="")], "streaming", causes.STREAM_REASONING))
 
 # /v1/responses
@@ -163,7 +163,7 @@ ROWS.append(([Fault("deltas", "stream text", value=lambda deltas: [one for one i
 ROWS.append(([Fault("deltas", "stream text", value=lambda deltas: [one for one in deltas if "content" not in one[0]])],
              "streaming", causes.EMPTY))  # fmt: skip
 ROWS.append(([Fault("deltas", "stream tools", value=lambda all_: [one for one in all_ if "tool_calls" not in one[0]])],
-             "streaming", causes.TOOL_FLAGS["vllm"]))  # fmt: skip
+             "streaming", VLLM.dropped_tool_call))  # fmt: skip
 ROWS.append(([Fault("deltas", "stream weather", value=lambda deltas: deltas[:-9] + deltas[-1:])], "streaming",
              causes.TOOL_ARGUMENTS))  # fmt: skip
 ROWS.append(([Fault("buffer", "stream", value=0.3)], "unbuffered", causes.BUFFERED))
@@ -196,13 +196,11 @@ def test_a_false_server_fails_with_its_cause(faults, probe, cause):
     assert probe in found, found
     assert found[probe] == (cause or found[probe])
     if cause is None:
-        assert found[probe] in (causes.RESIDUE_TOKENS, causes.RESIDUE_EXCLAMATION, causes.TOOL_FLAGS["vllm"])
+        assert found[probe] in (VLLM.residue, VLLM.exclamation, VLLM.dropped_tool_call)
     assert verdict["ok"] is False
 
 
 # -- sound servers -----------------------------------------------------------------------------------------------------
-
-TRTLLM = ["trtllm-serve", "/models/gpt-oss-120b"]
 
 
 def usage_chunk(deltas):
@@ -213,11 +211,11 @@ SOUND = {
     "as scripted": {},
     "TensorRT-LLM ends streamed calls with stop": {
         "faults": [Fault("finish", "tools stream", value="stop")],
-        "command": TRTLLM,
+        "engine": "trtllm",
     },
     "an unknown engine ends streamed calls with stop": {
         "faults": [Fault("finish", "tools stream", value="stop")],
-        "command": ["/opt/start.sh"],
+        "engine": "unheard-of",
     },
     "no reasoning at low effort": {"faults": [Fault("reasoning", "low", value="")]},
     "the answer to chat skips reasoning": {"faults": [Fault("reasoning", "chat whole text", "once", "")]},

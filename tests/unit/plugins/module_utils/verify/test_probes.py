@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm import ENGINE as VLLM
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.http_client import Event, Response
 from ansible_collections.inference.fleet.plugins.module_utils.verify import (
@@ -39,14 +40,9 @@ DAMAGED = (
     "o200k_base.tiktoken in TIKTOKEN_ENCODINGS_BASE is damaged: replace it (sha256 "
     "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d) and restart the server"
 )
-LEAK = (
-    "harmony tokens reach the client: the reasoning or tool-call parser is missing (Dynamo: `--dyn-reasoning-parser "
-    "gpt_oss --dyn-tool-call-parser harmony`, with o200k_base.tiktoken in TIKTOKEN_ENCODINGS_BASE), or the release has "
-    "the harmony leak bug (TensorRT-LLM#9256, #10651)"
-)
+LEAK = "harmony tokens reach the client: the reasoning or tool-call parser is missing, or this release leaks them"
 EXCLAMATION = (
-    "the model writes only '!': a safetensors file is corrupt (verify the checkpoint's checksums), or Eagle3 "
-    "speculation loops (TensorRT-LLM#8713)"
+    "the model writes only '!': a safetensors file is corrupt (verify the checkpoint's checksums), or speculation loops"
 )
 LENGTH = (
     "max_tokens is too small: reasoning ate it before an answer came; the server's context is short, or the model "
@@ -64,10 +60,7 @@ NO_REASONING = "vLLM separates gpt-oss's reasoning by itself: a `--reasoning-par
 CUT = "the server or something in front of it broke off in the middle of the answer: see its log for a crash"
 HANGS = "the server took the request and did not finish it: it is still compiling or warming up, overloaded, or hangs"
 SHAPE = "the answer has not the OpenAI form: another program has the port, or a proxy in front of it rewrites it"
-NO_MODELS = (
-    "no model is listed (`data: []`): with Dynamo no decode worker has registered, a prefill worker is missing, or "
-    "the frontend cannot load the model's files (its log says so); with other engines none is loaded"
-)
+NO_MODELS = "no model is listed (`data: []`): none is loaded"
 NO_EFFORT = (
     "reasoning_effort does not reach the prompt: the engine wants chat_template_args (effort_parameter of the recipe's "
     "verify section), or a `--chat-template` drops it"
@@ -435,11 +428,7 @@ def test_a_key_that_no_header_can_hold_is_an_error_that_does_not_show_it(key):
         ),
         (
             "stream-error",
-            {
-                "streaming": "the engine's harmony parser stumbled over what the model wrote (seen in streamed chat, "
-                "vllm#46464, and with missing stop tokens, TensorRT-LLM#10651): update the engine, and check the "
-                "checkpoint's checksums"
-            },
+            {"streaming": VLLM.harmony_parser},
         ),
         (
             "stream-no-reasoning",
@@ -514,25 +503,21 @@ def test_a_broken_stream_shows_its_end():
 
 
 @pytest.mark.parametrize(
-    ("command", "cause"),
+    ("engine", "cause"),
     [
-        (["/venv/bin/vllm", "serve"], causes.TOOL_FLAGS["vllm"]),
-        (["python3", "-m", "dynamo.frontend"], "the workers were started without `--dyn-tool-call-parser harmony`"),
+        ("vllm", "the server was started without `--tool-call-parser openai --enable-auto-tool-choice`"),
+        ("dynamo", "the workers were started without `--dyn-tool-call-parser harmony`"),
         (
-            ["mpirun", "trtllm-serve", "/m"],
+            "trtllm",
             "trtllm-serve lost the tool call: DISABLE_HARMONY_ADAPTER is set, or the release drops calls under Eagle3 "
             "speculation (TensorRT-LLM#16377)",
         ),
-        (
-            ["/opt/start.sh"],
-            "the server was started without `--tool-call-parser openai --enable-auto-tool-choice` (vLLM) or its "
-            "workers without `--dyn-tool-call-parser harmony` (Dynamo)",
-        ),
+        ("unheard-of", "the server was started without a tool-call parser for gpt-oss"),
     ],
 )
-def test_a_dropped_tool_call_names_the_engines_own_flag(command, cause):
-    with ScriptedEngine("drop-tool-call") as engine:
-        verdict = verdict_of(engine, entries=[plan_entry(engine.port, command=command)])
+def test_a_dropped_tool_call_names_the_engines_own_flag(engine, cause):
+    with ScriptedEngine("drop-tool-call") as scripted:
+        verdict = verdict_of(scripted, entries=[plan_entry(scripted.port, engine=engine)])
     assert failing(verdict) == {"tool-call": cause}
 
 
@@ -554,7 +539,7 @@ def test_a_dropped_tool_call_names_the_engines_own_flag(command, cause):
             "gpt-oss-120b",
             ["/mnt/models/gpt-oss-120b"],
             "the server lists the path /mnt/models/gpt-oss-120b instead of gpt-oss-120b: it was started without a "
-            "served model name (vLLM: `--served-model-name gpt-oss-120b`)",
+            "served model name (`--served-model-name gpt-oss-120b`)",
         ),
         (
             "gpt-oss-120b",
@@ -566,7 +551,8 @@ def test_a_dropped_tool_call_names_the_engines_own_flag(command, cause):
 )
 def test_the_model_id_must_be_the_planned_one_and_the_rest_is_still_measured(expected, listed, cause):
     with ScriptedEngine(listed=listed) as engine:
-        verdict = verdict_of(engine, entries=[plan_entry(engine.port, model_id=expected)])
+        name = "trtllm" if "basename" in cause else "vllm"
+        verdict = verdict_of(engine, entries=[plan_entry(engine.port, model_id=expected, engine=name)])
     if listed:
         assert failing(verdict) == {"model-id": cause}
         assert unmeasured(verdict) == {}
@@ -577,10 +563,7 @@ def test_the_model_id_must_be_the_planned_one_and_the_rest_is_still_measured(exp
 def test_a_context_that_is_too_short_is_named():
     with ScriptedEngine(context=600, tells_context=False) as engine:
         verdict = verdict_of(engine)
-    assert failing(verdict) == {
-        "warm-up": "the server's context is too short for this request: raise --max-model-len (vLLM) or max_seq_len "
-        "(TensorRT-LLM)"
-    }
+    assert failing(verdict) == {"warm-up": "the server's context is too short for this request: raise --max-model-len"}
 
 
 # -- servers that are dead, dying or slow ------------------------------------------------------------------------------
@@ -741,7 +724,7 @@ def test_a_number_is_found_however_it_is_set(text, number, expected):
     ],
 )  # fmt: skip
 def test_plain_words_are_no_residue(text):
-    assert causes.residue(text) is None
+    assert causes.residue(text, VLLM) is None
 
 
 @pytest.mark.parametrize(
@@ -1147,7 +1130,7 @@ def test_no_answer_is_too_odd_to_be_read(value):
 @settings(deadline=None)
 def test_every_status_has_a_cause(text, status):
     for path in (CHAT, "/v1/responses", "/v1/models"):
-        assert causes.http_cause(Response("POST", "http://h" + path, status, text=text), path)
+        assert causes.http_cause(Response("POST", "http://h" + path, status, text=text), path, VLLM)
 
 
 @pytest.mark.parametrize(
@@ -1159,7 +1142,7 @@ def test_every_status_has_a_cause(text, status):
         (
             400,
             '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser',
-            causes.TOOL_FLAGS["vllm"],
+            VLLM.dropped_tool_call,
         ),
         (
             500,
@@ -1188,7 +1171,7 @@ def test_every_status_has_a_cause(text, status):
     ],
 )
 def test_the_words_of_an_error_point_at_its_cause(status, text, cause):
-    assert causes.http_cause(Response("POST", "http://h" + CHAT, status, text=text), CHAT) == cause
+    assert causes.http_cause(Response("POST", "http://h" + CHAT, status, text=text), CHAT, VLLM) == cause
 
 
 @pytest.mark.parametrize(
@@ -1206,7 +1189,7 @@ def test_the_words_of_an_error_point_at_its_cause(status, text, cause):
     ],
 )
 def test_residue_is_what_the_guides_sample_answers_show(text, leaks):
-    assert (causes.residue(text) is not None) is leaks
+    assert (causes.residue(text, VLLM) is not None) is leaks
 
 
 @pytest.mark.parametrize(

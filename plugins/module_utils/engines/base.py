@@ -1,0 +1,43 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the verification must know of an engine: the causes behind its answers."""
+
+from __future__ import annotations
+
+
+class Engine:
+    """An engine; this class itself stands for one that is not known.
+
+    The attributes in words are causes of failures in a verdict. http: [(statuses or None for any, pattern in the body,
+    cause)], looked at before the general ones. streamed_call_ends: values of finish_reason that may end a streamed tool
+    call.
+    """
+
+    name = ""
+    http = ()
+    streamed_call_ends = ("tool_calls", "stop")
+
+    context = "the server's context is too short for this request: raise it"
+    harmony_parser = (
+        "the engine's harmony parser cannot read what the model wrote: update the engine, and check the checkpoint's "
+        "checksums"
+    )
+    residue = (
+        "harmony tokens reach the client: the reasoning or tool-call parser is missing, or this release leaks them"
+    )
+    exclamation = (
+        "the model writes only '!': a safetensors file is corrupt (verify the checkpoint's checksums), or speculation "
+        "loops"
+    )
+    no_models = "no model is listed (`data: []`): none is loaded"
+    dropped_tool_call = "the server was started without a tool-call parser for gpt-oss"
+    no_reasoning = "the server was started without a reasoning parser for gpt-oss"
+
+    def model_cause(self, expected, listed):
+        """Why this engine lists its only model by another name than the expected one; None where it does not say."""
+        if listed.startswith("/"):
+            return "the server lists the path %s instead of %s: it was started without a served model name" % (
+                listed, expected,
+            )  # fmt: skip
+        return None

@@ -1,0 +1,33 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Dynamo: the causes behind the answers of its frontend."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.module_utils.engines import base
+
+
+class Dynamo(base.Engine):
+    name = "dynamo"
+    streamed_call_ends = ("tool_calls",)
+    residue = (
+        "harmony tokens reach the client: the workers were started without `--dyn-reasoning-parser gpt_oss "
+        "--dyn-tool-call-parser harmony`, or without o200k_base.tiktoken in TIKTOKEN_ENCODINGS_BASE"
+    )
+    no_models = (
+        "no model is listed (`data: []`): no decode worker has registered, a prefill worker is missing, or the "
+        "frontend cannot load the model's files (its log says so)"
+    )
+    dropped_tool_call = "the workers were started without `--dyn-tool-call-parser harmony`"
+    no_reasoning = "the workers were started without `--dyn-reasoning-parser gpt_oss`"
+    http = (
+        (
+            None,
+            r"(?i)no instances found|no responders|no endpoints available|is not ready to serve requests",
+            "the frontend lists the model but no worker answers for it: a worker is gone or not ready",
+        ),
+    )
+
+
+ENGINE = Dynamo()

@@ -1,0 +1,15 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every engine of this folder, by its name; imported one by one so that Ansible ships them to nodes."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.module_utils.engines import base, dynamo, trtllm, vllm
+
+ENGINES = {one.ENGINE.name: one.ENGINE for one in (dynamo, trtllm, vllm)}
+
+
+def engine_of(entry):
+    """The Engine of a plan entry; where it is not known, one that knows the general causes."""
+    return ENGINES.get(entry.get("engine")) or base.Engine()

@@ -1,0 +1,38 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""vLLM: the causes behind its answers."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.module_utils.engines import base
+
+
+class Vllm(base.Engine):
+    name = "vllm"
+    streamed_call_ends = ("tool_calls",)
+    context = "the server's context is too short for this request: raise --max-model-len"
+    harmony_parser = (
+        "the engine's harmony parser cannot read what the model wrote (seen in streamed chat, vllm#46464): update the "
+        "engine, and check the checkpoint's checksums"
+    )
+    dropped_tool_call = "the server was started without `--tool-call-parser openai --enable-auto-tool-choice`"
+    no_reasoning = (
+        "vLLM separates gpt-oss's reasoning by itself: a `--reasoning-parser` other than openai_gptoss is set"
+    )
+    http = (
+        (None, r"(?i)tool choice requires|tool-call-parser|enable-auto-tool-choice", dropped_tool_call),
+        (None, r"(?i)max_model_len", context),
+        (
+            None,
+            r"EngineDeadError|EngineCore encountered",
+            "the engine behind the API process is dead: restart the server; its log says why the engine died",
+        ),
+    )
+
+    def model_cause(self, expected, listed):
+        cause = super().model_cause(expected, listed)
+        return cause and "%s (`--served-model-name %s`)" % (cause, expected)
+
+
+ENGINE = Vllm()
