@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Documentation of the options that all modules for a node's servers share."""
+"""Documentation of the options that modules for a node's servers share."""
 
 from __future__ import annotations
 
@@ -9,19 +9,6 @@ from __future__ import annotations
 class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
-  servers:
-    description:
-      - The plan entries of this host, as P(inference.fleet.plan#lookup) and M(inference.fleet.plan) return them.
-      - Entries carry a hash of their content; one that was edited is refused.
-    type: list
-    elements: dict
-    required: true
-  only:
-    description:
-      - Names of the servers to look at; the others are left alone, also those that are not in O(servers).
-      - A name that is not known is an error.
-    type: list
-    elements: str
   root:
     description:
       - An absolute path that all files of the fleet lie below, empty for the system's own C(/etc), C(/var) and C(/run).
@@ -40,4 +27,21 @@ options:
       - A virtual environment on the node that holds supervisord, C(var/lib/inference-fleet/toolkit) below O(root) by
         default.
     type: path
+"""
+
+    SERVERS = r"""
+options:
+  servers:
+    description:
+      - The plan entries of this host, as P(inference.fleet.plan#lookup) and M(inference.fleet.plan) return them.
+      - Entries carry a hash of their content; one that was edited is refused.
+    type: list
+    elements: dict
+    required: true
+  only:
+    description:
+      - Names of the servers to look at; the others are left alone, also those that are not in O(servers).
+      - A name that is not known is an error.
+    type: list
+    elements: str
 """

@@ -28,22 +28,6 @@ options:
     type: list
     elements: dict
     required: true
-  root:
-    description:
-      - An absolute path that all files of the fleet lie below, empty for the system's own C(/etc), C(/var) and C(/run).
-    type: path
-    default: ""
-  manager:
-    description:
-      - The service manager of the servers, see M(inference.fleet.engine_servers).
-    type: str
-    default: auto
-    choices: [auto, systemd, supervisord]
-  toolkit:
-    description:
-      - A virtual environment on the node that holds supervisord, C(var/lib/inference-fleet/toolkit) below O(root) by
-        default.
-    type: path
   mode:
     description:
       - V(full) runs the whole sequence, V(quick) reads the model name and sends one completion.
@@ -156,6 +140,8 @@ options:
         plugin.
     type: str
     default: ""
+extends_documentation_fragment:
+  - inference.fleet.node
 attributes:
   check_mode:
     support: full
@@ -343,7 +329,7 @@ def main():
             "responses_api": {"type": "bool", "default": True},
             "timeout": {"type": "float", "default": 120},
             "quick_timeout": {"type": "float", "default": 20},
-            **{name: NODE_ARGUMENTS[name] for name in ("root", "manager", "toolkit")},
+            **NODE_ARGUMENTS,
             "api_key": {"type": "str", "default": "", "no_log": True},
             "reports_dir": {"type": "path", "default": ""},
             "deployment": {"type": "dict", "default": {}},

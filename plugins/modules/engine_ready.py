@@ -25,6 +25,7 @@ options:
     default: 30
 extends_documentation_fragment:
   - inference.fleet.node
+  - inference.fleet.node.servers
 attributes:
   check_mode:
     description: Where what runs is not what is planned, it succeeds with RV(skipped_reason); it looks otherwise.
@@ -80,14 +81,13 @@ servers:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import NODE_ARGUMENTS, node_of
+from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import SERVERS_ARGUMENTS, node_of
 from ansible_collections.inference.fleet.plugins.module_utils.servers.readiness import check_ready
 
 
 def main():
     arguments = {"timeout": {"type": "int", "default": 30}}
-    arguments.update(NODE_ARGUMENTS)
-    module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
+    module = AnsibleModule(argument_spec={**SERVERS_ARGUMENTS, **arguments}, supports_check_mode=True)
     params = module.params
     try:
         result = check_ready(

@@ -15,8 +15,8 @@ description:
     after those that start after it), is sent to the whole process group or cgroup, TERM and then KILL, and is proven by
     the absence of processes and the free port.
   - All new files are checked and written beside the old ones, and ports are looked up, before anything is stopped.
-  - A server whose weights were mended or updated since it was started is restarted. The guard notes at the start what
-    the manifest beside them says; without a manifest there is nothing to compare.
+  - A server is restarted when its weights were repaired or updated since it was started. The guard records at the start
+    what the manifest beside them says; without a manifest there is nothing to compare.
   - With O(state=started) a server that runs and does not serve is restarted, of several one for each run
     (RV(repaired), RV(pending)). It was ready and does not answer any more, its health path within 10 seconds or one
     token within 60, or a signal stopped it; it does not answer and its start budget is over; the record of its start is
@@ -158,6 +158,7 @@ options:
     default: false
 extends_documentation_fragment:
   - inference.fleet.node
+  - inference.fleet.node.servers
 attributes:
   check_mode:
     description: Everything is decided, nothing is done. What an earlier task would have installed may be missing.
@@ -266,7 +267,7 @@ actions:
 answering:
   description:
     - Whether nothing was changed and every server runs and answers 200 on its health path. That is no verdict; it only
-      tells that M(inference.fleet.engine_ready) has nothing to wait for.
+      says that M(inference.fleet.engine_ready) has nothing to wait for.
   returned: success
   type: bool
   sample: false
@@ -286,7 +287,7 @@ kept:
   elements: str
   sample: []
 removed:
-  description: Names of the servers that were removed, strays included.
+  description: Names of the servers that were removed, orphaned ones included.
   returned: success
   type: list
   elements: str
@@ -299,7 +300,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import boot
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import (
     DROP_INS,
-    NODE_ARGUMENTS,
+    SERVERS_ARGUMENTS,
     node_of,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.servers.readiness import all_answer
@@ -336,8 +337,7 @@ def main():
             },
         },
     }
-    arguments.update(NODE_ARGUMENTS)
-    module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
+    module = AnsibleModule(argument_spec={**SERVERS_ARGUMENTS, **arguments}, supports_check_mode=True)
     params = module.params
     node = None
     try:
@@ -389,7 +389,7 @@ def _add(result, other):
 
 
 def _free_devices(module, result):
-    """Prove that the stopped servers hold no device; what others hold is told."""
+    """Prove that the stopped servers hold no device; warn of what others hold."""
     names = {row["name"] for row in result["servers"]}
     entries = [entry for entry in module.params["servers"] if entry["name"] in names]
     try:

@@ -37,7 +37,7 @@ options:
         that no vault password is needed.
     type: dict
   drop_ins:
-    description: As M(inference.fleet.engine_servers) is told; with V(keep) they are notes instead of differences.
+    description: As in M(inference.fleet.engine_servers). With V(keep) they are notes instead of differences.
     type: str
     default: remove
     choices: [remove, keep]
@@ -46,6 +46,7 @@ options:
     type: bool
 extends_documentation_fragment:
   - inference.fleet.node
+  - inference.fleet.node.servers
 attributes:
   check_mode:
     description: It changes nothing, and returns the same in check mode.
@@ -173,7 +174,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.node.os_errors import os_error
 from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import (
     DROP_INS,
-    NODE_ARGUMENTS,
+    SERVERS_ARGUMENTS,
     node_of,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.servers.status import status
@@ -188,8 +189,7 @@ def main():
         "drop_ins": DROP_INS,
         "report": {"type": "bool"},
     }
-    arguments.update(NODE_ARGUMENTS)
-    module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
+    module = AnsibleModule(argument_spec={**SERVERS_ARGUMENTS, **arguments}, supports_check_mode=True)
     params = module.params
     try:
         servers = status(

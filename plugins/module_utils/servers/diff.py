@@ -104,8 +104,8 @@ def _lines(field, value):
 
 
 def _word(value):
-    plain = isinstance(value, str) and value.isprintable() and value == value.strip() and value
-    return value if plain else json.dumps(value, ensure_ascii=False, sort_keys=True)
+    bare = isinstance(value, str) and value.isprintable() and value == value.strip() and value
+    return value if bare else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def _joined(lines):

@@ -38,7 +38,7 @@ def late_encodings(entry, state):
 
 
 def note_ready(paths, name, state):
-    """Remember that the process of this record was ready; where that cannot be written it is not known, that is all."""
+    """Remember that the process of this record was ready; it does no harm where that cannot be written."""
     path = paths.ready(name)
     observed = {"pid": state.get("pid"), "ticks": state.get("ticks")}
     if state.get("pid") and read_json(path) != observed:
@@ -73,7 +73,7 @@ def waiting_since(state, budget_s):
 def find_hung(paths, servers, note=True):
     """{name: Fault} of those that hang, all asked at once. servers: {name: (planned entry, Observed)} of running ones.
 
-    note: write down which are ready. One that was never observed ready is given its start budget.
+    note: record which are ready. One that was never seen ready is given its start budget.
     """
     if not servers:
         return {}

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The options that all modules for a node's servers share; the fragment inference.fleet.node documents them."""
+"""The options that modules for a node's servers share; the fragment inference.fleet.node documents them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.model impo
 from ansible_collections.inference.fleet.plugins.module_utils.services import MANAGERS, get_manager
 
 NODE_ARGUMENTS = {
-    "servers": {"type": "list", "elements": "dict", "required": True},
-    "only": {"type": "list", "elements": "str"},
     "root": {"type": "path", "default": ""},
     "manager": {"type": "str", "default": "auto", "choices": list(MANAGERS)},
     "toolkit": {"type": "path"},
+}
+SERVERS_ARGUMENTS = {
+    **NODE_ARGUMENTS,
+    "servers": {"type": "list", "elements": "dict", "required": True},
+    "only": {"type": "list", "elements": "str"},
 }
 DROP_INS = {"type": "str", "default": "remove", "choices": ["remove", "keep"]}
 

@@ -51,7 +51,7 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
 
 
 def _read_record(paths, one, planned):
-    """Add the record of its start, and what that tells of the entry and of faults."""
+    """Add the record of its start, and what follows from it for the entry and for faults."""
     state = read_json(paths.server_state(one.name))
     one.state = state if isinstance(state, dict) else {}
     one.fault = lost_record.lost_record(paths, one.name, one.entry, one.service, one.state)
