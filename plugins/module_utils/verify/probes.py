@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 from ansible_collections.inference.fleet.plugins.module_utils.node import http_client
@@ -19,17 +18,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.verify.asking impo
     PROMPT_TOKENS,
     RESPONSES,
     WARM_UP_FACTOR,
-    Asking,
     Failed,
     NotMeasured,
-    compact,
     finished,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.verify.streams import Streams
 
-STREAMS = 3  # tries until a stream brings reasoning, or does not come at once: models are sampled, machines busy
-SHORT_STREAM_MS = 250  # a stream that is over sooner does not show whether something holds it back
-FEW_TOKENS = 24
-BURST_MS = 0.2  # between two events: no engine is that fast, only what was held back and let go
 QUICK = ("identity", "model-id", "completion")
 FULL = (
     "identity", "alive", "census", "model-id", "warm-up", "chat", "harmony-residue", "reasoning", "effort",
@@ -38,7 +32,6 @@ FULL = (
 )  # fmt: skip
 NO_CHAT = ("responses", "still-right")  # what is seen there may be of /v1/responses
 DISAGGREGATED = ("census", "disaggregation")  # only where a frontend has prefill or decode workers beside it
-AT_ONCE = gpt_oss.SUMS[4:8]  # what the probe concurrent asks, the first two streamed
 
 
 def probe_names(beside, options):
@@ -48,7 +41,7 @@ def probe_names(beside, options):
     return names + ([probe["name"] for probe in options.probes] if options.mode == "full" else [])
 
 
-class Acceptance(Asking):
+class Acceptance(Streams):
     """Runs the sequence against one server. Use it once: results() sends requests and returns the probes' verdicts.
 
     identify: a function without arguments that returns words for who answers on the port, and raises Failed where that
@@ -59,13 +52,8 @@ class Acceptance(Asking):
         super().__init__(entry, options)
         self.workers = beside
         self.identify = identify
-        self.low = {}  # the parameter for little effort, once the effort probe has seen it work
-        self.chat_answer = self.chat_sent = None
-        self.tool_call_made = self.weather_call = None
-        self.tool_question = gpt_oss.TOOL_QUESTION
-        self.streamed = None
+        self.chat_sent = None
         self.counts = {}  # requests that each worker had handled before the first completion
-        self._slips = itertools.count()
 
     def results(self):
         """[{name, ok, ms, sent, got, cause}] in the order of probe_names()."""
@@ -144,39 +132,6 @@ class Acceptance(Asking):
         self.counts = self._counts()
         answer, response = self._ask(self._body(gpt_oss.WARM_UP), WARM_UP_FACTOR * self.options.timeout)
         return "first completion after %d ms, finish_reason %s" % (response.ms, answer.finish_reason)
-
-    # -- sums ----------------------------------------------------------------------------------------------------------
-
-    def _right(self, text, number, got, cause):
-        """A note on an answer that must name the number: empty where it does. Fails where it does not."""
-        if gpt_oss.says_number(text, number):
-            return ""
-        if not self.standin:
-            raise Failed(got, cause)
-        if not gpt_oss.STANDIN_WORDS.search(text):
-            raise Failed(got, causes.NO_SENSE)
-        return "not %d, and a stand-in need not know it; " % number
-
-    def _once_more(self, ask):
-        """What ask() returns; answers are sampled, so one wrong answer of a whole sequence gets a second chance."""
-        try:
-            return ask()
-        except Failed as failure:
-            if failure.cause not in causes.WRONG or next(self._slips):
-                raise
-            return "right when asked again; " + ask()
-
-    def _sum(self, one, cause, **more):
-        """Ask a sum and judge the whole answer: words for it."""
-        answer, response = self._ask(self._body(one.question, **more))
-        got = response.describe(GOT_LIMIT)
-        self._finished(answer, got)
-        return self._right(answer.content, one.number, got, cause) + response.describe(GOT_SHORT)
-
-    def _finished(self, answer, got):
-        if "!!!!!!" in answer.content:
-            raise Failed(got, self.engine.exclamation)
-        finished(answer, got)
 
     def _chat(self):
         def ask():
@@ -267,117 +222,6 @@ class Acceptance(Asking):
             raise Failed("; ".join(tried), causes.CUT_OFF if low.content.strip() else causes.LENGTH)
         raise Failed("; ".join(tried), causes.effort_cause(self.options.effort_parameter))
 
-    # -- tools ---------------------------------------------------------------------------------------------------------
-
-    def _tool_call(self):
-        for question in (gpt_oss.TOOL_QUESTION, gpt_oss.TOOL_QUESTION_AGAIN):
-            answer, response = self._ask(self._body(question, tools=[gpt_oss.HEALTH_TOOL], **self.low))
-            if not self._answered_instead(answer):
-                break
-        self._judge_health(answer, response.describe(GOT_LIMIT))
-        self.tool_call_made = answer.tool_calls[0]
-        self.tool_question = question
-        return response.describe(GOT_SHORT)
-
-    @staticmethod
-    def _answered_instead(answer):
-        """The model chose to answer in words, which it may: that is worth a second, plainer question."""
-        return bool(answer.content.strip()) and not answer.tool_calls and answer.finish_reason == "stop"
-
-    def _judge_tool_call(self, answer, got, name, streamed=False):
-        """The arguments of the only call. Fails unless it is a whole call of the tool `name`."""
-        if not answer.tool_calls:
-            if answer.finish_reason == "length":
-                raise Failed(got, causes.CUT_OFF if answer.content.strip() else causes.LENGTH)
-            if self._answered_instead(answer) and not causes.residue(answer.content, self.engine):
-                raise Failed(got, causes.NO_TOOL_CALL)
-            raise Failed(got, self.engine.dropped_tool_call)
-        for call in answer.tool_calls:
-            if call["name"] != name:
-                raise Failed(got, causes.TOOL_NAME)
-            if not call["id"]:
-                raise Failed(got, causes.TOOL_ID)
-            if chat.tool_arguments(call) is None:
-                raise Failed(got, causes.TOOL_ARGUMENTS)
-        ends = self.engine.streamed_call_ends if streamed else ("tool_calls",)
-        if answer.finish_reason not in ends:
-            raise Failed(got, causes.TOOL_FINISH)
-        return chat.tool_arguments(answer.tool_calls[0])
-
-    def _judge_health(self, answer, got, streamed=False):
-        if self._judge_tool_call(answer, got, gpt_oss.HEALTH, streamed):
-            raise Failed("the tool takes no arguments; " + got, causes.TOOL_ARGUMENTS_LOST)
-
-    def _judge_weather(self, answer, got, forecast, streamed=False):
-        """Fails unless the call has the arguments of the question."""
-        if self.standin:
-            call = answer.tool_calls[0] if answer.tool_calls else None
-            if call is None or call["name"] != gpt_oss.WEATHER or not chat.tool_arguments(call):
-                raise NotMeasured("a stand-in need not know tools with arguments", got)
-        wrong = forecast.wrong(self._judge_tool_call(answer, got, gpt_oss.WEATHER, streamed))
-        if not wrong and len(answer.tool_calls) > 1:
-            wrong = "%d calls came for one" % len(answer.tool_calls)
-        if wrong:
-            raise Failed("%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)
-
-    def _weather_body(self, forecast, more=""):
-        tools = [gpt_oss.WEATHER_TOOL] + ([] if self.standin else [gpt_oss.HEALTH_TOOL])
-        return self._body(forecast.question + more, tools=tools, **self.low)
-
-    def _answer_body(self, body, call, result):
-        """`body` with the call and the tool's result."""
-        function = {"name": call["name"], "arguments": call["arguments"] or "{}"}
-        messages = [
-            *body["messages"],
-            {"role": "assistant", "tool_calls": [{"id": call["id"], "type": "function", "function": function}]},
-            {"role": "tool", "tool_call_id": call["id"], "content": result},
-        ]
-        return dict(body, messages=messages)
-
-    def _tool_round_trip(self):
-        if self.tool_call_made is None:
-            raise NotMeasured("not run: tool-call brought no tool call")
-        body = self._body(self.tool_question, tools=[gpt_oss.HEALTH_TOOL], **self.low)
-        answer, response = self._after_the_tool(self._answer_body(body, self.tool_call_made, gpt_oss.TOOL_RESULT))
-        mention = "mentions the result" if gpt_oss.MENTIONS.search(answer.content) else "does not mention the result"
-        return "%s; %s" % (mention, response.describe(GOT_SHORT))
-
-    def _after_the_tool(self, body):
-        response = self._must_be(self._send("POST", CHAT, body), CHAT)
-        answer = chat.read_answer(response.json())
-        if answer is None:
-            raise Failed(response.describe(GOT_LIMIT), causes.SHAPE)
-        self._no_residue(answer, "the answer after the tool's result")
-        finished(answer, response.describe(GOT_LIMIT))
-        return answer, response
-
-    def _tool_arguments(self):
-        if self.tool_call_made is None:
-            raise NotMeasured("not run: tool-call brought no tool call")
-        for forecast in gpt_oss.FORECASTS[:2]:
-            answer, response = self._ask(self._weather_body(forecast))
-            if self.standin or not self._answered_instead(answer):
-                break
-        self._judge_weather(answer, response.describe(GOT_LIMIT), forecast)
-        self.weather_call = answer.tool_calls[0]
-        self.weather = forecast
-        return response.describe(GOT_SHORT)
-
-    def _tool_result(self):
-        """The number in the result cannot be guessed: an answer that names it comes from the result."""
-        if self.weather_call is None:
-            raise NotMeasured("not run: tool-arguments brought no call with arguments")
-        result, number = gpt_oss.weather_result(self.weather.arguments)
-        body = self._weather_body(self.weather, gpt_oss.REPORT_QUESTION)
-        body = self._answer_body(body, self.weather_call, result)
-        for _try in range(2):
-            answer, response = self._after_the_tool(body)
-            if gpt_oss.says_number(answer.content, number):
-                return "names the number %d of the result; %s" % (number, response.describe(GOT_SHORT))
-        if self.standin:
-            raise NotMeasured("a stand-in need not read a tool's result", response.describe(GOT_SHORT))
-        raise Failed("%d is not in the answer: %s" % (number, response.describe(GOT_LIMIT)), causes.TOOL_RESULT_IGNORED)
-
     # -- what comes before the question --------------------------------------------------------------------------------
 
     def _system_message(self):
@@ -444,107 +288,6 @@ class Acceptance(Asking):
         note = self._right(text, one.number, got, cause)
         types = ", ".join(chat.text_of(item.get("type")) for item in output)
         return "%soutput %s: %s" % (note, types, http_client.cut(text, GOT_SHORT))
-
-    def _streamed_sum(self, one, cause=causes.WRONG_STREAM):
-        """(StreamedAnswer, a note, what came) of a sum. Fails unless it is right."""
-        streamed, got = self._stream(self._body(one.question))
-        finished(streamed.answer, got)
-        return streamed, self._right(streamed.answer.content, one.number, got, cause), got
-
-    def _streaming(self):
-        asked = [self._streamed_text]
-        if self.tool_call_made is not None:
-            asked.append(self._streamed_health)
-        if self.weather_call is not None:
-            asked.append(lambda: self._streamed_weather(gpt_oss.FORECASTS[2]))
-        words = self._at_once(*asked)
-        if self.tool_call_made is None:
-            words.append("a streamed tool call was not tried, as tool-call brought none")
-        return "; ".join(words)
-
-    def _streamed_text(self):
-        kept = []
-
-        def ask():
-            streamed, note, got = self._streamed_sum(gpt_oss.SUMS[0])
-            kept.append((streamed, got))
-            return note + streamed.words
-
-        words = self._once_more(ask)
-        self.streamed = kept[-1][0]
-        if self.chat_answer is not None and self.chat_answer.reasoning:
-            for _try in range(STREAMS - 1):
-                if kept[-1][0].answer.reasoning:
-                    break
-                self._once_more(ask)
-            else:
-                if not kept[-1][0].answer.reasoning:
-                    raise Failed(kept[-1][1], causes.STREAM_REASONING)
-        return words
-
-    def _streamed_health(self):
-        for question in (self.tool_question, gpt_oss.TOOL_QUESTION_AGAIN):
-            streamed, got = self._stream(self._body(question, tools=[gpt_oss.HEALTH_TOOL], **self.low))
-            if not self._answered_instead(streamed.answer):
-                break
-        self._judge_health(streamed.answer, "streamed tool call: " + got, streamed=True)
-        return "tool call: " + streamed.words
-
-    def _streamed_weather(self, forecast):
-        streamed, got = self._stream(self._weather_body(forecast))
-        if self._answered_instead(streamed.answer):
-            streamed, got = self._stream(self._weather_body(forecast))
-        try:
-            self._judge_weather(streamed.answer, "streamed tool call: " + got, forecast, streamed=True)
-        except NotMeasured as reason:
-            return reason.cause
-        return "tool call with arguments: " + streamed.words
-
-    def _unbuffered(self):
-        """Whether events come while the model writes. A short stream does not show it."""
-        if self.streamed is None:
-            raise NotMeasured("not run: streaming brought no stream")
-        if self.streamed.answer.content and flows(self.streamed):
-            return tempo(self.streamed)
-        if self.standin:
-            raise NotMeasured("a stand-in's stream is too short to tell (%s)" % tempo(self.streamed))
-        for _try in range(STREAMS):
-            streamed, _got = self._stream(self._body(gpt_oss.COUNTING, **self.low))
-            if flows(streamed) is not False:
-                break
-        if flows(streamed) is None:
-            raise NotMeasured("the stream is too short to tell (%s)" % tempo(streamed))
-        if not flows(streamed):
-            raise Failed(tempo(streamed), causes.BUFFERED)
-        return tempo(streamed)
-
-    def _concurrent(self):
-        """Different questions at once: each answer must be the one to its own question."""
-        answers = {one.number for one in AT_ONCE}
-
-        def ask(number, one, stream):
-            try:
-                if stream:
-                    streamed, got = self._stream(self._body(one.question))
-                    answer, ms = streamed.answer, streamed.ms
-                else:
-                    answer, response = self._ask(self._body(one.question))
-                    got, ms = response.describe(GOT_LIMIT), response.ms
-                self._finished(answer, got)
-                swapped = any(gpt_oss.says_number(answer.content, other) for other in answers - {one.number})
-                cause = causes.MIXED_UP if swapped else causes.WRONG_TOGETHER
-                self._right(answer.content, one.number, got, cause)
-            except Failed as failure:
-                got = "request %d of %d: %s" % (number, len(AT_ONCE), failure.got)
-                raise Failed(got, failure.cause) from failure
-            return ms
-
-        asked = [lambda number=number, one=one: ask(number, one, number <= 2) for number, one in enumerate(AT_ONCE, 1)]
-        times = self._at_once(*asked)
-        self._here.sent = "%d at once, the last: POST %s %s" % (
-            len(AT_ONCE), CHAT, compact(self._body(AT_ONCE[-1].question)),
-        )  # fmt: skip
-        return "%d answers, the slowest after %d ms" % (len(times), max(times))
 
     def _still_right(self):
         """What was right at the beginning must be right at the end."""
@@ -637,17 +380,3 @@ def reasoning_of(output):
         if item.get("type") == "reasoning":
             for part in chat.items_of(item.get("content")) + chat.items_of(item.get("summary")):
                 yield chat.text_of(part.get("text"))
-
-
-def flows(streamed):
-    """Whether the events of a stream came while it was written; None where it is too short to tell."""
-    times = streamed.times
-    if len(times) < FEW_TOKENS or times[-1] < SHORT_STREAM_MS:
-        return None
-    return times[-1] - times[0] >= BURST_MS * len(times)
-
-
-def tempo(streamed):
-    """How the events of a stream came, in words."""
-    times = streamed.times or [0]
-    return "%d pieces, the first after %d ms, the last after %d ms" % (len(streamed.times), times[0], times[-1])

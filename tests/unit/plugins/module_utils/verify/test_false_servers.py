@@ -9,11 +9,11 @@ import json
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm import ENGINE as VLLM
-from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, causes, probes, runner
+from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, causes, runner, streams
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
 
-QUESTIONS = {one.question for one in probes.AT_ONCE}
+QUESTIONS = {one.question for one in streams.AT_ONCE}
 TOGETHER = (len(QUESTIONS), lambda body: "messages" in body and body["messages"][-1]["content"] in QUESTIONS)
 GIBBERISH = "zq vrmoo lkj pfft sdkl wq"
 NOW = (("Retry-After", "0"),)

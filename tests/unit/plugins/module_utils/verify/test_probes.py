@@ -17,8 +17,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.verify import (
     causes,
     chat,
     gpt_oss,
-    probes,
     runner,
+    streams,
     workers,
 )
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
@@ -75,8 +75,8 @@ REFUSED = (
 
 # What the probe "concurrent" sends.
 TOGETHER = (
-    len(probes.AT_ONCE),
-    lambda body: "messages" in body and body["messages"][0]["content"] in [one.question for one in probes.AT_ONCE],
+    len(streams.AT_ONCE),
+    lambda body: "messages" in body and body["messages"][0]["content"] in [one.question for one in streams.AT_ONCE],
 )
 
 
@@ -1044,7 +1044,7 @@ def test_data_that_is_no_json_object_is_kept_and_blanks_are_not():
 )
 def test_a_stream_flows_where_its_events_are_apart(times, expected):
     streamed = chat.StreamedAnswer(chat.Answer(), None, None, times)
-    assert probes.flows(streamed) is expected
+    assert streams.flows(streamed) is expected
 
 
 def test_streamed_tool_calls_are_put_together_by_their_index():
