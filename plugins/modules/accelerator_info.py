@@ -12,14 +12,14 @@ description:
   - Reads what hardware a node can run inference servers on, and changes nothing.
   - A CPU has one device for each NUMA node. Its cores and memory are what this process may use, by its affinity and by
     its cgroup's limits. Where that is less than the machine has, a warning says why.
-  - A Trainium chip is a device. It is asked of C(neuron-ls), and of the driver's files where that is not installed;
-    nothing is concluded from the instance type.
+  - Accelerators are asked of the vendor's tool, and of the driver's files where that is not installed; nothing is
+    concluded from the instance type.
 options:
   vendor:
     description:
-      - Which kind of accelerator to look for. V(auto) takes the first that is present.
+      - The platform whose accelerators to look for. V(auto) takes the first that is present. An unknown one is an error
+        that lists those there are.
     type: str
-    choices: [auto, neuron, cpu]
     default: auto
 attributes:
   check_mode:
@@ -104,8 +104,8 @@ devices:
       type: int
     cores:
       description:
-        - Cores that can be used. For a CPU these are logical CPUs, for Trainium logical NeuronCores, or physical ones
-          where RV(lnc) is null.
+        - Cores that can be used. For a CPU these are logical CPUs, for others logical cores, or physical ones where
+          RV(lnc) is null.
       type: int
     numa:
       description: The NUMA node that it is at. Null where that is not told.
@@ -137,7 +137,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms import d
 
 def main():
     module = AnsibleModule(
-        argument_spec={"vendor": {"type": "str", "choices": ["auto", "neuron", "cpu"], "default": "auto"}},
+        argument_spec={"vendor": {"type": "str", "default": "auto"}},
         supports_check_mode=True,
     )
     try:

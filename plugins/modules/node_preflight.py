@@ -12,10 +12,10 @@ description:
   - Checks the Python, write access below the root, the hardware against what the inventory declares, the CPU's flags,
     shared libraries, the planned ports, memory and disk. It fails with all problems in one message, and never changes
     anything.
-  - On Trainium it also looks for processes that hold the cores, for vLLM in the machine image's environment, into a
-    start script, at compiled artifacts, and at an EAGLE3 draft, so that nothing is compiled in vain.
+  - Each platform adds what stops its own servers, such as processes that hold the devices, a machine image's
+    environment without the engine, or a compiled artifact or draft model that the engine does not run.
   - A server whose CPUs are not beside its devices, by what the node reports of them, is warned of. So is what this run
-    replaces by itself on Trainium, packages that do not fit each other and compiled artifacts for something else.
+    replaces by itself, such as packages that do not fit each other.
   - A port that is held by the same server of the same root is no problem, nor is one that belongs to a server which
     this run moves or removes.
 options:
@@ -38,9 +38,9 @@ options:
     default: []
   platform:
     description:
-      - The platform of the recipe, which says how accelerators are detected.
+      - The platform of the recipe, which says how accelerators are detected and what else is checked. An unknown one is
+        an error that lists those there are.
     type: str
-    choices: [cpu, neuron, nvidia, ascend]
     required: true
   hardware:
     description:
@@ -104,7 +104,7 @@ options:
         type: str
       compute_capability:
         description:
-          - CUDA compute capabilities that fit.
+          - Compute capabilities that fit.
         type: list
         elements: str
       cpu_flags:
@@ -117,17 +117,12 @@ options:
           - Shared libraries, by soname, that the dynamic loader must find.
         type: list
         elements: str
-  installable:
+  installs:
     description:
-      - Libraries that a later role installs where it is root. As root they are no problem when they are missing.
-    type: list
-    elements: str
-    default: []
-  packages:
-    description:
-      - What the role neuron installs where it is root, that is its C(neuron_packages). As root the driver and the
-        runtime that the node will have then are checked, and not those that it has.
+      - What the platform's role installs where it is root, by name, that is its variable C(<platform>_packages). As
+        root a missing library of these is no problem, and versions of drivers are checked as they will be then.
     type: dict
+    default: {}
   satisfied_by:
     description:
       - Paths that are there once the deployment is. Where all of them are, no free disk is asked for.
@@ -137,13 +132,12 @@ options:
   model:
     description:
       - The recipe's model, with its paths resolved. One whose C(source) is C(path) must be in its directory already, a
-        whole gpt_oss checkpoint of the right format, with its draft model; others come later.
-      - An EAGLE3 draft for NxD Inference on Trainium must be of the one architecture that this engine runs, by its
-        configuration and the names and shapes of its tensors.
+        complete gpt_oss checkpoint of the right format, with its draft model; others come later.
     type: dict
   venv:
     description:
-      - The recipe's environment. On Trainium one whose C(create) is false must be there, with vLLM in it.
+      - The recipe's environment. A platform that knows where machine images have theirs checks one whose C(create) is
+        false.
     type: dict
 attributes:
   check_mode:
@@ -158,7 +152,6 @@ attributes:
     support: full
 seealso:
   - module: inference.fleet.accelerator_info
-  - module: inference.fleet.shared_libraries
 author:
   - inference.fleet contributors (!UNKNOWN)
 """
@@ -179,7 +172,8 @@ EXAMPLES = r"""
       libraries: [libnuma.so.1]
       host_memory_gib: 4
       disk_gib: 6
-    installable: [libnuma.so.1]
+    installs:
+      libnuma.so.1: {debian: libnuma1, redhat: numactl-libs}
 """
 
 RETURN = r"""
@@ -231,7 +225,7 @@ def main():
             "root": {"type": "str", "default": ""},
             "servers": {"type": "list", "elements": "dict", "default": []},
             "only": {"type": "list", "elements": "str", "default": []},
-            "platform": {"type": "str", "choices": ["cpu", "neuron", "nvidia", "ascend"], "required": True},
+            "platform": {"type": "str", "required": True},
             "hardware": {
                 "type": "dict",
                 "options": {
@@ -257,8 +251,7 @@ def main():
                     "libraries": {"type": "list", "elements": "str"},
                 },
             },
-            "installable": {"type": "list", "elements": "str", "default": []},
-            "packages": {"type": "dict"},
+            "installs": {"type": "dict", "default": {}},
             "satisfied_by": {"type": "list", "elements": "path", "default": []},
             "model": {"type": "dict"},
             "venv": {"type": "dict"},

@@ -24,7 +24,6 @@ REQUIRED = {
     "container_engine": {},
     "container_image": {"image": "registry.example/me/app:1"},
     "model_weights": {"source": "huggingface", "repo": "me/app", "destination": "/models/me"},
-    "neuron_packages": {"packages": {}, "apt": {"url": "https://me:pa55word@packages.example"}},
     "python_environment": {"path": "/envs/me"},
     "tiktoken_encodings": {"directory": "/encodings", "sources": []},
 }

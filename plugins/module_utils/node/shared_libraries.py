@@ -15,8 +15,6 @@ import sys
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 
-# Package names by family of distributions, for messages; the cpu role hands the same to its module.
-PACKAGES = {"libnuma.so.1": {"debian": "libnuma1", "redhat": "numactl-libs", "suse": "libnuma1"}}
 # ID and ID_LIKE of /etc/os-release.
 FAMILIES = {
     "debian": ("debian", "ubuntu"),
@@ -86,19 +84,6 @@ def distribution_family(sysroot=""):
     return family, values.get("PRETTY_NAME") or values.get("ID") or "this distribution"
 
 
-def install_hint(name, packages=None, sysroot=""):
-    """How a person installs `name`: "apt-get install libnuma1", or all known packages where the family is unknown."""
-    packages = PACKAGES.get(name, {}) if packages is None else packages
-    family, _distribution = distribution_family(sysroot)
-    if family in packages:
-        return "%s install %s" % (_manager(family)[0], packages[family])
-    if not packages:
-        return "install the package that holds it"
-    return "install the package %s" % ", ".join(
-        "%s (%s)" % (package, family) for family, package in sorted(packages.items())
-    )
-
-
 def _manager(family):
     """The argv that installs packages, of the family's first manager that is on PATH, else of its first."""
     return next((argv for argv in MANAGERS[family] if shutil.which(argv[0])), MANAGERS[family][0])
@@ -138,57 +123,3 @@ def install_packages(family, packages):
             (", ".join(packages), " ".join([*argv, *packages]), status, output or "no output"),
             details={"packages": packages},
         )
-
-
-def ensure_libraries(libraries, check_mode=False, search_paths=(), sysroot=""):
-    """Make every library of `libraries` {soname: {family: package}} resolve; only what is missing is installed.
-
-    Returns {changed, missing (before), installed [packages], diff {before, after}}; in check mode nothing is installed
-    and the result is what would be. FleetError where no package is known, without root, and where installing fails.
-    """
-    for name, packages in libraries.items():
-        if not isinstance(packages, dict) or not all(isinstance(value, str) and value for value in packages.values()):
-            raise FleetError(
-                "libraries.packages-not-a-mapping",
-                "libraries: %s is %r; allowed: a mapping of %s to the name of a package.",
-                (name, packages, ", ".join(FAMILIES)),
-            )
-    missing = missing_libraries(sorted(libraries), search_paths)
-    result = {"changed": bool(missing), "missing": missing, "installed": [], "diff": {"before": "", "after": ""}}
-    if not missing:
-        return result
-    family, distribution = distribution_family(sysroot)
-    unknown = [name for name in missing if family not in libraries[name]]
-    if unknown:
-        raise FleetError(
-            "libraries.package-unknown",
-            "No package is known that holds %s on %s (family %s). Install it, or name its package under 'libraries'.",
-            (", ".join(unknown), distribution, family or "unknown"),
-            details={"missing": missing},
-        )
-    packages = sorted({libraries[name][family] for name in missing})
-    if os.geteuid() != 0:
-        raise FleetError(
-            "libraries.install-needs-root",
-            "Missing shared libraries: %s; installing them needs root. Run '%s install %s' as root, or run the "
-            "play with become.",
-            (", ".join(missing), _manager(family)[0], " ".join(packages)),
-            details={"missing": missing},
-        )
-    if not check_mode:
-        install_packages(family, packages)
-        still = missing_libraries(missing, search_paths)
-        if still:
-            raise FleetError(
-                "libraries.still-missing",
-                "Shared libraries still missing after the installation of %s: %s. Name the packages that "
-                "hold them under 'libraries'.",
-                (", ".join(packages), ", ".join(still)),
-                details={"missing": still},
-            )
-    result["installed"] = packages
-    result["diff"] = {
-        "before": "".join("%s: missing\n" % name for name in missing),
-        "after": "".join("%s: from package %s\n" % (name, libraries[name][family]) for name in missing),
-    }
-    return result

@@ -1,35 +1,37 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What accelerators a node has. A vendor plugs in with one line in DETECTORS."""
+"""What accelerators a node has. A platform is a file of this package with a class Platform (base.Detector); add one,
+then write shipped.py anew with tools/platforms.py."""
 
 from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.cpu import CpuDetector
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.detect import NeuronDetector
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.shipped import PLATFORM_CLASSES
 
-# In the order in which "auto" asks: what is special first, the CPU, which is always there, last.
-DETECTORS = {"neuron": NeuronDetector(), "cpu": CpuDetector()}
+# "auto" asks in this order: the CPU, which is always there, last.
+PLATFORMS = {
+    name: PLATFORM_CLASSES[name]() for name in sorted(PLATFORM_CLASSES, key=lambda name: (name == "cpu", name))
+}
 
 
-def detector(vendor):
-    """The Detector called `vendor`. FleetError lists those there are."""
-    if vendor not in DETECTORS:
+def platform_of(name):
+    """The Platform called `name`. FleetError lists those there are."""
+    if name not in PLATFORMS:
         raise FleetError(
             "platform.unknown",
             "This version of the collection cannot detect accelerators of %r; it knows: %s.",
-            (vendor, ", ".join(DETECTORS)),
+            (name, ", ".join(PLATFORMS)),
         )
-    return DETECTORS[vendor]
+    return PLATFORMS[name]
 
 
-def detect(vendor="auto", sysroot=""):
-    """Accelerators (form.py) of this node, read below `sysroot`; "auto" takes the first vendor that is present.
+def detect(name="auto", sysroot=""):
+    """Accelerators (base.py) of this node, read below `sysroot`; "auto" takes the first platform that is present.
 
-    Nothing is changed. FleetError where the vendor is unknown or its hardware cannot be asked.
+    Nothing is changed. FleetError where the platform is unknown or its hardware cannot be asked.
     """
     system = System(sysroot)
-    chosen = next(item for item in DETECTORS.values() if item.present(system)) if vendor == "auto" else detector(vendor)
-    return chosen.detect(system)
+    found = next(one for one in PLATFORMS.values() if one.present(system)) if name == "auto" else platform_of(name)
+    return found.detect(system)

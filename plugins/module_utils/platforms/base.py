@@ -1,11 +1,15 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a detector of accelerators is, and the form that each of them fills."""
+"""What a platform is on a node, and how the accelerators that it finds are described."""
 
 from __future__ import annotations
 
 import dataclasses
+import typing
+
+from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 
 @dataclasses.dataclass
@@ -55,8 +59,50 @@ class Accelerators:
         return dataclasses.asdict(self)
 
 
+@dataclasses.dataclass
+class Context:
+    """What preflight knows of a node and its plan.
+
+    root: fleet_root. system: host.System. entries: {name: plan entry}; only: names that the run is limited to, all
+    where empty. hardware: fleet_hardware, needs, model, venv: the recipe's; {} where there is none. installs: what the
+    platform's role installs in this run, its `<platform>_packages`; {} where it may not. unchanged: names of the
+    servers that run as planned. found: Accelerators, None where they are not there. fits: they are what is declared and
+    needed. warnings: what works all the same, and what this run repairs.
+    """
+
+    root: str
+    system: object
+    entries: dict
+    only: tuple = ()
+    hardware: dict = dataclasses.field(default_factory=dict)
+    needs: dict = dataclasses.field(default_factory=dict)
+    model: dict = dataclasses.field(default_factory=dict)
+    venv: dict = dataclasses.field(default_factory=dict)
+    installs: dict = dataclasses.field(default_factory=dict)
+    unchanged: tuple = ()
+    found: Accelerators | None = None
+    fits: bool = False
+    warnings: list = dataclasses.field(default_factory=list)
+
+    @property
+    def chosen(self):
+        """{name: entry} of the servers that the run is about."""
+        return {name: entry for name, entry in self.entries.items() if not self.only or name in self.only}
+
+
 class Detector:
-    """How one kind of accelerator is found. `system` is a host.System; nothing on the node is changed."""
+    """How one kind of accelerator is found and checked. `system` is a host.System; nothing on the node is changed.
+
+    Each file of this package that has a class Platform, a Detector, is a platform, under the file's name. visible:
+    environment variables that tell a process which devices it has. parts: servers are given parts of a device, such as
+    cores. holds: a process holds a device for itself. start_hooks: {name of the plan entry's `hooks`: module with what
+    the supervisor does around the start of a server that has it}.
+    """
+
+    visible = ()
+    parts = False
+    holds = True
+    start_hooks: typing.ClassVar = {}
 
     def present(self, system):
         """Whether the node has such hardware, without asking each device."""
@@ -66,14 +112,38 @@ class Detector:
         """Accelerators of the node. FleetError where the hardware is there and cannot be asked."""
         raise NotImplementedError
 
-    def shortfalls(self, found, hardware, needs):
+    def shortfalls(self, found, hardware, needs, installs=()):
         """Where `found` is less than declared and needed: messages that say what to do; [] where it suffices.
 
         hardware: fleet_hardware {accelerator, count, cores, lnc, memory_gib}, or {} where nothing is declared.
-        needs: the recipe's needs. An absent key and a key that is None are the same.
+        needs: the recipe's needs. An absent key and a key that is None are the same. installs: what the platform's role
+        installs, which is not held against the node.
         """
         raise NotImplementedError
 
     def unchecked(self, found, hardware, needs):
         """What shortfalls() could not check, since the node does not tell it: sentences; [] where nothing was left."""
         return []
+
+    def driver_missing(self, context):
+        """Whether the devices show only once the platform's role has installed the driver in this run."""
+        return False
+
+    def preflight(self, context):
+        """[(check, [message])] of what else stops this platform's servers; it may add to context.warnings."""
+        return []
+
+    def given(self, pid, ids):
+        """Those of `ids`, parts of a device that the process holds, that its environment gave to it.
+
+        None where the environment does not tell, is not ours to read, or names others, as in a container, where they
+        count from 0 again.
+        """
+        environment = guard.environment_of(pid)
+        given = set()
+        for name in self.visible:
+            try:
+                given |= parse_cpu_list(environment.get(name.encode(), b"").decode("utf-8", "replace").replace(" ", ""))
+            except ValueError:
+                return None
+        return sorted(given & set(ids)) or None

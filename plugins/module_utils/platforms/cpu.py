@@ -106,8 +106,10 @@ def _layout(system, usable):
     return [(node, cpus, None if memory is None else memory // 1024) for node, cpus, memory in layout]
 
 
-class CpuDetector(Detector):
+class Platform(Detector):
     """Every node has one."""
+
+    holds = False
 
     def present(self, system):
         return True
@@ -137,7 +139,7 @@ class CpuDetector(Detector):
         ]
         return Accelerators(accelerator="cpu", driver=None, devices=devices, warnings=system.warnings, **cpu)
 
-    def shortfalls(self, found, hardware, needs):
+    def shortfalls(self, found, hardware, needs, installs=()):
         """On a CPU a declared device is a share of the machine: what counts is the sum over all NUMA nodes."""
         messages = []
         count = hardware.get("count") or 1

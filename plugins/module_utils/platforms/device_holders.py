@@ -1,8 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""That stopped servers hold no accelerator: the devices themselves are asked, since a process may have lost all that
-tells whose it is."""
+"""That stopped servers hold no accelerator. The devices are asked who holds them: a process may have lost its
+environment and its cgroup."""
 
 from __future__ import annotations
 
@@ -11,31 +11,12 @@ import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import parse_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import DETECTORS
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 TERM_S, KILL_S = 5, 5
 UNIT = re.compile(r"/%s([a-z0-9-]+)\.service(/|$)" % guard.PREFIX)
-WITHOUT_DEVICES = ("cpu",)
-VISIBLE = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")  # cores, whatever the second one's name says
-
-
-def cores_of(pid, ids):
-    """Those of `ids`, the cores of a device that the process holds, that its environment gave to it.
-
-    None where the environment does not tell, is not ours to read, or names other cores, as in a container, where they
-    count from 0 again. The devices themselves only tell who holds a chip.
-    """
-    environment = guard.environment_of(pid)
-    given = set()
-    for name in VISIBLE:
-        try:
-            given |= parse_cpu_list(environment.get(name.encode(), b"").decode("utf-8", "replace").replace(" ", ""))
-        except ValueError:
-            return None
-    return sorted(given & set(ids)) or None
 
 
 def holders(entries, system=None):
@@ -45,15 +26,16 @@ def holders(entries, system=None):
     be asked.
     """
     found = {}
-    for platform in sorted({entry["platform"] for entry in entries} - set(WITHOUT_DEVICES)):
-        if platform not in DETECTORS:
+    for name in sorted({entry["platform"] for entry in entries}):
+        platform = PLATFORMS.get(name)
+        if platform is None or not platform.holds:
             continue
-        numbers = {number for entry in entries if entry["platform"] == platform for number in entry["devices"]}
-        for device in DETECTORS[platform].detect(system or System("")).devices:
-            # a Trainium that does not tell its cores may have any of them
-            ids = device.core_ids or (numbers if platform == "neuron" else [device.id])
+        numbers = {number for entry in entries if entry["platform"] == name for number in entry["devices"]}
+        for device in platform.detect(system or System("")).devices:
+            # a device that does not tell which parts it has may have any of them
+            ids = device.core_ids or (numbers if platform.parts else [device.id])
             for holder in device.holders:
-                if not numbers & set(cores_of(holder["pid"], ids) or ids):
+                if not numbers & set(platform.given(holder["pid"], ids) or ids):
                     continue
                 one = {"pid": holder["pid"], "command": processes.command(holder["pid"]) or holder["command"],
                        "user": _user(holder["pid"]), "devices": []}  # fmt: skip

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform as machine
 import sys
@@ -17,29 +16,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list impo
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import existing_parent
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.node.shared_libraries import (
-    install_hint,
-    missing_libraries,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import detector
+from ansible_collections.inference.fleet.plugins.module_utils.node.shared_libraries import missing_libraries
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import platform_of
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.cpu import describe_cpu
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.detect import (
-    lacks_driver,
-    mismatch,
-    package_version,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.packages import (
-    DRIVER,
-    RUNTIME,
-    check_packages,
-    planned,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.preflight import (
-    missing_cores,
-    neuron_checks,
-    replaced_artifacts,
-)
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.servers.desired import missing_cpus
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
@@ -50,21 +31,20 @@ OLDEST_PYTHON = (3, 9)
 COMMAND_SHOWN = 120  # characters of a port holder's command
 
 
-def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", only=(), installable=(), satisfied_by=(),
-              model=None, venv=None, packages=None, sysroot=""):  # fmt: skip
+def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", only=(), installs=None, satisfied_by=(),
+              model=None, venv=None, sysroot=""):  # fmt: skip
     """Check the node against its plan. Nothing is changed.
 
     root: fleet_root. servers: plan entries of this node; only: the names that this run is limited to, all where empty.
     hardware: fleet_hardware, needs: the recipe's needs; an absent key and None are the same. platform: a name of
-    accelerators.DETECTORS. installable: libraries that the platform's role installs where it is root. satisfied_by:
-    paths that are there once a deployment is; no free disk is asked for then. model: the recipe's, with its paths
-    resolved; one that is to be served from a directory of the node must be there already, and whole. venv: the
-    recipe's; one that is not made here must be there already. packages: neuron_packages, which the role neuron installs
-    where it is root. sysroot: where /proc and /sys are read.
+    PLATFORMS. installs: what the platform's role installs where it is root, by the names of libraries or packages.
+    satisfied_by: paths that are there once a deployment is; no free disk is asked for then. model: the recipe's, with
+    its paths resolved; one that is to be served from a directory of the node must be there already, and complete. venv:
+    the recipe's; one that is not made here must be there already. sysroot: where /proc and /sys are read.
 
-    Returns {changed, accelerators (form.py; None where the driver is yet to be installed), problems: [], warnings:
-    [text] of what works and is slow, and of what this run mends, unchecked: what the node does not tell, as sentences}.
-    FleetError tells all problems; its details hold them as problems: [{check, message}].
+    Returns {changed, accelerators (base.py; None where the driver is yet to be installed), problems: [], warnings:
+    [what works and is slow, and what this run repairs], unchecked: [what the node does not tell]}. FleetError lists all
+    problems; its details hold them as problems: [{check, message}].
     """
     try:
         paths = NodePaths(root)
@@ -74,35 +54,32 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
             "root is %r; it must be an absolute path, or empty for the system's own folders.",
             (root,),
         ) from error
-    entries = check_entries(servers)
-    hardware, needs, system = hardware or {}, needs or {}, System(sysroot)
-    packages = (packages or {}) if platform == "neuron" and os.geteuid() == 0 else {}
-    warnings, package_problems = _check_packages(system, needs, packages)
-    if DRIVER in packages and lacks_driver(system):
-        found, hardware_problems = None, []  # the role installs the driver, and then looks at the devices
-    else:
-        found, hardware_problems = _check_hardware(system, platform, hardware, needs, packages)
-    unchecked = detector(platform).unchecked(found, hardware, needs) if found else []
+    entries, installs = check_entries(servers), installs or {}
+    context = Context(
+        root=paths.root, system=System(sysroot), entries=entries, only=only, hardware=hardware or {}, needs=needs or {},
+        model=model or {}, venv=venv or {}, installs=installs if os.geteuid() == 0 else {},
+        unchanged=[name for name, entry in entries.items() if _running_hash(paths, name) == entry["hash"]],
+    )  # fmt: skip
+    needs, chosen, unchecked = context.needs, None, []
+    try:
+        chosen = platform_of(platform)
+        hardware_problems = _check_hardware(chosen, context)
+        unchecked += chosen.unchecked(context.found, context.hardware, needs) if context.found else []
+    except FleetError as error:
+        hardware_problems = [error.message]
     checks = [
         ("python", _check_python()),
         ("root", _check_root(paths)),
-        ("packages", package_problems),
         ("hardware", hardware_problems),
-        ("cpu_flags", _check_cpu_flags(system, needs)),
-        ("libraries", _check_libraries(needs, installable, sysroot)),
+        ("cpu_flags", _check_cpu_flags(context.system, needs)),
+        ("libraries", _check_libraries(needs, context.installs, installs)),
         ("cpus", _check_cpus(entries, only, sysroot)),
         ("ports", _check_ports(paths, entries, only)),
-        ("memory", _check_memory(system, paths, entries, needs, only, unchecked)),
+        ("memory", _check_memory(context.system, paths, entries, needs, only, unchecked)),
         ("disk", _check_disk(paths, needs, satisfied_by)),
-        ("model", _check_model(model or {})),
+        ("model", _check_model(context.model)),
+        *(chosen.preflight(context) if chosen else ()),
     ]
-    if platform == "neuron":
-        if found and not hardware_problems:  # else the plan is to change anyway
-            checks.append(("cores", missing_cores(entries.values(), found, only)))
-        unchanged = [name for name, entry in entries.items() if _running_hash(paths, name) == entry["hash"]]
-        lnc = hardware.get("lnc") or needs.get("lnc")
-        checks += neuron_checks(paths.root, entries, only, found, model or {}, venv or {}, lnc, unchanged)
-        warnings += replaced_artifacts(entries.values(), only)
     problems = [{"check": check, "message": message} for check, messages in checks for message in messages]
     if problems:
         host = next((entry["host"] for entry in entries.values()), machine.node())
@@ -119,9 +96,9 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         )
     return {
         "changed": False,
-        "accelerators": found.as_dict() if found else None,
+        "accelerators": context.found.as_dict() if context.found else None,
         "problems": [],
-        "warnings": [*_far_cpus(entries, only, found), *warnings],
+        "warnings": [*_far_cpus(entries, only, context.found), *context.warnings],
         "unchecked": unchecked,
     }
 
@@ -151,41 +128,25 @@ def _check_root(paths):
         )
 
 
-def _check_packages(system, needs, packages):
-    """(warnings, messages): what the role neuron makes of driver and runtime, by the rules that it goes by itself."""
-    try:
-        check_packages(packages)
-        versions = {name: package_version(system, name) for name in packages}
-        installed = {name: version for name, version in versions.items() if version}
-        due, _future = planned(packages, needs, installed)
-    except FleetError as error:
-        return [], [error.message]
-    unfit = mismatch(installed.get(DRIVER), installed.get(RUNTIME))
-    words = ", ".join("%s %s" % item for item in sorted(due.items()))
-    return ["%s This run installs %s." % (unfit, words)] if unfit else [], []
-
-
-def _check_hardware(system, platform, hardware, needs, packages):
-    """(Accelerators or None, messages). packages: what the platform's role installs."""
-    try:
-        chosen = detector(platform)
-        found = chosen.detect(system)
-    except FleetError as error:
-        return None, [error.message]
-    declared, fitting = hardware.get("accelerator"), needs.get("accelerators")
+def _check_hardware(platform, context):
+    """Detect, and compare with what is declared and needed: messages. FleetError where the devices cannot be asked."""
+    if platform.driver_missing(context):
+        return []  # the role installs it, and then looks at the devices
+    context.found = found = platform.detect(context.system)
+    declared, fitting = context.hardware.get("accelerator"), context.needs.get("accelerators")
     if declared and declared != found.accelerator:
-        return found, [
+        return [
             "The inventory declares the accelerator %s (fleet_hardware.accelerator), this node has %s (%s). Correct "
             "fleet_hardware, or take the node out of this group." % (declared, found.accelerator, found.model)
         ]
     if fitting and found.accelerator not in fitting:
-        return found, [
+        return [
             "The recipe is for %s (needs.accelerators), this node has %s (%s). Set fleet_recipe to one "
             "for this node." % (", ".join(fitting), found.accelerator, found.model)
         ]
-    # Of what the role installs _check_packages() has told, and the role holds the loaded driver against that as well.
-    comes = dataclasses.replace(found, runtime=None) if {DRIVER, RUNTIME} <= set(packages) else found
-    return found, chosen.shortfalls(comes, hardware, dict(needs, driver=None) if DRIVER in packages else needs)
+    problems = platform.shortfalls(found, context.hardware, context.needs, context.installs)
+    context.fits = not problems
+    return problems
 
 
 def _check_cpu_flags(system, needs):
@@ -199,19 +160,24 @@ def _check_cpu_flags(system, needs):
             )
 
 
-def _check_libraries(needs, installable, sysroot):
+def _check_libraries(needs, installed, installable):
+    """installed: what this run installs, installable: what it would as root."""
     try:
         missing = missing_libraries(needs.get("libraries") or ())
     except FleetError as error:
         yield error.message
         return
     for name in missing:
-        if name in installable and os.geteuid() == 0:
+        if name in installed:
             continue
-        yield "The recipe needs the shared library %s (needs.libraries), this node lacks it. As root: %s%s." % (
-            name,
-            install_hint(name, sysroot=sysroot),
-            "; or run the play with become, which installs it" if name in installable else "",
+        packages = ", ".join("%s (%s)" % (package, family) for family, package in (installable.get(name) or {}).items())
+        yield (
+            "The recipe needs the shared library %s (needs.libraries), this node lacks it. Install the package %s%s."
+            % (
+                name,
+                packages or "that holds it",
+                "; or run the play with become, which installs it" if name in installable else "",
+            )
         )
 
 

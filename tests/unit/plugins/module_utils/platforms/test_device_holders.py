@@ -13,10 +13,10 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import DETECTORS, device_holders
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import PLATFORMS, device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Accelerators, Device
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.detect import NeuronDetector
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import Platform
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 _spec = importlib.util.spec_from_file_location(
@@ -48,7 +48,7 @@ def node(monkeypatch, tmp_path):
                 device, **{guard.MARKER_SERVER: server, guard.MARKER_ROOT: self.root, **kwargs}
             )  # fmt: skip
 
-    class Detector:
+    class Detected(Platform):
         def detect(self, system):
             devices = [Device(id=number, memory_mib=None, cores=4, numa=None, cpus="",
                               core_ids=list(range(4 * number, 4 * number + 4))) for number in (0, 1)]  # fmt: skip
@@ -57,7 +57,7 @@ def node(monkeypatch, tmp_path):
                     devices[number].holders.append({"pid": process.pid, "command": "x"})
             return Accelerators("trainium3", "AWS", "", "", None, devices)
 
-    monkeypatch.setitem(DETECTORS, "neuron", Detector())
+    monkeypatch.setitem(PLATFORMS, "neuron", Detected())
     yield Node()
     for _device, process in processes:
         process.kill()
@@ -113,7 +113,7 @@ def test_whoever_has_other_cores_of_the_device_holds_nothing_of_it(node):
 
 
 def test_devices_that_do_not_tell_their_cores_may_have_any(node, monkeypatch):
-    detect = DETECTORS["neuron"].detect
+    detect = PLATFORMS["neuron"].detect
 
     def without_cores(system):
         found = detect(system)
@@ -121,7 +121,7 @@ def test_devices_that_do_not_tell_their_cores_may_have_any(node, monkeypatch):
             device.core_ids = []
         return found
 
-    monkeypatch.setattr(DETECTORS["neuron"], "detect", without_cores)
+    monkeypatch.setattr(PLATFORMS["neuron"], "detect", without_cores)
     left, stranger = node.ours(1), node.started(1)
     node.started(1, NEURON_RT_VISIBLE_CORES="4-7")
     node.started(1, NEURON_RT_VISIBLE_CORES="0-1")
@@ -132,7 +132,7 @@ def test_devices_that_do_not_tell_their_cores_may_have_any(node, monkeypatch):
 
 def test_devices_that_cannot_be_asked_are_no_error(node, tmp_path, monkeypatch):
     """Before and after what is left of ours was ended: a node is cleaned up where its driver is broken as well."""
-    monkeypatch.setitem(DETECTORS, "neuron", NeuronDetector())
+    monkeypatch.setitem(PLATFORMS, "neuron", Platform())
     held, why = device_holders.release([entry()], node.root, System(str(tmp_path)))
     assert held is None
     assert why.startswith("This node shows no Neuron device: neuron-ls is not installed, and neither ")
@@ -140,7 +140,7 @@ def test_devices_that_cannot_be_asked_are_no_error(node, tmp_path, monkeypatch):
 
 def test_devices_that_stop_answering_are_no_error(node, monkeypatch):
     node.ours(0)
-    detect, asked = DETECTORS["neuron"].detect, []
+    detect, asked = PLATFORMS["neuron"].detect, []
 
     def once(system):
         if asked:
@@ -148,5 +148,5 @@ def test_devices_that_stop_answering_are_no_error(node, monkeypatch):
         asked.append(1)
         return detect(system)
 
-    monkeypatch.setattr(DETECTORS["neuron"], "detect", once)
+    monkeypatch.setattr(PLATFORMS["neuron"], "detect", once)
     assert device_holders.release([entry()], node.root) == (None, "gone")

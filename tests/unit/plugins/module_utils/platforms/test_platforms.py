@@ -13,6 +13,7 @@ import sys
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import platforms as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import cpu
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.cpu import share
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from hypothesis import given
@@ -223,12 +224,12 @@ def test_a_vendor_that_is_not_there_names_those_that_are():
         accelerators.detect("abacus")
     assert caught.value.message == (
         "This version of the collection cannot detect accelerators of 'abacus'; it knows: %s."
-        % ", ".join(accelerators.DETECTORS)
+        % ", ".join(accelerators.PLATFORMS)
     )
 
 
 def test_auto_takes_the_first_that_is_present(monkeypatch):
-    class Special(accelerators.CpuDetector):
+    class Special(cpu.Platform):
         here = True
 
         def present(self, system):
@@ -237,7 +238,7 @@ def test_auto_takes_the_first_that_is_present(monkeypatch):
         def detect(self, system):
             return "special"
 
-    monkeypatch.setattr(accelerators, "DETECTORS", {"special": Special(), "cpu": accelerators.CpuDetector()})
+    monkeypatch.setattr(accelerators, "PLATFORMS", {"special": Special(), "cpu": cpu.Platform()})
     assert accelerators.detect() == "special"
     monkeypatch.setattr(Special, "here", False)
     assert accelerators.detect().accelerator == "cpu"
@@ -275,7 +276,7 @@ NOTHING = {"accelerator": None, "count": None, "cores": None, "lnc": None, "memo
 
 
 def shortfalls(name, hardware, **needs):
-    return accelerators.detector("cpu").shortfalls(detect(name), hardware, needs)
+    return accelerators.platform_of("cpu").shortfalls(detect(name), hardware, needs)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import sys
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import platforms as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes, shared_libraries
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.servers import preflight
@@ -136,8 +136,8 @@ def test_all_problems_stand_in_one_message(tmp_path, monkeypatch):
         "(AMD EPYC). Set fleet_hardware to what the node has, or take a larger node.\n"
         " 2. The recipe needs a CPU with avx2, amx_bf16, sve (needs.cpu_flags), this node's AMD EPYC lacks "
         "amx_bf16, sve. Take a node that has it, or a recipe that does not need it.\n"
-        " 3. The recipe needs the shared library libnone.so.9 (needs.libraries), this node lacks it. As root: install "
-        "the package that holds it.\n"
+        " 3. The recipe needs the shared library libnone.so.9 (needs.libraries), this node lacks it. Install the "
+        "package that holds it.\n"
         " 4. Port %d (server-0) is held by pid %d (%s). Stop it, or set another port in fleet_override: {servers: "
         "{server: {port: …}}}.\n"
         " 5. 2 servers are to be started (server-0, server-1) and need 32 GiB of host memory, 16 GiB each "
@@ -167,7 +167,7 @@ def test_all_problems_stand_in_one_message(tmp_path, monkeypatch):
         (
             {"platform": "ascend"},
             "This version of the collection cannot detect accelerators of 'ascend'; it knows: %s."
-            % ", ".join(accelerators.DETECTORS),
+            % ", ".join(accelerators.PLATFORMS),
         ),
     ],
 )
@@ -177,18 +177,20 @@ def test_hardware_of_another_kind(tmp_path, options, message):
 
 def test_a_library_that_a_role_installs_is_no_problem_for_root(tmp_path, monkeypatch):
     needs = {"libraries": ["libnuma.so.1"]}
+    installs = {"libnuma.so.1": {"debian": "libnuma1", "redhat": "numactl-libs"}}
     monkeypatch.setattr(preflight, "missing_libraries", list)
-    monkeypatch.setattr(shared_libraries.shutil, "which", lambda name: None)
     lacks = (
-        "The recipe needs the shared library libnuma.so.1 (needs.libraries), this node lacks it. As root: "
-        "apt-get install libnuma1"
+        "The recipe needs the shared library libnuma.so.1 (needs.libraries), this node lacks it. Install the package "
     )
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert check(tmp_path, needs=needs, installable=["libnuma.so.1"])["problems"] == []
-    assert refused(tmp_path, needs=needs) == [("libraries", lacks + ".")]
+    assert check(tmp_path, needs=needs, installs=installs)["problems"] == []
+    assert refused(tmp_path, needs=needs) == [("libraries", lacks + "that holds it.")]
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert refused(tmp_path, needs=needs, installable=["libnuma.so.1"]) == [
-        ("libraries", lacks + "; or run the play with become, which installs it.")
+    assert refused(tmp_path, needs=needs, installs=installs) == [
+        (
+            "libraries",
+            lacks + "libnuma1 (debian), numactl-libs (redhat); or run the play with become, which installs it.",
+        )
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import platforms as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import detect as neuron
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import kinds, neuron_ls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -231,7 +231,7 @@ def test_physical_cores_in_the_driver_s_files_tell_no_lnc(node):
     assert found.warnings == [
         "The driver's files do not tell the logical NeuronCore configuration. Install aws-neuronx-tools for an answer."
     ]
-    chosen, declared = accelerators.detector("neuron"), {"count": 4, "cores": 8, "lnc": 2, "memory_gib": 144}
+    chosen, declared = accelerators.platform_of("neuron"), {"count": 4, "cores": 8, "lnc": 2, "memory_gib": 144}
     assert chosen.shortfalls(found, declared, {"lnc": 2}) == []
     assert chosen.unchecked(found, declared, {"lnc": 2}) == [
         "Not checked: LNC and logical cores (fleet_hardware.lnc and cores, needs.lnc); this node does not tell. "
@@ -242,14 +242,14 @@ def test_physical_cores_in_the_driver_s_files_tell_no_lnc(node):
 
 def test_the_memory_of_a_known_kind_counts_without_the_tools(node):
     found = accelerators.detect("neuron", node(sysfs=driver_files("Trainium3", 4)))
-    (message,) = accelerators.detector("neuron").shortfalls(found, {"memory_gib": 999}, {})
+    (message,) = accelerators.platform_of("neuron").shortfalls(found, {"memory_gib": 999}, {})
     assert message.startswith("The inventory declares 999 GiB of memory for a device (fleet_hardware.memory_gib), this")
 
 
 def test_what_the_files_of_an_unknown_kind_do_not_tell(node):
     found = accelerators.detect("neuron", node(sysfs=driver_files("Trainium9", 4)))
     assert [(device.memory_mib, device.core_ids) for device in found.devices] == [(None, [])] * 4
-    unchecked = accelerators.detector("neuron").unchecked(found, {"lnc": 2, "memory_gib": 1}, {})
+    unchecked = accelerators.platform_of("neuron").unchecked(found, {"lnc": 2, "memory_gib": 1}, {})
     assert [line[:40] for line in unchecked] == [
         "Not checked: LNC and logical cores (flee", "Not checked: the memory of each device ("
     ]  # fmt: skip
@@ -353,12 +353,12 @@ def test_driver_and_runtime(driver, runtime, unfit):
         "The Neuron driver %s needs a runtime of 2.33 or later, this node has aws-neuronx-runtime-lib %s. "
         "Install driver and runtime of the same SDK release." % (driver, runtime)
     )
-    assert neuron.mismatch(driver, runtime) == (expected if unfit else None)
+    assert kinds.mismatch(driver, runtime) == (expected if unfit else None)
 
 
 def shortfalls(node, hardware=None, needs=None, text=None, **options):
     root = node(text_of(text or "trn3-4.json"), **options)
-    chosen = accelerators.detector("neuron")
+    chosen = accelerators.platform_of("neuron")
     return chosen.shortfalls(chosen.detect(System(root)), hardware or {}, needs or {})
 
 
@@ -443,14 +443,13 @@ def test_shortfalls(node, hardware, needs, messages):
 def test_a_lower_count_is_advised_where_it_helps_only(node, missing, advice):
     records = [one for one in json.loads(text_of("trn3-16.json")) if one["neuron_device"] not in missing]
     found = accelerators.detect("neuron", node(json.dumps(records)))
-    (message,) = accelerators.detector("neuron").shortfalls(found, {"count": 16, "cores": 8, "lnc": 2}, {})
+    (message,) = accelerators.platform_of("neuron").shortfalls(found, {"count": 16, "cores": 8, "lnc": 2}, {})
     assert message.endswith("this node has %d (Trainium3). %s" % (len(records), advice))
 
 
 def test_no_package_of_another_state_counts(node):
     root = node(sysfs={"/var/lib/dpkg/status": "Package: a\nStatus: deinstall ok config-files\nVersion: 1\n"})
-    assert neuron.package_version(System(root), "a") is None
-    assert neuron.package_version(System(root), "b") is None
+    assert kinds.package_versions(System(root), ["a", "b"]) == {}
 
 
 TEXT = st.text(max_size=40)
@@ -467,9 +466,9 @@ RECORD = st.fixed_dictionaries(
 def test_whatever_neuron_ls_says_is_read_or_warned_of(records):
     """No field, however odd, ends the detection with anything but a ValueError for its device."""
     warnings = []
-    for record in neuron.parse_json(json.dumps(records), warnings.append):
+    for record in neuron_ls.parse_json(json.dumps(records), warnings.append):
         try:
-            device, lnc = neuron.device_of(record, None, "trainium3", warnings.append)
+            device, lnc = neuron_ls.device_of(record, None, "trainium3", warnings.append)
         except ValueError:
             continue
         assert len(device.core_ids) == device.cores
@@ -480,17 +479,17 @@ def test_whatever_neuron_ls_says_is_read_or_warned_of(records):
 def test_processes_that_are_no_list_of_processes(processes):
     warnings = []
     record = {"neuron_device": 0, "nc_count": 8, "neuron_processes": processes}
-    assert neuron.device_of(record, None, "trainium3", warnings.append)[0].holders == []
+    assert neuron_ls.device_of(record, None, "trainium3", warnings.append)[0].holders == []
     assert len(warnings) == 1 and "not understood: " in warnings[0]
 
 
 @given(text=st.one_of(TEXT, st.text(alphabet="|+- \nab0123456789:", max_size=200)))
 def test_no_text_breaks_the_parsers(text):
     warnings = []
-    records, settings = neuron.parse_table(text, warnings.append)
+    records, settings = neuron_ls.parse_table(text, warnings.append)
     assert isinstance(settings, dict) and isinstance(records, list)
     with contextlib.suppress(ValueError):
-        neuron.parse_json(text, warnings.append)
+        neuron_ls.parse_json(text, warnings.append)
 
 
 @given(
@@ -503,8 +502,8 @@ def test_a_table_says_what_was_put_into_it(number, gib, cores, pids):
     rows = ["| %d | %d | %s | %d GB | %s | %s |" % (number, cores, ids, gib, pids[0] if pids else "", "a b")]
     rows += ["| | | | | %d | a b |" % pid for pid in pids[1:]]
     warnings = []
-    (record,), _settings = neuron.parse_table("+--+\n" + head + "\n".join(rows) + "\n+--+\n", warnings.append)
-    device, lnc = neuron.device_of(record, "2", None, warnings.append)
+    (record,), _settings = neuron_ls.parse_table("+--+\n" + head + "\n".join(rows) + "\n+--+\n", warnings.append)
+    device, lnc = neuron_ls.device_of(record, "2", None, warnings.append)
     assert (device.id, device.cores, device.memory_mib, lnc) == (number, cores, gib * 1024, 2)
     assert device.core_ids == list(range(number * cores, (number + 1) * cores))
     assert [holder["pid"] for holder in device.holders] == pids

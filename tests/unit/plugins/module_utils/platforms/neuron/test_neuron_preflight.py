@@ -14,6 +14,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import preflight as neuron_preflight
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import start_script
 from ansible_collections.inference.fleet.plugins.module_utils.servers import preflight
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
@@ -87,7 +88,7 @@ class Node:
         return preflight.preflight(
             root=self.root, servers=entries, only=list(only), hardware={**hardware, **(change or {})},
             needs=deployment["needs"], platform="neuron", model=deployment["model"], venv=deployment["venv"],
-            sysroot=str(self.folder), packages=self.packages,
+            sysroot=str(self.folder), installs=self.packages,
         )  # fmt: skip
 
     def problems(self, *args, **kwargs):
@@ -396,7 +397,7 @@ def test_a_missing_script(node):
 )
 def test_a_script_that_sets_what_the_plan_sets(node, line, number):
     node.script.write_text(SCRIPT.replace("export NEURON_RT_VISIBLE_CORES=${NEURON_RT_VISIBLE_CORES:-0-7}", line))
-    name = next(name for name in neuron_preflight.GIVEN if name in line)
+    name = next(name for name in start_script.GIVEN if name in line)
     assert node.problems("trn3-start-script") == [
         (
             "script",
@@ -472,8 +473,8 @@ def test_a_script_that_says_by_itself_what_the_plan_says(node, script, faults):
 def test_a_script_in_an_image_is_not_looked_for_on_the_node(node):
     (entry, *_rest), _deployment, _hardware = node.plan("trn3-start-script")
     node.script.unlink()
-    assert len(list(neuron_preflight._scripts({"server-0": entry}))) == 1
-    assert list(neuron_preflight._scripts({"server-0": dict(entry, container={"image": "x"})})) == []
+    assert len(list(start_script.faults({"server-0": entry}))) == 1
+    assert list(start_script.faults({"server-0": dict(entry, container={"image": "x"})})) == []
 
 
 def test_what_is_said_of_a_value_that_the_script_sets(node):

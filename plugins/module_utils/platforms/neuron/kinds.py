@@ -1,0 +1,68 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What each kind of chip has, and which versions of driver and runtime belong together."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+DRIVER, RUNTIME = "aws-neuronx-dkms", "aws-neuronx-runtime-lib"
+DPKG = "/var/lib/dpkg/status"
+TIMEOUT_S = 60  # neuron-ls of a server with 16 chips under load
+# Physical cores of a chip and its memory in GiB (Neuron architecture pages).
+KINDS = {"trainium1": (2, 32), "inferentia2": (2, 32), "trainium2": (8, 96), "trainium3": (8, 144)}
+GENERATIONS = {"trainium1": "v2", "inferentia2": "v2", "trainium2": "v3", "trainium3": "v4"}
+LNC = 2  # what a Trainium2 or 3 runs at unless it is told otherwise
+# (driver from, runtime at least): a newer driver speaks a protocol that an older runtime does not (release notes).
+RUNTIME_FOR_DRIVER = (((2, 29), (2, 33)),)
+
+
+def version_numbers(text):
+    """(2, 34, 10, 0) of "2.34.10.0-abcdef"; () where it does not start with a number."""
+    match = re.match(r"^[0-9]+(?:\.[0-9]+)*", text or "")
+    return tuple(int(part) for part in match.group(0).split(".")) if match else ()
+
+
+def package_versions(system, names):
+    """{name: version} of those Debian or RPM packages that are installed."""
+    found = {}
+    for block in (system.read(DPKG) or "").split("\n\n"):
+        match = re.search(r"^Package: (.*)$", block, re.MULTILINE)
+        if match and match.group(1) in names and re.search(r"^Status: .* installed$", block, re.MULTILINE):
+            found[match.group(1)] = re.search(r"^Version: (.*)$", block, re.MULTILINE).group(1)
+    rpm = None if system.sysroot else shutil.which("rpm")
+    for name in set(names) - set(found) if rpm else ():
+        status, text = run([rpm, "-q", "--qf", "%{VERSION}", name])
+        if status == 0 and version_numbers(text.strip()):
+            found[name] = text.strip()
+    return found
+
+
+def mismatch(driver, runtime):
+    """A sentence where this driver and this runtime (strings or None) do not work together, else None."""
+    for newer, least in RUNTIME_FOR_DRIVER:
+        if driver and runtime and version_numbers(driver) >= newer and version_numbers(runtime) < least:
+            return (
+                "The Neuron driver %s needs a runtime of %s or later, this node has aws-neuronx-runtime-lib %s. "
+                "Install driver and runtime of the same SDK release."
+                % (driver, ".".join(str(part) for part in least), runtime)
+            )
+    return None
+
+
+def run(argv):
+    """(exit status or a string that says why there is none, standard output)."""
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return "no answer within %d s" % TIMEOUT_S, ""
+    except OSError as error:
+        return str(error.strerror), ""
+    text = done.stdout.decode("utf-8", "replace")
+    if done.returncode:
+        lines = (done.stderr.decode("utf-8", "replace") or text).strip().splitlines()
+        return "status %d%s" % (done.returncode, ": " + lines[-1][:120] if lines else ""), text
+    return 0, text
