@@ -26,10 +26,10 @@ from __future__ import annotations
 
 
 def platforms(folder=FOLDER):
-    """Names of the files and packages in the folder that have a class Platform, sorted."""
-    files = {path.stem: path for path in folder.glob("*.py")}
-    files.update({path.parent.name: path for path in folder.glob("*/__init__.py")})
-    return sorted(name for name, path in files.items() if _has_platform(path))
+    """{name: module} of the NAME.py and NAME/platform.py in the folder that have a class Platform."""
+    files = {path.stem: (path, path.stem) for path in folder.glob("*.py")}
+    files.update({path.parent.name: (path, path.parent.name + ".platform") for path in folder.glob("*/platform.py")})
+    return {name: module for name, (path, module) in sorted(files.items()) if _has_platform(path)}
 
 
 def _has_platform(path):
@@ -37,12 +37,10 @@ def _has_platform(path):
     return any(isinstance(node, ast.ClassDef) and node.name == "Platform" for node in tree.body)
 
 
-def text(names):
-    """The text of shipped.py for platforms of these names."""
-    lines = ["from %s import %s\n" % (PACKAGE, ", ".join(names))]
-    if len(lines[0]) > 121:
-        lines = ["from %s import (\n" % PACKAGE, *("    %s,\n" % name for name in names), ")\n"]
-    entries = ", ".join('"%s": %s.Platform' % (name, name) for name in names)
+def text(found):
+    """The text of shipped.py for {name: module}."""
+    lines = ["from %s.%s import Platform as %s\n" % (PACKAGE, module, name.title()) for name, module in found.items()]
+    entries = ", ".join('"%s": %s' % (name, name.title()) for name in found)
     return HEAD + "".join(lines) + "\nPLATFORM_CLASSES = {%s}\n" % entries
 
 

@@ -132,7 +132,7 @@ devices:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import detect
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import detect
 
 
 def main():

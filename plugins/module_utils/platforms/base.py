@@ -93,10 +93,9 @@ class Context:
 class Detector:
     """How one kind of accelerator is found and checked. `system` is a host.System; nothing on the node is changed.
 
-    Each file of this package that has a class Platform, a Detector, is a platform, under the file's name. visible:
-    environment variables that tell a process which devices it has. parts: servers are given parts of a device, such as
-    cores. holds: a process holds a device for itself. start_hooks: {name of the plan entry's `hooks`: module with what
-    the supervisor does around the start of a server that has it}.
+    visible: environment variables that tell a process which devices it has. parts: servers are given parts of a device,
+    such as cores. holds: a process holds a device for itself. start_hooks: {name in a plan entry's `hooks`: module with
+    what the supervisor does around the start of a server that has it}.
     """
 
     visible = ()

@@ -11,8 +11,8 @@ import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 TERM_S, KILL_S = 5, 5

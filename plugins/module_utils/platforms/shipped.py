@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import cpu, neuron
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.cpu import Platform as Cpu
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.platform import Platform as Neuron
 
-PLATFORM_CLASSES = {"cpu": cpu.Platform, "neuron": neuron.Platform}
+PLATFORM_CLASSES = {"cpu": Cpu, "neuron": Neuron}

@@ -17,10 +17,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.directories i
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.node.shared_libraries import missing_libraries
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import platform_of
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.cpu import describe_cpu
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import platform_of
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.servers.desired import missing_cpus
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard

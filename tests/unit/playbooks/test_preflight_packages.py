@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Preflight goes by the packages that the role neuron installs: the inventory's, else the role's own."""
+"""Preflight goes by what the platform's role installs: the inventory's, else the role's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ansible_collections.inference.fleet.tests.runs import CLONE, play
     [([], True), (["--tags", "prepare"], True), (["--tags", "preflight"], True), (["--tags", "serve"], False)],
 )  # fmt: skip
 def test_what_is_not_prepared_is_not_installed(tmp_path, tags, installs):
-    assert given_packages(tmp_path, True, *tags) == ({"aws-neuronx-dkms": {"version": "2.1.0.0"}} if installs else None)
+    assert given_packages(tmp_path, True, *tags) == ({"aws-neuronx-dkms": {"version": "2.1.0.0"}} if installs else {})
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -43,5 +43,5 @@ def given_packages(tmp_path, own, *arguments):
     )
     run = play("playbooks/preflight.yml", tmp_path / "hosts.yml", "-vvv", *arguments,
                environment={"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}).failed("Preflight found ")  # fmt: skip
-    given = run.output.partition('"packages": ')[2]
+    given = run.output.partition('"installs": ')[2]
     return json.JSONDecoder().raw_decode(given)[0]

@@ -22,9 +22,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights import che
 
 COMMAND_SHOWN = 120
 ENGINE_CONFIG = "neuron_config.json"  # what NxD Inference writes beside what it compiled
-# Keys of the compiled configuration, and the flag that says the same.
+# Keys of the compiled configuration, and the argument that says the same.
 COMPILED_FLAGS = (
-    ("tp_degree", "--tensor-parallel-size"), ("max_batch_size", "--max-num-seqs"), ("seq_len", "--max-model-len")
+    ("tp_degree", "tensor-parallel-size"), ("max_batch_size", "max-num-seqs"), ("seq_len", "max-model-len")
 )  # fmt: skip
 COMPARED = frozenset(
     ("tp_degree", "logical_nc_config", "batch_size", "max_batch_size", "seq_len", "max_context_length",
@@ -191,24 +191,21 @@ def _differences(entry, path):
     compiled = compiled.get("neuron_config") if isinstance(compiled, dict) else None
     if not isinstance(compiled, dict):
         return
-    for key, wanted in sorted(_wanted(entry["command"]).items()):
-        if key in compiled and compiled[key] != wanted:
-            yield "%s %s, now %s" % (key, json.dumps(compiled[key]), json.dumps(wanted))
+    for key, planned in sorted(_planned(entry["arguments"]).items()):
+        if key in compiled and compiled[key] != planned:
+            yield "%s %s, now %s" % (key, json.dumps(compiled[key]), json.dumps(planned))
 
 
-def _wanted(command):
-    """{key of the compiled configuration: value} as far as the command says it."""
-    values = dict(zip(command, command[1:]))
-    wanted = {}
-    for key, flag in COMPILED_FLAGS:
-        if values.get(flag, "").isdigit():
-            wanted[key] = int(values[flag])
-    try:
-        override = json.loads(values.get("--additional-config", "{}")).get("override_neuron_config") or {}
-    except (ValueError, AttributeError):
-        override = {}
-    wanted.update({key: value for key, value in override.items() if key in COMPARED})
-    return wanted
+def _planned(arguments):
+    """{key of the compiled configuration: value} as far as the plan entry's arguments say it."""
+    flags = {key: str(arguments.get(flag)) for key, flag in COMPILED_FLAGS}
+    override = arguments.get("additional-config")
+    override = override.get("override_neuron_config") if isinstance(override, dict) else None
+    override = override if isinstance(override, dict) else {}
+    return {
+        **{key: int(value) for key, value in flags.items() if value.isdigit()},
+        **{key: value for key, value in override.items() if key in COMPARED},
+    }
 
 
 # ---- draft model

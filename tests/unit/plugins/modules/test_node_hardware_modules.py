@@ -13,8 +13,8 @@ import pathlib
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import PLATFORMS, detect
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS, detect
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info, node_preflight
 
 _spec = importlib.util.spec_from_file_location(

@@ -13,10 +13,11 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import PLATFORMS, device_holders
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Accelerators, Device
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import Platform
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.platform import Platform
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 _spec = importlib.util.spec_from_file_location(

@@ -11,9 +11,9 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import platforms as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import cpu
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.cpu import share
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from hypothesis import given
@@ -160,7 +160,7 @@ def test_the_affinity_of_this_process_counts():
     one = min(os.sched_getaffinity(0))
     program = (
         "import json, os; os.sched_setaffinity(0, {%d}); "
-        "from ansible_collections.inference.fleet.plugins.module_utils.platforms import detect; "
+        "from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import detect; "
         "print(json.dumps([[device.cores, device.cpus] for device in detect().devices if device.cores]))" % one
     )
     done = subprocess.run(

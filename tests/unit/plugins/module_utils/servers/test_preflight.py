@@ -13,10 +13,10 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import platforms as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.servers import preflight
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard

@@ -8,8 +8,8 @@ import json
 import pathlib
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import platforms as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import kinds, neuron_ls
 from hypothesis import given
