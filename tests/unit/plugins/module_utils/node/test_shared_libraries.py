@@ -12,16 +12,9 @@ import sys
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.shared_libraries import (
-    distribution_family,
     missing_libraries,
 )
 
-FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures"
-DEBIAN = str(FIXTURES / "sysroot-one-node")
-REDHAT = str(FIXTURES / "sysroot-two-nodes-gap")
-OPENEULER = str(FIXTURES / "sysroot-no-numa")
-SUSE = str(FIXTURES / "sysroot-cgroup1-quota")
-UNKNOWN = str(FIXTURES / "sysroot-affinity")
 NAME = "libfleettest.so.1"
 
 
@@ -50,17 +43,3 @@ def test_a_python_that_cannot_load_libraries(tmp_path, monkeypatch):
         "Whether the shared libraries libfleettest.so.1 are there cannot be found out: %s -c 'import ctypes' fails "
         "(ModuleNotFoundError: No module named '_ctypes'). Install the full Python of the distribution." % python
     )
-
-
-@pytest.mark.parametrize(
-    ("sysroot", "family"),
-    [
-        (DEBIAN, ("debian", "Debian GNU/Linux 12 (bookworm)")),
-        (REDHAT, ("redhat", "Rocky Linux 9.4 (Blue Onyx)")),
-        (OPENEULER, ("redhat", "openEuler 22.03 (LTS-SP4)")),
-        (SUSE, ("suse", "openSUSE Leap 15.6")),
-        (UNKNOWN, (None, "this distribution")),
-    ],
-)
-def test_families(sysroot, family):
-    assert distribution_family(sysroot) == family
