@@ -473,7 +473,7 @@ def share_encodings():
     folder = CACHE / "encodings"
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "o200k_base.tiktoken").exists():
-        worker = ROOT / "plugins" / "module_utils" / "encodings_worker.py"
+        worker = ROOT / "plugins" / "module_utils" / "weights" / "encodings_worker.py"
         argv = [sys.executable, str(worker), "o200k_base", str(folder / "o200k_base.tiktoken")]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode:
