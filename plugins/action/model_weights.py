@@ -11,6 +11,7 @@ import os
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.plugin_utils.connection.to_node import is_here, to_node
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKED = os.path.join(COLLECTION, "roles", "model_weights", "files", "gpt-oss-tiny-standin")
@@ -39,11 +40,13 @@ class ActionModule(ActionBase):
             return result
         packed = os.path.abspath(os.path.expanduser(packed)) if packed else PACKED
         arguments["expected"] = self._promised(packed)
-        if self._connection.transport == "local" and not self._play_context.become:
+        if is_here(self):
             arguments["packed"] = packed
         answer = self._execute_module(module_args=arguments, task_vars=task_vars)
         if answer.pop("packed_needed", False):
-            arguments["packed"] = self._bring(packed)
+            files = {name: os.path.join(packed, name) for name in os.listdir(packed)}
+            files = {name: path for name, path in files.items() if os.path.isfile(path)}
+            arguments["packed"], _copied = to_node(self, files)
             answer = self._execute_module(module_args=arguments, task_vars=task_vars)
         result.update(answer)
         return result
@@ -59,14 +62,3 @@ class ActionModule(ActionBase):
                 "The packed stand-in in %s on the controller cannot be read. Set packed to the directory that "
                 "holds it, or install the collection again." % packed
             ) from error
-
-    def _bring(self, packed):
-        """Copy the packed folder into the task's own temporary folder on the node, which Ansible removes."""
-        folder = self._connection._shell.tmpdir or self._make_tmp_path()
-        there = []
-        for name in sorted(os.listdir(packed)):
-            if os.path.isfile(os.path.join(packed, name)):
-                there.append(self._connection._shell.join_path(folder, name))
-                self._transfer_file(os.path.join(packed, name), there[-1])
-        self._fixup_perms2([folder, *there])
-        return folder

@@ -37,9 +37,10 @@ options:
         description:
           - V(package) reads V(o200k_base) out of the Python package C(oss-harmony), without a network.
           - V(file) takes a file that is on the node.
+          - V(controller) takes a file that is on the controller. It is copied to the node only when it is needed there.
           - V(url) downloads.
         type: str
-        choices: [package, file, url]
+        choices: [package, file, controller, url]
         required: true
       python:
         description:
@@ -48,8 +49,13 @@ options:
         type: path
       path:
         description:
-          - For O(sources[].type=file), the file, or a directory that holds C(NAME.tiktoken).
-        type: path
+          - For O(sources[].type=file) and O(sources[].type=controller), the file, or a directory that holds
+            C(NAME.tiktoken).
+        type: str
+      copied:
+        description:
+          - Filled in by the action plugin. For O(sources[].type=controller), where the files are on the node.
+        type: dict
       base:
         description:
           - For O(sources[].type=url), the URL that C(/NAME.tiktoken) is added to.
@@ -66,13 +72,15 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Says which files would be placed, without asking a source.
+    description: Says which files would be placed, and from which sources, without asking one.
   diff_mode:
     support: full
     description: Shows the sha256 of each file before and after.
   idempotent:
     support: full
     description: A second run changes nothing and asks no source.
+notes:
+  - This module has an action plugin on the controller.
 author:
   - inference.fleet contributors (!UNKNOWN)
 """
@@ -94,6 +102,13 @@ EXAMPLES = r"""
     sources:
       - type: file
         path: /mnt/share/tiktoken
+
+- name: For nodes without a network, from a folder of the controller
+  inference.fleet.tiktoken_encodings:
+    directory: /var/lib/inference-fleet/encodings
+    sources:
+      - type: controller
+        path: ~/tiktoken
 """
 
 RETURN = r"""
@@ -147,9 +162,10 @@ def main():
                 "elements": "dict",
                 "required": True,
                 "options": {
-                    "type": {"type": "str", "choices": ["package", "file", "url"], "required": True},
+                    "type": {"type": "str", "choices": ["package", "file", "controller", "url"], "required": True},
                     "python": {"type": "path"},
-                    "path": {"type": "path"},
+                    "path": {"type": "str"},
+                    "copied": {"type": "dict"},
                     "base": {"type": "str"},
                 },
             },

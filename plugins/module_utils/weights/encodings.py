@@ -40,23 +40,29 @@ MODE = 0o644
 URL_TIMEOUT_S = 60
 WORKER_TIMEOUT_S = 300
 # What each type of source needs beside its type.
-SOURCES = {"package": "python", "file": "path", "url": "base"}
+SOURCES = {"package": "python", "file": "path", "controller": "path", "url": "base"}
 
 
 class SourceFailed(Exception):
     """A source does not have the file; the text says why."""
 
 
+class NotOnNode(Exception):
+    """The files of a source of type controller have to be copied to the node first."""
+
+
 def ensure(directory, encodings, sources, environment=None, ca_bundle=None, check_mode=False):
     """Put the named encodings into `directory` as NAME.tiktoken, readable by every user.
 
     sources: tried in order, each {type: package, python: path of a Python that has oss-harmony}, {type: file, path: the
-    file or a directory of such files} or {type: url, base: URL of the directory}; one with an empty place is passed
-    over. environment: variables with proxies (http_proxy, https_proxy, no_proxy) over this process's own. ca_bundle:
+    file or a directory of such files}, {type: controller, path: the same on the controller, copied: {name: path on the
+    node} once that is done} or {type: url, base: URL of the directory}; one with an empty place is passed over.
+    environment: variables with proxies (http_proxy, https_proxy, no_proxy) over this process's own. ca_bundle:
     file with the certificates to trust.
 
     Returns {changed, message, directory, files: {name: {path, sha256, size, source or null where it was there}},
     diff: {before, after}}. A file with another sha256 is replaced; nothing but the published bytes is ever written.
+    Returns {changed: False, controller_needed: [names]} where files of the controller have to be copied first.
     Raises FleetError that names all sources and what each of them said.
     """
     if not os.path.isabs(directory):
@@ -73,8 +79,11 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
     if not check_mode:
         # First all of them, then the writing: a run that fails has replaced nothing.
         contents = {}
-        for name in wrong:
-            contents[name], origins[name] = obtain(name, sources, variables, ca_bundle)
+        try:
+            for name in wrong:
+                contents[name], origins[name] = obtain(name, sources, variables, ca_bundle)
+        except NotOnNode:
+            return {"changed": False, "controller_needed": wrong}
         try:
             for name, content in contents.items():
                 make_directory(directory)
@@ -88,11 +97,7 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
     changed = wrong + modes
     return {
         "changed": bool(changed),
-        "message": (
-            "%s %s in %s" % ("would place" if check_mode else "placed", ", ".join(changed), directory)
-            if changed
-            else "as wanted"
-        ),
+        "message": _message(changed, wrong, directory, sources, check_mode),
         "directory": directory,
         "files": {name: dict(ENCODINGS[name], path=path_of(directory, name), source=origins[name]) for name in names},
         "diff": {
@@ -100,6 +105,16 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
             "after": "".join(_line(directory, name, ENCODINGS[name]["sha256"], False) for name in names),
         },
     }
+
+
+def _message(changed, wrong, directory, sources, check_mode):
+    if not changed:
+        return "as wanted"
+    if not check_mode:
+        return "placed %s in %s" % (", ".join(changed), directory)
+    places = [_named(source) for source in sources if source[SOURCES[source["type"]]]]
+    text = "would place %s in %s" % (", ".join(changed), directory)
+    return "%s, from the first that has it: %s" % (text, "; ".join(places) or "no source is set") if wrong else text
 
 
 def check_sources(sources):
@@ -143,7 +158,7 @@ def obtain(name, sources, variables, ca_bundle=None):
     for source in sources:
         if not source[SOURCES[source["type"]]]:
             continue
-        where = "%s %s" % (source["type"], _shown(source[SOURCES[source["type"]]]))
+        where = _named(source)
         try:
             content = FETCH[source["type"]](name, source, variables, ca_bundle)
             digest = hashlib.sha256(content).hexdigest()
@@ -157,8 +172,8 @@ def obtain(name, sources, variables, ca_bundle=None):
         return content, where
     raise FleetError(
         "encodings.no-source",
-        "No source has the encoding %s (sha256 %s). Tried: %s. Put %s%s on the node and name it as a source of "
-        "type file, or name a URL that the node reaches.",
+        "No source has the encoding %s (sha256 %s). Tried: %s. Put %s%s on the node or the controller and name it as a "
+        "source of type file or controller, or name a URL that the node reaches.",
         (name, ENCODINGS[name]["sha256"], "; ".join(failures) or "none, sources names none", name, SUFFIX),
         details={"tried": failures},
     )
@@ -192,8 +207,16 @@ def _from_package(name, source, variables, _ca_bundle):
 
 
 def _from_file(name, source, _variables, _ca_bundle):
-    path = source["path"]
+    path = os.path.expanduser(os.path.expandvars(source["path"]))
     return _read(path_of(path, name) if os.path.isdir(path) else path)
+
+
+def _from_controller(name, source, _variables, _ca_bundle):
+    if source.get("copied") is None:
+        raise NotOnNode
+    if name not in source["copied"]:
+        raise SourceFailed("there is no such file on the controller")
+    return _read(source["copied"][name])
 
 
 def _from_url(name, source, variables, ca_bundle):
@@ -243,7 +266,7 @@ def _proxies(host, variables):
     return {scheme: proxies[scheme] for scheme in ("http", "https") if scheme in proxies}
 
 
-FETCH = {"package": _from_package, "file": _from_file, "url": _from_url}
+FETCH = {"package": _from_package, "file": _from_file, "controller": _from_controller, "url": _from_url}
 
 
 def _read(path):
@@ -258,12 +281,13 @@ def _readable(directory, name):
     return os.stat(path_of(directory, name)).st_mode & MODE == MODE
 
 
-def _shown(where):
-    """A source without the password that its URL may carry."""
+def _named(source):
+    """A source for a message, without the password that its URL may carry."""
+    where = source[SOURCES[source["type"]]]
     parts = urllib.parse.urlsplit(where)
-    if "@" not in parts.netloc:
-        return where
-    return parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]).geturl()
+    if "@" in parts.netloc:
+        where = parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]).geturl()
+    return "%s %s" % (source["type"], where)
 
 
 def _line(directory, name, digest, unreadable):

@@ -22,10 +22,17 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.redact import
 )
 from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints, hub, sha256sums
 from ansible_collections.inference.fleet.plugins.module_utils.weights import local as local_weights
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import download, jobs, known, selection
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+    download,
+    jobs,
+    known,
+    preview,
+    selection,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import WAITING, Busy
 from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import (
     compare_status,
+    faults_text,
     listing_text,
     own_manifest,
     read_manifest,
@@ -184,7 +191,7 @@ def _differs(destination, manifest, strict):
         return "no manifest is in %s" % destination
     wrong, touched = compare_status(destination, manifest["files"])
     wrong.update(dict.fromkeys(touched, "was written to") if strict else {})
-    return "; ".join("%s %s" % item for item in sorted(wrong.items()))
+    return faults_text(wrong)
 
 
 def _differs_from_hub(wanted, strict):
@@ -192,7 +199,7 @@ def _differs_from_hub(wanted, strict):
         manifest = own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
     except FleetError as error:
         return error.message.rstrip(".")
-    if manifest is not None and not download.same_request(manifest, wanted):
+    if manifest is not None and not wanted.is_in(manifest):
         return "%s is of another revision, or of other patterns" % wanted.destination
     return _differs(wanted.destination, manifest, strict)
 
@@ -382,14 +389,14 @@ def _told(names, what, state):
 def _as_recorded(wanted):
     """The result where sizes and times are as the manifest of the wanted weights says; None otherwise."""
     manifest = own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
-    if manifest is None or not download.same_request(manifest, wanted):
+    if manifest is None or not wanted.is_in(manifest):
         return None
     recorded = manifest["files"]
     wrong, touched = compare_status(wanted.destination, recorded)
     if wrong or touched:
         return None
     selection.check_sums(wanted, recorded)
-    found = download.describe(wanted, wanted.destination)
+    found = preview.describe(wanted, wanted.destination)
     text = listing_text(recorded)
     total = sum(record["size"] for record in recorded.values())
     return {
@@ -438,7 +445,7 @@ def _foreseen(wanted, job, environment):
     if pinned:
         total = sum(size for size, _sha256 in pinned.files.values())
         result.update(to_fetch_bytes=total, fetched_bytes=total, fetched=sorted(pinned.files))
-        message = download.told("would bring", wanted, len(pinned.files), total)
+        message = download.summary("would bring", wanted, len(pinned.files), total)
     return {
         **result, "message": message, "warnings": ["Not looked at: " + unknown], "diff": {"before": text, "after": text}
     }  # fmt: skip

@@ -16,25 +16,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import eagle3
 from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
-from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
+from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as manifests
+from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as stagings
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import known
 from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import WeightLock
-from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import (
-    MANIFEST,
-    SHARD,
-    check_space,
-    compare,
-    compare_status,
-    hash_files,
-    inspect_staged,
-    listing_text,
-    other_model,
-    own_manifest,
-    read_manifest,
-    staging_of,
-    still_written,
-    write_manifest,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.weights.progress import Progress
 from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import NotOnNode, Request
 from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import path as path_source
 from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import standin as standin_source
@@ -79,7 +65,7 @@ def ensure(request, verify="quick", draft=None, draft_eagle3=False, check_mode=F
 
     verify: "quick" compares sizes and times with the manifest and hashes only files whose time changed; "full" hashes
     all of them, on all cores. draft: directory of a draft model that must be there, or None; draft_eagle3: whether it
-    must be a head that NxD Inference runs. progress: hub.download's Progress, or None. patience_s: how long to wait for
+    must be a head that NxD Inference runs. progress: a Progress, or None. patience_s: how long to wait for
     another run that brings weights to the destination before weight_lock.Busy is raised; None: until it has ended.
 
     Returns {changed, message, path, source, repo, revision, verified: quick|full|structure|null, repaired: [names],
@@ -88,6 +74,7 @@ def ensure(request, verify="quick", draft=None, draft_eagle3=False, check_mode=F
     Returns {changed: False, packed_needed: True} where the source's files must be brought to the node first.
     Raises FleetError.
     """
+    progress = progress or Progress()
     try:
         check_draft(draft, draft_eagle3)
         if draft and request.source == "path" and os.path.isdir(request.path):
@@ -119,7 +106,7 @@ def look_at_draft(draft, verify, check_mode=False, progress=None):
     """The result of `ensure` for a draft model that is on the node: looked at, recorded, never changed."""
     request = Request(source="path", repo=None, destination=draft, path=draft)
     try:
-        return _ensure_in_place(request, verify, check_mode, progress, checkpoints.inspect_draft)
+        return _ensure_in_place(request, verify, check_mode, progress or Progress(), checkpoints.inspect_draft)
     except OSError as error:
         raise FleetError(
             "weights.draft-unreadable", "Cannot look at the draft model in %s: %s.", (draft, error)
@@ -152,9 +139,9 @@ def effort(request, verify, draft=None):
 
 
 def _effort(request, verify):
-    manifest = read_manifest(request.destination)
+    manifest = manifests.read_manifest(request.destination)
     recorded = manifest["files"] if manifest else {}
-    wrong, touched = compare_status(request.destination, recorded)
+    wrong, touched = manifests.compare_status(request.destination, recorded)
     read = [record["size"] for name, record in recorded.items() if verify == "full" or name in touched]
     if request.copy:
         wanted = path_source.wanted_files(request) or {}
@@ -169,25 +156,9 @@ def _effort(request, verify):
 
 
 def _reading(progress, records, verify):
-    """The read(name, bytes) of weight_manifest.hash_files, which tells `progress` of the files that are read."""
-    return _counting(progress, "verifying", sum(record["size"] for record in records.values()) * (verify == "full"))
-
-
-def _copying(progress, records, names):
-    return _counting(progress, "copying", sum(records[name]["size"] for name in names))
-
-
-def _counting(progress, phase, total):
-    if progress is None:
-        return None
-    counts = {}
-
-    def read(name, count):
-        counts[name] = counts.get(name, 0) + count
-        progress.file = name
-
-    progress.begin(phase, total, lambda: sum(list(counts.values())))
-    return read
+    """The read(name, bytes) of manifest.hash_files, which tells `progress` of the files that are read."""
+    total = sum(record["size"] for record in records.values()) * (verify == "full")
+    return progress.counting("verifying", total)
 
 
 def _check_draft_of(path, draft, found):
@@ -201,9 +172,9 @@ class _Look:
     def __init__(self, request, destination, verify, progress):
         self.request = request
         self.destination = destination
-        self.manifest = own_manifest(destination, request.repo, request.source)
+        self.manifest = manifests.own_manifest(destination, request.repo, request.source)
         self.recorded = self.manifest["files"] if self.manifest else {}
-        self.wrong, self._hashed = compare(
+        self.wrong, self._hashed = manifests.compare(
             destination, self.recorded, verify == "full", _reading(progress, self.recorded, verify)
         )
         wanted = SOURCES[request.source].wanted_files(request)
@@ -230,14 +201,7 @@ class _Look:
 
     def before(self):
         """The files that are there, as they were found."""
-        records = {
-            name: dict(record, sha256=self._hashed.get(name, record["sha256"]))
-            for name, record in self.recorded.items()
-        }
-        for name, text in self.wrong.items():
-            if text == "is missing":
-                del records[name]
-        return records
+        return manifests.as_found(self.recorded, self.wrong, self._hashed)
 
     def result(self, changed, message, verified, found, before, after, warnings):
         """The result of a run that found this."""
@@ -246,12 +210,12 @@ class _Look:
 
 
 def _ensure_copy(request, verify, check_mode, progress, patience_s):
-    """The weights are ours: made, replaced and mended, by one run at a time."""
+    """The weights are ours: made, replaced and repaired, by one run at a time."""
     destination = os.path.realpath(request.destination)
     while True:
-        if not check_mode and weight_staging.begun_update(destination):
+        if not check_mode and stagings.begun_update(destination):
             with WeightLock(destination, progress, patience_s):
-                weight_staging.finish(destination)
+                stagings.finish(destination)
         look = _Look(request, destination, verify, progress)
         if look.settled():
             return _as_wanted(look, verify, check_mode)
@@ -262,7 +226,7 @@ def _ensure_copy(request, verify, check_mode, progress, patience_s):
             return look.result(True, message, None, {}, look.before(), look.future, look.warnings)
         with WeightLock(destination, progress, patience_s) as lock:
             # What another run has brought meanwhile is looked at first.
-            if not lock.waited and own_manifest(destination, request.repo, request.source) == look.manifest:
+            if not lock.waited and manifests.own_manifest(destination, request.repo, request.source) == look.manifest:
                 return _replace(look, verify, progress, lock.warnings)
 
 
@@ -270,7 +234,7 @@ def _as_wanted(look, verify, check_mode):
     request, recorded = look.request, look.recorded
     if any(_stat_differs(look.destination, name, record) for name, record in recorded.items()) and not check_mode:
         # same bytes, new times: hash them once only
-        write_manifest(look.destination, still_written(recorded), **_identity(request))
+        manifests.write_manifest(look.destination, manifests.still_written(recorded), **_identity(request))
     found = checkpoints.inspect(look.destination)
     checkpoints.check_format(request.destination, found["format"], request.format)
     return look.result(False, "as wanted", verify, found, recorded, recorded, look.warnings)
@@ -285,7 +249,7 @@ def _check_origin(look):
         raise FleetError(
             "weights.rotted-source-missing",
             "In %s %s, and %s is not there to copy from again; mount it, or check path.",
-            (request.destination, "; ".join("%s %s" % item for item in sorted(look.wrong.items())), request.path),
+            (request.destination, manifests.faults_text(look.wrong), request.path),
             details={"rotted": sorted(look.wrong)},
         )
     origin = path_source.inspect(request)
@@ -294,7 +258,7 @@ def _check_origin(look):
 
 def _check_space(look):
     if look.due:
-        check_space(look.destination, look.to_fetch, leftovers=_staging(look.destination))
+        manifests.check_space(look.destination, look.to_fetch, leftovers=_staging(look.destination))
 
 
 def _replace(look, verify, progress, warnings):
@@ -302,26 +266,26 @@ def _replace(look, verify, progress, warnings):
     request, destination, manifest = look.request, look.destination, look.manifest
     wanted, due, gone = look.wanted, look.due, look.gone
     _check_space(look)
-    staging = staging_of(destination)
+    staging = manifests.staging_of(destination)
     before = look.before()
-    weight_staging.check_targets(destination, due, gone)
+    stagings.check_targets(destination, due, gone)
     try:
         if due or look.unknown:
             warnings = [*warnings, *_clear_staging(destination)]
             make_directory(os.path.dirname(staging))
-            made = SOURCES[request.source].fetch(request, due, staging, _copying(progress, look.future, due))
+            made = SOURCES[request.source].fetch(request, due, staging, progress.counting("copying", look.to_fetch))
         else:
             made = {}
         _check_made(request, made, wanted, look.recorded, due)
         kept = {name: record for name, record in look.recorded.items() if name not in gone and name not in due}
         kept.update({name: made[name] for name in due} if manifest else made)
-        found = inspect_staged(staging, destination, due if manifest else sorted(made), kept)
+        found = manifests.inspect_staged(staging, destination, due if manifest else sorted(made), kept)
         checkpoints.check_format(request.destination, found["format"], request.format)
-        future = weight_staging.install(
+        future = stagings.install(
             staging, destination, due if manifest else sorted(made), gone, kept, **_identity(request)
         )
     finally:
-        if weight_staging.begun_update(destination) is None:  # else the next run finishes by it
+        if stagings.begun_update(destination) is None:  # else the next run finishes by it
             _clear_staging(destination)
     warnings = [*warnings, *_check_published(request, destination, look.published, future)]
     promised = (
@@ -340,12 +304,12 @@ def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.
     destination = request.destination
     found = inspect(destination)
     checkpoints.check_format(destination, found.get("format"), request.format)
-    manifest = read_manifest(destination)
+    manifest = manifests.read_manifest(destination)
     if manifest and request.repo and manifest.get("repo") != request.repo:
-        raise other_model(request.destination, manifest, request.repo, request.source)
+        raise manifests.other_model(request.destination, manifest, request.repo, request.source)
     writable = os.access(destination, os.W_OK)
     recorded = manifest["files"] if manifest else {}
-    wrong, _hashed = compare(destination, recorded, verify == "full", _reading(progress, recorded, verify))
+    wrong, _hashed = manifests.compare(destination, recorded, verify == "full", _reading(progress, recorded, verify))
     if wrong:
         raise FleetError(
             "weights.rotted",
@@ -353,8 +317,8 @@ def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.
             "change was meant, remove %s and run again.",
             (
                 destination,
-                "; ".join("%s %s" % item for item in sorted(wrong.items())),
-                os.path.join(destination, MANIFEST),
+                manifests.faults_text(wrong),
+                os.path.join(destination, manifests.MANIFEST),
             ),
             details={"rotted": sorted(wrong)},
         )
@@ -374,14 +338,14 @@ def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.
     _check_sums(request, destination, recorded)
     verified = verify if recorded else None
     if not recorded and not check_mode and (writable or ((published or request.sums) and verify == "full")):
-        hashes = hash_files(destination, future, _reading(progress, future, "full"))
+        hashes = manifests.hash_files(destination, future, _reading(progress, future, "full"))
         future = {name: dict(record, sha256=hashes[name]) for name, record in future.items()}
         warnings = _check_published(request, destination, published, future)
         _check_sums(request, destination, future)
         verified = "full" if published or request.sums else "structure"
     if (changed or stale) and writable and not check_mode:
         kept = {key: value for key, value in (manifest or {}).items() if key not in ("schema", "files")}
-        future = write_manifest(destination, future, **(kept if same else _identity(request)))
+        future = manifests.write_manifest(destination, future, **(kept if same else _identity(request)))
     if manifest is None and not writable:
         future = {}
         if verified is None:
@@ -441,9 +405,11 @@ def _check_sums(request, folder, records):
         for name, sha256 in request.sums.items()
         if records.get(name, {"sha256": ""})["sha256"] not in (None, sha256)
     }
-    wrong.update({name: "is not in the list" for name in records if name.endswith(SHARD) and name not in request.sums})
+    wrong.update(
+        {name: "is not in the list" for name in records if name.endswith(manifests.SHARD) and name not in request.sums}
+    )
     if wrong:
-        texts = "; ".join("%s %s" % item for item in sorted(wrong.items()))
+        texts = manifests.faults_text(wrong)
         raise FleetError(
             "weights.not-as-listed",
             "%s does not hold what the list of sha256sums says: %s. Bring these files again, or check the list (in a "
@@ -513,20 +479,20 @@ def _identity(request):
 
 def _staging(destination):
     """The folders in which files grow for the destination."""
-    return [staging_of(destination) + end for end in ("", ".partial", ".old")]
+    return [manifests.staging_of(destination) + end for end in ("", ".partial", ".old")]
 
 
 def _clear_staging(destination):
     """Remove what an earlier run, or this one, left half-made beside the destination. Returns what to warn of."""
-    return [text for folder in _staging(destination) for text in weight_staging.clear(folder)]
+    return [text for folder in _staging(destination) for text in stagings.clear(folder)]
 
 
 def _message(request, manifest, wrong, check_mode):
     if wrong:
         return "%s in %s: %s" % (
-            "would mend" if check_mode else "mended",
+            "would repair" if check_mode else "repaired",
             request.destination,
-            "; ".join("%s %s" % item for item in sorted(wrong.items())),
+            manifests.faults_text(wrong),
         )
     verb = ("would bring", "brought") if manifest is None else ("would update", "updated")
     return "%s %s in %s" % (verb[0 if check_mode else 1], request.repo, request.destination)
@@ -542,7 +508,7 @@ def _result(request, changed, message, verified, found, before, after, wrong, wa
         "revision": request.revision,
         "verified": verified,
         "repaired": sorted(wrong),
-        "diff": {"before": listing_text(before), "after": listing_text(after)},
+        "diff": {"before": manifests.listing_text(before), "after": manifests.listing_text(after)},
     }
     if warnings:
         result["warnings"] = list(warnings)

@@ -37,7 +37,7 @@ class Busy(FleetError):
 
 
 class WeightLock:
-    """The lock of a destination (real path). progress: hub.download's Progress, which is told of a wait, or None.
+    """The lock of a destination (real path). progress: a Progress, which is told of a wait, or None.
 
     patience_s: how long to wait for another run before Busy is raised; None: until it has ended.
     Once it is taken, `waited` says whether another run was at work meanwhile, and `warnings` what to warn of.

@@ -27,6 +27,7 @@ REPLACED = ".inference-fleet-replaced"  # the old files of an update, in the sta
 OURS = (MANIFEST, INNER_STAGING, INNER_LOCK, JOURNAL, REPLACED)
 SHARD = ".safetensors"
 SCHEMA = 1
+MISSING = "is missing"
 INSTALLING = "installing"
 TEXTS = ("source", "repo", "revision", "commit", "at")
 SHA256 = re.compile(r"^[0-9a-f]{64}$")
@@ -136,6 +137,20 @@ def still_written(records):
     return {name: dict(one, written_ns=one.get("written_ns", one["mtime_ns"])) for name, one in records.items()}
 
 
+def faults_text(wrong):
+    """{name: what is wrong} in words."""
+    return "; ".join("%s %s" % item for item in sorted(wrong.items()))
+
+
+def as_found(recorded, wrong, hashed):
+    """The records of those files that are there, with the sha256 of what was read; wrong, hashed: of compare()."""
+    return {
+        name: dict(record, sha256=hashed.get(name, record["sha256"]))
+        for name, record in recorded.items()
+        if wrong.get(name) != MISSING
+    }
+
+
 def compare_status(folder, recorded):
     """({name: what is wrong}, [names of the recorded size whose time differs]), without reading any file."""
     wrong, touched = {}, []
@@ -143,7 +158,7 @@ def compare_status(folder, recorded):
         try:
             status = os.stat(os.path.join(folder, name))
         except OSError:
-            wrong[name] = "is missing"
+            wrong[name] = MISSING
             continue
         if not stat.S_ISREG(status.st_mode):
             wrong[name] = "is no plain file"

@@ -19,52 +19,56 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import io
+import itertools
 import json
+import math
 import os
 import shutil
 import struct
+
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_hashed
+from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
 
 DESCRIPTION = "standin.json"
 WEIGHTS = "weights.safetensors"
 TEMPLATE = "chat_template.jinja"
 # Counted from zero, as in the published gpt-oss repositories.
 SHARDS = ("model-00000-of-00001.safetensors", "model-00001-of-00001.safetensors")
-INDEX = "model.safetensors.index.json"
-PARTIAL = ".partial"
+INDEX = checkpoints.INDEX
 # Rows of the packed file that stand for parts of the two vocabulary matrices.
-ROW_IDS, ROW_EMBEDDING, ROW_UNKNOWN, ROW_HEAD = (
-    "active.ids",
-    "active.embedding",
-    "unknown.embedding",
-    "active.lm_head",
-)
+ROWS = ("active.ids", "active.embedding", "unknown.embedding", "active.lm_head")
+ROW_IDS, ROW_EMBEDDING, ROW_UNKNOWN, ROW_HEAD = ROWS
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 ITEM_SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}
 
 # Special tokens of gpt-oss by their distance from the first rank after the ordinary ones (199998 in o200k).
-SPECIAL_TOKENS = (
-    "<|startoftext|>",
-    "<|endoftext|>",
-    "<|reserved_200000|>",
-    "<|reserved_200001|>",
-    "<|return|>",
-    "<|constrain|>",
-    "<|reserved_200004|>",
-    "<|channel|>",
-    "<|start|>",
-    "<|end|>",
-    "<|message|>",
-    "<|reserved_200009|>",
-    "<|reserved_200010|>",
-    "<|reserved_200011|>",
-    "<|call|>",
-    "<|reserved_200013|>",
-    "<|reserved_200014|>",
-    "<|reserved_200015|>",
-    "<|reserved_200016|>",
-    "<|reserved_200017|>",
-    "<|endofprompt|>",
-)
+SPECIAL_TOKENS = [
+    "<|%s|>" % name
+    for name in [
+        "startoftext",
+        "endoftext",
+        "reserved_200000",
+        "reserved_200001",
+        "return",
+        "constrain",
+        "reserved_200004",
+        "channel",
+        "start",
+        "end",
+        "message",
+        "reserved_200009",
+        "reserved_200010",
+        "reserved_200011",
+        "call",
+        "reserved_200013",
+        "reserved_200014",
+        "reserved_200015",
+        "reserved_200016",
+        "reserved_200017",
+        "endofprompt",
+    ]
+]
 BOS, EOS, PAD = "<|startoftext|>", "<|return|>", "<|endoftext|>"
 # How o200k cuts text into pieces before any merge: two kinds of words, numbers of up to three digits, the rest.
 UPPER, LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
@@ -86,158 +90,123 @@ class StandinError(ValueError):
     """A stand-in that cannot be expanded; the message names the file, what is wrong, and what to do."""
 
 
-def expand(packed: str, destination: str, encodings_file: str) -> dict:
-    """Write the full checkpoint to the directory `destination` and return {"files": {name: {"size", "sha256"}}}.
+def _error(path, what, remedy="take the collection's own file again"):
+    return StandinError("%s: %s; %s" % (path, what, remedy))
 
-    packed: directory of the packed form. encodings_file: path of o200k_base.tiktoken. An earlier stand-in at
-    `destination` is replaced, anything else there is an error; nothing is to be seen there until all of it is written
-    (it grows in `destination`.partial). Files get mode 0644 and directories 0755 whatever the umask, since engines run
-    as another user. Raises StandinError for an input that is missing, damaged or not the pinned one, and where the
-    result is not what standin.json promises; OSError where the disk refuses.
+
+def expand(packed, folder, encodings_file):
+    """Write the full checkpoint to `folder`, which is not there yet; returns {name: {size, sha256}}.
+
+    packed: directory of the packed form. encodings_file: path of o200k_base.tiktoken. Files get mode 0644 and the
+    folder 0755 whatever the umask, since engines run as another user. Raises StandinError for an input that is missing,
+    damaged or not the pinned one, and where the result is not what standin.json promises; OSError where the disk
+    refuses. Nothing is left of one that failed.
     """
-    description = read_description(packed)
-    check_destination(destination, description["config"])
-    check_input(os.path.join(packed, WEIGHTS), description.get("weights"), "take the collection's own file again")
-    check_input(encodings_file, description.get("encodings"), "fetch or write o200k_base.tiktoken again")
-    ranks = read_ranks(encodings_file)
-    tensors = read_safetensors(os.path.join(packed, WEIGHTS))
+    description, path = read_description(packed), os.path.join(packed, WEIGHTS)
+    weights = _input(path, description.get("weights"))
+    encodings = _input(encodings_file, description.get("encodings"), "fetch or write o200k_base.tiktoken again")
+    ranks = read_ranks(encodings_file, encodings)
     contents = text_files(packed, description, ranks)
-    layout, writers = lay_out_weights(os.path.join(packed, WEIGHTS), description["config"], tensors)
-    contents[INDEX] = dump(
-        {
-            "metadata": {"total_size": sum(size for size, shard in layout.values())},
-            "weight_map": {name: shard for name, (size, shard) in sorted(layout.items())},
-        }
-    )
-
-    partial = destination.rstrip("/") + PARTIAL
-    shutil.rmtree(partial, ignore_errors=True)
-    os.makedirs(partial)
-    os.chmod(partial, 0o755)
-    files = {}
-    for name in sorted(contents):
-        files[name] = write_file(os.path.join(partial, name), [contents[name]])
-    for name in SHARDS:
-        files[name] = write_file(os.path.join(partial, name), writers[name]())
-    compare_with_pins(destination, description.get("files"), files, partial)
-    replace_directory(partial, destination)
-    return {"files": dict(sorted(files.items()))}
+    layout, writers = lay_out_weights(path, description["config"], read_safetensors(path, weights))
+    weight_map = {name: shard for name, (_size, shard) in sorted(layout.items())}
+    total = sum(size for size, _shard in layout.values())
+    contents[INDEX] = dump({"metadata": {"total_size": total}, "weight_map": weight_map})
+    pins = description.get("files")
+    os.makedirs(folder)
+    try:
+        os.chmod(folder, 0o755)
+        made = {name: write_hashed(os.path.join(folder, name), [contents[name]]) for name in sorted(contents)}
+        made.update({name: write_hashed(os.path.join(folder, name), writers[name]()) for name in SHARDS})
+        wrong = sorted(name for name in {*pins, *made} if pins.get(name) != made.get(name)) if pins else []
+        if wrong:
+            raise _error(
+                folder,
+                "%s came out otherwise than standin.json promises" % ", ".join(wrong),
+                "packed stand-in and expander are of different versions: take both from one release of the collection",
+            )
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return dict(sorted(made.items()))
 
 
 # --- inputs --------------------------------------------------------------------------------------------------------
 
 
-def read_description(packed: str) -> dict:
+def _read(path, remedy="take the collection's own file again"):
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError as error:
+        raise _error(path, "cannot be read (%s)" % error.strerror, remedy) from error
+
+
+def _input(path, pin, remedy="take the collection's own file again"):
+    """The content of a file, which has its pinned sha256 if there is a pin."""
+    content = _read(path, remedy)
+    found = hashlib.sha256(content).hexdigest()
+    if pin and found != pin["sha256"]:
+        raise _error(path, "has sha256 %s, expected %s" % (found, pin["sha256"]), remedy)
+    return content
+
+
+def read_description(packed):
     """standin.json as a dict with at least `config` and `generation_config`."""
     path = os.path.join(packed, DESCRIPTION)
     try:
-        with open(path, encoding="utf-8") as stream:
-            description = json.load(stream)
-    except OSError as exc:
-        raise StandinError(
-            "{}: cannot be read ({}); point at the directory of the packed stand-in".format(path, exc.strerror)
-        ) from exc
-    except ValueError as exc:
-        raise StandinError("{}: is not JSON ({}); take the collection's own file again".format(path, exc)) from exc
+        description = json.loads(_read(path).decode("utf-8"))
+    except ValueError as error:
+        if isinstance(error, StandinError):
+            raise
+        raise _error(path, "is not JSON (%s)" % error) from error
     for key in ("config", "generation_config"):
         if not isinstance(description, dict) or not isinstance(description.get(key), dict):
-            raise StandinError("{}: has no object named {}; take the collection's own file again".format(path, key))
+            raise _error(path, "has no object named %s" % key)
     for key in ("vocab_size", "hidden_size"):
         value = description["config"].get(key)
         if not isinstance(value, int) or value <= 0:
-            raise StandinError(
-                "{}: config.{} is {!r}, must be a positive integer; take the collection's own file again".format(
-                    path, key, value
-                )
-            )
+            raise _error(path, "config.%s is %r, must be a positive integer" % (key, value))
     return description
 
 
-def sha256_of(path: str) -> str:
-    """Hex sha256 of a file; StandinError where it cannot be read."""
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as stream:
-            for block in iter(lambda: stream.read(1 << 20), b""):
-                digest.update(block)
-    except OSError as exc:
-        raise StandinError(
-            "{}: cannot be read ({}); check the path and its permissions".format(path, exc.strerror)
-        ) from exc
-    return digest.hexdigest()
-
-
-def check_input(path: str, pin: dict | None, remedy: str) -> None:
-    """Compare a file with its pinned sha256; a description without a pin accepts any."""
-    if not pin:
-        return
-    found = sha256_of(path)
-    if found != pin["sha256"]:
-        raise StandinError("{}: has sha256 {}, expected {}; {}".format(path, found, pin["sha256"], remedy))
-
-
-def read_ranks(path: str) -> dict:
+def read_ranks(path, content):
     """{token bytes: rank} of a tiktoken file, ranks being 0, 1, 2 … in the order of the file."""
-    ranks = {}
-    try:
-        with open(path, "rb") as stream:
-            lines = stream.read().splitlines()
-    except OSError as exc:
-        raise StandinError(
-            "{}: cannot be read ({}); provide o200k_base.tiktoken there".format(path, exc.strerror)
-        ) from exc
-    for number, line in enumerate(lines, 1):
-        token, gap, rank = line.partition(b" ")
+    ranks, lines = {}, content.splitlines()
+    for rank, line in enumerate(lines):
+        token, gap, number = line.partition(b" ")
         try:
-            if not gap or int(rank) != number - 1:
+            if not gap or int(number) != rank:
                 raise ValueError("rank")
-            ranks[base64.b64decode(token, validate=True)] = number - 1
-        except (binascii.Error, ValueError) as exc:
-            raise StandinError(
-                "{}: line {} is not `base64 rank` with rank {}; fetch or write the file again".format(
-                    path, number, number - 1
-                )
-            ) from exc
+            ranks[base64.b64decode(token, validate=True)] = rank
+        except (binascii.Error, ValueError) as error:
+            text = "line %d is not `base64 rank` with rank %d" % (rank + 1, rank)
+            raise _error(path, text, "fetch or write the file again") from error
     if len(ranks) != len(lines) or any(bytes((value,)) not in ranks for value in range(256)):
-        raise StandinError("{}: has repeated tokens or lacks single bytes; fetch or write the file again".format(path))
+        raise _error(path, "has repeated tokens or lacks single bytes", "fetch or write the file again")
     return ranks
 
 
-def read_safetensors(path: str) -> dict:
+def read_safetensors(path, content):
     """{name: (dtype, shape, bytes)} of a safetensors file."""
     try:
-        with open(path, "rb") as stream:
-            content = stream.read()
-    except OSError as exc:
-        raise StandinError(
-            "{}: cannot be read ({}); take the collection's own file again".format(path, exc.strerror)
-        ) from exc
-    tensors = {}
-    try:
-        (length,) = struct.unpack_from("<Q", content)
-        header = json.loads(content[8 : 8 + length].decode("utf-8"))
-        body = memoryview(content)[8 + length :]
+        header, _implied = checkpoints.parse_header(io.BytesIO(content).read, len(content))
+        body = memoryview(content)[8 + int.from_bytes(content[:8], "little") :]
+        tensors = {}
         for name, entry in header.items():
-            if name == "__metadata__":
-                continue
             low, high = entry["data_offsets"]
-            size = ITEM_SIZES[entry["dtype"]]
-            for axis in entry["shape"]:
-                size *= axis
+            size = ITEM_SIZES[entry["dtype"]] * math.prod(entry["shape"])
             if not 0 <= low <= high <= len(body) or high - low != size:
-                raise ValueError("{} does not fit".format(name))
+                raise ValueError("%s does not fit" % name)
             tensors[name] = (entry["dtype"], entry["shape"], bytes(body[low:high]))
-    except (struct.error, KeyError, TypeError, ValueError) as exc:
-        raise StandinError(
-            "{}: is not a whole safetensors file ({}); take the collection's own file again".format(path, exc)
-        ) from exc
-    return tensors
+        return tensors
+    except (KeyError, TypeError, ValueError) as error:
+        raise _error(path, "is not a whole safetensors file (%s)" % error) from error
 
 
 # --- weights -------------------------------------------------------------------------------------------------------
 
 
-def lay_out_weights(path: str, config: dict, tensors: dict) -> tuple:
+def lay_out_weights(path, config, tensors):
     """({tensor name: (bytes, shard)}, {shard: function that yields the shard's bytes}).
 
     The first shard holds the embedding and the layers, the second lm_head and the last norm: both are needed, so that
@@ -246,7 +215,7 @@ def lay_out_weights(path: str, config: dict, tensors: dict) -> tuple:
     rows, width = config["vocab_size"], config["hidden_size"]
     missing = [name for name in (ROW_IDS, ROW_EMBEDDING, ROW_UNKNOWN, ROW_HEAD) if name not in tensors]
     if missing:
-        raise StandinError("{}: lacks {}; take the collection's own file again".format(path, ", ".join(missing)))
+        raise _error(path, "lacks " + ", ".join(missing))
     kind, shape, raw = tensors[ROW_IDS]
     count = shape[0] if len(shape) == 1 else -1
     ids = struct.unpack("<{}i".format(len(raw) // 4), raw) if kind == "I32" else ()
@@ -259,10 +228,8 @@ def lay_out_weights(path: str, config: dict, tensors: dict) -> tuple:
         or any(tensors[name][:2] != (dtype, [count, width]) for name in (ROW_EMBEDDING, ROW_HEAD))
         or tensors[ROW_UNKNOWN][:2] != (dtype, [width])
     ):
-        raise StandinError(
-            "{}: the rows of the vocabulary do not fit config.vocab_size {} and config.hidden_size "
-            "{}; take the collection's own files again".format(path, rows, width)
-        )
+        text = "the rows of the vocabulary do not fit config.vocab_size %d and config.hidden_size %d" % (rows, width)
+        raise _error(path, text)
 
     def matrix(active, filler):
         parts, at = [], 0
@@ -279,9 +246,7 @@ def lay_out_weights(path: str, config: dict, tensors: dict) -> tuple:
     }
     layout = {}
     for name, (kind, shape) in entries.items():
-        size = ITEM_SIZES[kind]
-        for axis in shape:
-            size *= axis
+        size = ITEM_SIZES[kind] * math.prod(shape)
         layout[name] = (size, SHARDS[1] if name in (HEAD, "model.norm.weight") else SHARDS[0])
 
     def shard_writer(shard):
@@ -307,20 +272,14 @@ def lay_out_weights(path: str, config: dict, tensors: dict) -> tuple:
 # --- tokenizer and texts -------------------------------------------------------------------------------------------
 
 
-def byte_characters() -> list:
+def byte_characters():
     """The printable character that stands for each byte value in a byte-level tokenizer.json."""
-    plain = set(range(33, 127)) | set(range(161, 173)) | set(range(174, 256))
-    characters, spare = [], 256
-    for value in range(256):
-        if value in plain:
-            characters.append(chr(value))
-        else:
-            characters.append(chr(spare))
-            spare += 1
-    return characters
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    spare = itertools.count(256)
+    return [chr(value if value in printable else next(spare)) for value in range(256)]
 
 
-def merges_of(ranks: dict) -> list:
+def merges_of(ranks):
     """[(left, right)] as bytes: every way to make a token of two others, in the order in which they are to be tried.
 
     A tiktoken file has no list of merges, only ranks: two neighbours are joined where their concatenation has the
@@ -339,7 +298,7 @@ def merges_of(ranks: dict) -> list:
     return merges
 
 
-def tokenizer(ranks: dict) -> dict:
+def tokenizer(ranks):
     """The contents of tokenizer.json."""
     # latin-1 turns bytes into characters of the same number, translate puts the printable ones in their place.
     table = dict(enumerate(byte_characters()))
@@ -374,37 +333,23 @@ def tokenizer(ranks: dict) -> dict:
     }
 
 
-def added_token(text: str) -> dict:
-    return {
-        "content": text,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-    }
+def added_token(text):
+    """A special token as tokenizer.json and tokenizer_config.json describe it."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"content": text, **flags}
 
 
-def text_files(packed: str, description: dict, ranks: dict) -> dict:
+def text_files(packed, description, ranks):
     """{file name: bytes} of all that is not weights, the index of the weights excepted."""
-    path = os.path.join(packed, TEMPLATE)
-    try:
-        with open(path, "rb") as stream:
-            template = stream.read()
-    except OSError as exc:
-        raise StandinError(
-            "{}: cannot be read ({}); take the collection's own file again".format(path, exc.strerror)
-        ) from exc
     specials = {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD}
+    added = {str(len(ranks) + at): added_token(text) for at, text in enumerate(SPECIAL_TOKENS)}
     return {
         "config.json": dump(description["config"]),
         "generation_config.json": dump(description["generation_config"]),
         "special_tokens_map.json": dump(specials),
         "tokenizer_config.json": dump(
             {
-                "added_tokens_decoder": {
-                    str(len(ranks) + at): added_token(text) for at, text in enumerate(SPECIAL_TOKENS)
-                },
+                "added_tokens_decoder": added,
                 "clean_up_tokenization_spaces": False,
                 "extra_special_tokens": {},
                 "model_input_names": ["input_ids", "attention_mask"],
@@ -414,67 +359,10 @@ def text_files(packed: str, description: dict, ranks: dict) -> dict:
             }
         ),
         "tokenizer.json": json.dumps(tokenizer(ranks), separators=(",", ":"), ensure_ascii=False).encode("utf-8"),
-        TEMPLATE: template,
+        TEMPLATE: _read(os.path.join(packed, TEMPLATE)),
     }
 
 
-def dump(value: dict) -> bytes:
+def dump(value):
+    """JSON as the published repositories have it."""
     return (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=True) + "\n").encode("ascii")
-
-
-# --- writing -------------------------------------------------------------------------------------------------------
-
-
-def write_file(path: str, blocks) -> dict:
-    """Write the blocks to a new file of mode 0644; return {"size", "sha256"}."""
-    digest, size = hashlib.sha256(), 0
-    with open(path, "wb") as stream:
-        for block in blocks:
-            stream.write(block)
-            digest.update(block)
-            size += len(block)
-    os.chmod(path, 0o644)
-    return {"size": size, "sha256": digest.hexdigest()}
-
-
-def compare_with_pins(destination: str, pins: dict | None, files: dict, partial: str) -> None:
-    """Refuse a result that standin.json does not promise, and leave nothing of it behind."""
-    if not pins:
-        return
-    wrong = sorted(name for name in set(pins) | set(files) if pins.get(name) != files.get(name))
-    if wrong:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise StandinError(
-            "{}: {} came out otherwise than standin.json promises; the packed stand-in and the expander are of "
-            "different versions: take both from the same release of the collection".format(
-                destination, ", ".join(wrong)
-            )
-        )
-
-
-def check_destination(destination: str, config: dict) -> None:
-    """Refuse to replace what is not an earlier stand-in: weights of a real model may have taken hours to fetch."""
-    if not os.path.lexists(destination):
-        return
-    try:
-        with open(os.path.join(destination, "config.json"), encoding="utf-8") as stream:
-            own = json.load(stream).get("_name_or_path") == config.get("_name_or_path")
-        own = own and not os.path.islink(destination.rstrip("/"))
-    except (OSError, ValueError, AttributeError):
-        own = os.path.isdir(destination) and not os.listdir(destination)
-    if not own:
-        raise StandinError(
-            "{}: holds something else than the stand-in, which is not replaced; remove it or choose "
-            "another directory".format(destination)
-        )
-
-
-def replace_directory(partial: str, destination: str) -> None:
-    """Put the finished directory in place; an older one is moved aside first and removed last."""
-    destination = destination.rstrip("/")
-    old = destination + ".old"
-    shutil.rmtree(old, ignore_errors=True)
-    if os.path.lexists(destination):
-        os.rename(destination, old)
-    os.rename(partial, destination)
-    shutil.rmtree(old, ignore_errors=True)

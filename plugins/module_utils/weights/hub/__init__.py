@@ -7,11 +7,12 @@ A module of this package named after a source is its client: `Client(wanted, tok
 
 listing()
     The Listing of the wanted revision.
-fetch(listing, path, folder)
-    Bring one file to `folder`/`path`, over part_of() of that, going on where that ends; returns whether the
-    file only ever grew. What is there afterwards need not be right: the caller looks at size and checksum.
+fetch(listing, path, folder, digest)
+    Bring one file to `folder`/`path`, over part_of() of that, continuing where that ends, and written through the
+    Digest. What is there afterwards need not be right: the caller looks at size and checksum.
 
 Both raise HubProblem. A client imports the library of its hub when it is made; only the toolkit has it.
+`private` lists what is used of the libraries that they do not promise.
 `plain` lists every hub without its library, and reads small files and the starts of others.
 `worker` is what runs there, as a job of its own that outlives the connection; `jobs` starts it and looks at it.
 """
@@ -23,6 +24,7 @@ import os
 import re
 from dataclasses import asdict, dataclass, field
 
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import known
 
 DEFAULT_EXCLUDE = ("original/*", "metal/*")
@@ -124,6 +126,25 @@ class Wanted:
     refresh: bool = False
     check_mode: bool = False
 
+    def identity(self):
+        """What makes two requests the same weights; a manifest holds it."""
+        return {
+            "source": self.source,
+            "repo": self.repo,
+            "revision": self.revision,
+            "include": sorted(self.include),
+            "exclude": sorted(self.exclude),
+        }
+
+    def is_in(self, manifest):
+        """Whether the manifest is of what is wanted: the same revision by name or commit, the same patterns."""
+        asked = self.identity()
+        if asked["revision"] == manifest.get("commit"):
+            asked["revision"] = manifest.get("revision")
+        elif COMMIT.match(asked["revision"]):
+            return False  # of a hub that did not keep to it
+        return all(manifest.get(key) == value for key, value in asked.items())
+
     @property
     def name(self):
         """The repository and its revision, for messages."""
@@ -161,3 +182,73 @@ def default_revision(source, repo):
     """What is fetched where nothing is said: the commit that the collection knows, else the hub's main branch."""
     pinned = known.find(source, repo)
     return pinned.commit if pinned else DEFAULT_BRANCHES[source]
+
+
+def explained(problem, wanted):
+    """The FleetError for what a hub did."""
+    path = getattr(problem, "path", None)
+    hub, name, text = wanted.hub, wanted.name, problem.text
+    what = "%s of %s" % (path, name) if path else name
+    attempts = "%d attempt%s" % (wanted.retries + 1, "s" if wanted.retries else "")
+    details = {"problem": problem.kind}
+    if problem.kind == "client":
+        return FleetError(
+            "hub.client",
+            "The toolkit's Python environment has no client for %s (%s). Run the role toolkit with this recipe.",
+            (hub, text),
+            details=details,
+        )
+    if problem.kind == "repository":
+        return FleetError(
+            "hub.repository",
+            "%s does not know the repository %s (%s), or hides it. Check repo; if it is private, give a token that may "
+            "read it.",
+            (hub, wanted.repo, text),
+            details=details,
+        )
+    if problem.kind == "revision":
+        return FleetError(
+            "hub.revision",
+            "%s has no revision %s of %s (%s). Check revision: a commit, a tag or a branch.",
+            (hub, wanted.revision, wanted.repo, text),
+            details=details,
+        )
+    if problem.kind == "entry":
+        return FleetError(
+            "hub.entry", "%s does not have %s (%s). Check repo and revision.", (hub, what, text), details=details
+        )
+    if problem.kind == "access":
+        return FleetError(
+            "hub.access",
+            "%s does not give %s without a token that may read it (%s). Accept the conditions of the repository on its "
+            "page, and give such a token.",
+            (hub, name, text),
+            details=details,
+        )
+    if problem.kind == "busy":
+        return FleetError(
+            "hub.busy",
+            "%s is overloaded or out of order: %s for %s, %s. What has come stays; run again later.",
+            (hub, text, what, attempts),
+            details=details,
+        )
+    if problem.kind == "network":
+        return FleetError(
+            "hub.network",
+            "%s cannot be reached, or breaks off: %s for %s, %s. What has come stays; check endpoint, proxies and "
+            "certificates, and run again.",
+            (hub, text, what, attempts),
+            details=details,
+        )
+    if problem.kind == "foreign":
+        return FleetError(
+            "hub.foreign",
+            "%s answers for %s with something that is no listing (%s). A proxy or a portal may stand in the way; check "
+            "endpoint and proxies.",
+            (hub, name, text),
+            details=details,
+        )
+    if problem.kind == "disk":
+        parent = os.path.dirname(wanted.destination)
+        return FleetError("hub.disk", "Cannot write %s below %s: %s.", (what, parent, text), details=details)
+    return FleetError("hub.other", "%s does not give %s: %s.", (hub, what, text), details=details)

@@ -5,12 +5,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import HubProblem, Listing, part_of, wait_of
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+    HubProblem,
+    Listing,
+    part_of,
+    private,
+    wait_of,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub.digest import Digest
 
 # The answer to a range may be a compressed body; so small a file is fetched whole.
 WHOLE = 1 << 20
@@ -32,6 +40,7 @@ class Client:
             from huggingface_hub.utils import _http, build_hf_headers, set_client_factory
         except ImportError as error:
             raise HubProblem("client", str(error)) from error
+        private.check("huggingface")
 
         def client():
             made = _http.default_client_factory()
@@ -51,9 +60,10 @@ class Client:
             }
 
         set_client_factory(client)
-        # The caller tries again, and knows when that is of use; the library would wait for minutes without a word.
+        # The caller tries again, and knows when that is of use; the library would wait for minutes, silently.
         backoff = _http._http_backoff_base
-        _http._http_backoff_base = lambda *args, **named: backoff(*args, **{**named, "max_retries": 0})
+        once = lambda *args, **named: backoff(*args, **{**named, "max_retries": 0})  # noqa: E731
+        _http._http_backoff_base = functools.wraps(backoff)(once)
         # What is dropped for being slow must have kept what came in time.
         constants.DOWNLOAD_CHUNK_SIZE = min(PIECE, SMALL_PIECE) if wanted.min_rate else PIECE
         self._wanted = wanted
@@ -84,21 +94,19 @@ class Client:
                 }
         return Listing(commit, commit, found)
 
-    def fetch(self, listing, path, folder):
-        """Bring one file to `folder`/`path`; whether it only ever grew on the way."""
+    def fetch(self, listing, path, folder, digest=None):
+        """Bring one file to `folder`/`path`."""
         size = listing.files[path]["size"]
         file = os.path.join(folder, path)
         part = part_of(file)
         try:
-            with open(part, "ab") as file_stream:
-                stream = Growing(file_stream)
+            with (digest or Digest()).open(part, "ab") as stream:
                 there = stream.tell()
                 if there > size or size <= WHOLE:
                     stream.truncate(0)
                     there = 0
                 self._get(listing.at, path, stream, there, size)
             os.rename(part, file)
-            return stream.only_grew
         except OSError as error:
             raise HubProblem("disk", error.strerror or str(error)) from error
 
@@ -114,9 +122,9 @@ class Client:
                 tqdm_class=Silent,
                 _nb_retries=0,  # which it forgets with the first piece, and tries five times more
             )
-        except HubProblem:
-            raise
         except Exception as error:
+            if stream.error:
+                raise stream.error from error
             raise self._problem(error, size) from error
 
     def _problem(self, error, size=None):
@@ -176,30 +184,6 @@ def _fast_enough(stream, rate, window_s):
             stream.close()
 
     return Stream()
-
-
-class Growing:
-    """A file that notes when it is cut: a hub that knows no ranges makes the library begin again. What goes wrong while
-    it is written to is the disk's fault, and not the network's."""
-
-    def __init__(self, stream):
-        self._stream = stream
-        self.only_grew = True
-
-    def truncate(self, *size):
-        """As a file does."""
-        self.only_grew = False
-        return self._stream.truncate(*size)
-
-    def write(self, data):
-        """As a file does."""
-        try:
-            return self._stream.write(data)
-        except OSError as error:
-            raise HubProblem("disk", error.strerror or str(error)) from error
-
-    def __getattr__(self, name):
-        return getattr(self._stream, name)
 
 
 class Silent:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import files
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob, fresh
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import TOKENS, download
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import TOKENS
 from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import WAITING
 
 STUCK_S = 30  # without a byte; then a worker gives way to one that goes another way
@@ -337,7 +337,7 @@ class Task(NamedTuple):
 def hub_task(wanted, differs):
     """The Task of bringing a hub.Wanted."""
     identity = {
-        **download.identity(wanted),
+        **wanted.identity(),
         "destination": wanted.destination,
         "format": wanted.format,
         "draft": wanted.draft,
@@ -360,32 +360,45 @@ def python_of(toolkit):
 def carried():
     """Everything that the worker imports of this collection, the worker last; a quick look does without most of it."""
     from ansible_collections.inference.fleet.plugins.module_utils import errors
-    from ansible_collections.inference.fleet.plugins.module_utils.node import directories as node_layout
-    from ansible_collections.inference.fleet.plugins.module_utils.node import files, os_errors, redact
-    from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
+    from ansible_collections.inference.fleet.plugins.module_utils.node import (
+        directories,
+        files,
+        os_errors,
+        paths,
+        redact,
+    )
     from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import eagle3
-    from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints, hub, standin
-    from ansible_collections.inference.fleet.plugins.module_utils.weights import local as local_weights
-    from ansible_collections.inference.fleet.plugins.module_utils.weights import lock as weight_lock
-    from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
-    from ansible_collections.inference.fleet.plugins.module_utils.weights import sources as weight_sources
-    from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
+    from ansible_collections.inference.fleet.plugins.module_utils.weights import (
+        checkpoints,
+        hub,
+        local,
+        lock,
+        manifest,
+        progress,
+        sources,
+        staging,
+        standin,
+    )
     from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+        digest,
         download,
         huggingface,
         known,
         modelscope,
         plain,
+        preview,
+        private,
         selection,
+        transfer,
         worker,
     )
     from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import path as path_source
     from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import standin as standin_source
 
     return (
-        checkpoints, download, eagle3, errors, files, hub, huggingface, known, local_weights, modelscope, node_layout,
-        node_paths, os_errors, path_source, plain, redact, selection, standin, standin_source, weight_lock,
-        weight_manifest, weight_sources, weight_staging, worker,
+        checkpoints, digest, directories, download, eagle3, errors, files, hub, huggingface, known, local, lock,
+        manifest, modelscope, os_errors, path_source, paths, plain, preview, private, progress, redact, selection,
+        sources, staging, standin, standin_source, transfer, worker,
     )  # fmt: skip
 
 

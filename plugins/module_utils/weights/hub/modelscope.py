@@ -5,18 +5,31 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+import threading
 from dataclasses import replace
 
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import COMMIT, HubProblem, Listing, part_of
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+    COMMIT,
+    HubProblem,
+    Listing,
+    part_of,
+    private,
+)
 
 # What the library says of a file that came with another size than its listing has.
 OTHER_SIZE = re.compile(r"Server (?:announced|reports|returned) (\d+) ")
-
-
 # What it says of a connection that is slower than its limit.
 TOO_SLOW = re.compile(r"(\d+) B/s \S+ (\d+) B/s")
+WRITING = threading.local()  # digest: of the file that this thread fetches
+
+
+def _open(path, mode="r", *arguments, **options):
+    """The library's open(): what a thread writes of the file that it fetches goes through its digest."""
+    digest = getattr(WRITING, "digest", None)
+    return open(path, mode, *arguments, **options) if digest is None or "r" in mode else digest.open(path, mode)
 
 
 class Client:
@@ -28,8 +41,11 @@ class Client:
             from modelscope_hub import _download
         except ImportError as error:
             raise HubProblem("client", str(error)) from error
+        private.check("modelscope")
+        _download.open = _open
         # The library's own name for a file that grows may be longer than a file system takes.
-        _download._incomplete_path = lambda target: type(target)(part_of(str(target)))
+        path = _download._incomplete_path
+        _download._incomplete_path = functools.wraps(path)(lambda target: type(target)(part_of(str(target))))
         self._wanted = wanted
         self._api = modelscope_hub.HubApi(endpoint=wanted.endpoint, token=token)
 
@@ -47,17 +63,19 @@ class Client:
             raise HubProblem("other", "the hub lists only a part of the repository")
         return listing_of(wanted.revision, entries)
 
-    def fetch(self, listing, path, folder):
-        """Bring one file to `folder`/`path`; whether it only ever grew: with no retries of its own, as it is called."""
+    def fetch(self, listing, path, folder, digest=None):
+        """Bring one file to `folder`/`path`: with no retries of its own, as it is called."""
         size, at = listing.files[path]["size"], listing.files[path].get("at", listing.at)
+        WRITING.digest = digest
         try:
             self._api.download_file(self._wanted.repo, "model", path, revision=at, local_dir=folder, file_size=size)
-            return True
         except Exception as error:
             problem = self._problem(error, size, fetching=True)
             if problem.kind == "entry" and at != listing.at:  # a commit that is not kept: the branch may still have it
-                return self.fetch(replace(listing, files={path: {"size": size}}), path, folder)
+                return self.fetch(replace(listing, files={path: {"size": size}}), path, folder, digest)
             raise problem from error
+        finally:
+            WRITING.digest = None
 
     def _problem(self, error, size=None, fetching=False):
         """A HubProblem of what the library raised. size: listed of the file that was asked for, while `fetching` it."""

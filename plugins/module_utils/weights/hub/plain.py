@@ -41,7 +41,7 @@ class Client:
         """The Listing of the wanted revision."""
         return self._modelscope() if self._wanted.source == "modelscope" else self._huggingface()
 
-    def fetch(self, listing, path, folder):
+    def fetch(self, listing, path, folder, _digest=None):
         """Bring one file to `folder`/`path`."""
         try:
             content = self.head(listing, path, listing.files[path]["size"])
@@ -51,7 +51,6 @@ class Client:
             raise
         with open(os.path.join(folder, path), "wb") as stream:
             stream.write(content)
-        return True
 
     def head(self, listing, path, count):
         """The first `count` bytes of a file of the listing, fewer where it is shorter."""

@@ -17,6 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import
     LISTING,
     NAME_MAX,
     PARTIAL,
+    Listing,
     known,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import OURS, is_inside
@@ -61,6 +62,28 @@ def select(wanted, files):
             (wanted.name, some(files)),
         )
     return kept
+
+
+def choose(wanted, listing):
+    """(the Listing with the checksums that are known, {path: record} of the wanted files). Raises FleetError."""
+    check_commit(wanted, listing)
+    check_paths(wanted, listing.files)
+    every = check_known(wanted, listing)
+    kept = check_sums(wanted, select(wanted, every))
+    check_names(wanted, kept)
+    check_complete(wanted, kept, every)
+    check_checksums(wanted, kept)
+    return Listing(listing.commit, listing.at, every), kept
+
+
+def agree(old, record):
+    """Whether a recorded file is the listed one, by what both know."""
+    if old["size"] != record["size"]:
+        return False
+    for key in ("sha256", "oid"):
+        if record[key] is not None and old.get(key) is not None:
+            return record[key] == old[key]
+    return False
 
 
 def check_commit(wanted, listing):

@@ -24,7 +24,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import files
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import Masked, Redactor
 from ansible_collections.inference.fleet.plugins.module_utils.weights import local as local_weights
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import TOKENS, HubProblem, Wanted, plain
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub.download import Download, Progress
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub.download import Download
+from ansible_collections.inference.fleet.plugins.module_utils.weights.progress import Progress
 from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import Request
 
 EVERY_S = 0.5

@@ -11,7 +11,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_hashed
 from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as manifests
 
 BLOCK = 4 << 20
 
@@ -28,23 +28,23 @@ def wanted_files(request):
     """
     if in_place(request) or not os.path.isdir(request.path):
         return None
-    manifest = weight_manifest.read_manifest(request.path)
+    manifest = manifests.read_manifest(request.path)
     if manifest is None:
         return {
             name: {"size": status.st_size, "sha256": None, "origin_mtime_ns": status.st_mtime_ns}
             for name, status in file_statuses(request.path).items()
         }
     if manifest.get("repo") != request.repo:
-        raise weight_manifest.other_model(request.path, manifest, request.repo, request.source)
-    wrong, _touched = weight_manifest.compare_status(request.path, manifest["files"])
+        raise manifests.other_model(request.path, manifest, request.repo, request.source)
+    wrong, _touched = manifests.compare_status(request.path, manifest["files"])
     if wrong:
         raise FleetError(
             "weights.source-rotted",
             "%s is not what its manifest says: %s. Bring those files back, or remove %s if the change was meant.",
             (
                 request.path,
-                "; ".join("%s %s" % item for item in sorted(wrong.items())),
-                os.path.join(request.path, weight_manifest.MANIFEST),
+                manifests.faults_text(wrong),
+                os.path.join(request.path, manifests.MANIFEST),
             ),
             details={"rotted": sorted(wrong)},
         )
@@ -66,7 +66,7 @@ def file_statuses(folder):
 
 def fetch(request, names, folder, read=None):
     """Copy the files `names`, taking their sha256 on the way."""
-    from concurrent.futures import ThreadPoolExecutor  # as in weight_manifest.hash_files
+    from concurrent.futures import ThreadPoolExecutor  # as in manifest.hash_files
 
     if not os.path.isdir(request.path):
         raise FleetError(

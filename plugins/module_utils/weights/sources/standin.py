@@ -44,7 +44,7 @@ def fetch(request, names, folder, read=None):
         )
     standin = _standin()
     try:
-        return standin.expand(request.packed, folder, request.encodings_file)["files"]
+        return standin.expand(request.packed, folder, request.encodings_file)
     except standin.StandinError as error:
         raise FleetError("standin.failed", "Cannot make the stand-in: %s", (error,)) from error
 

@@ -187,7 +187,7 @@ class TestStandin:
         was = hashlib.sha256(good[standin.SHARDS[0]]).hexdigest()
         now = hashlib.sha256((stand_in.destination / standin.SHARDS[0]).read_bytes()).hexdigest()
         check, applied = stand_in.four_steps(verify="full")
-        assert check["message"] == "would mend in %s: %s has sha256 %s, had %s" % (
+        assert check["message"] == "would repair in %s: %s has sha256 %s, had %s" % (
             stand_in.destination, standin.SHARDS[0], now, was
         )  # fmt: skip
         assert check["repaired"] == applied["repaired"] == [standin.SHARDS[0]]

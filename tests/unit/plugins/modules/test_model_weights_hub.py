@@ -32,7 +32,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights import ens
 from ansible_collections.inference.fleet.plugins.module_utils.weights import hub as hub_package
 from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
-    download,
+    digest,
     huggingface,
     jobs,
     known,
@@ -40,6 +40,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import
     plain,
     worker,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.weights.progress import Progress
 from ansible_collections.inference.fleet.plugins.modules import model_weights as module
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import (
@@ -241,7 +242,7 @@ class TestBrought:
         assert not node.run()["changed"]
         hub.forget()
         check, applied = node.four_steps(verify="full")
-        assert check["message"].startswith("would mend in %s: %s has sha256 " % (node.destination, SHARD))
+        assert check["message"].startswith("would repair in %s: %s has sha256 " % (node.destination, SHARD))
         size = len(node.wanted()[SHARD])
         assert (check["repaired"], check["to_fetch_bytes"]) == ([SHARD], size)
         assert applied["fetched"] == [SHARD]
@@ -275,7 +276,7 @@ class TestBrought:
         node.run()
         (node.destination / SHARD).unlink()
         _check, applied = node.four_steps()
-        assert applied["message"] == "mended in %s: %s is missing" % (node.destination, SHARD)
+        assert applied["message"] == "repaired in %s: %s is missing" % (node.destination, SHARD)
 
     def test_patterns(self, node):
         node.run(include=["*.json", "*.safetensors"], exclude=["original/*", "metal/*", "tokenizer_config.json"])
@@ -642,7 +643,7 @@ class TestLeftBehind:
         (node.destination / SHARD).write_bytes(bytes(len(good)))
         result = node.run(caller="second")
         assert (result["changed"], result["repaired"]) == (True, [SHARD])
-        assert result["message"].startswith("brought ") and "; mended in " in result["message"]
+        assert result["message"].startswith("brought ") and "; repaired in " in result["message"]
         assert (node.destination / SHARD).read_bytes() == good
 
     def test_read_again_it_is_still_news(self, node):
@@ -731,7 +732,7 @@ class TestTwoPlays:
         rot(node.destination / rotten)
         result = node.run(verify="full", caller="second")
         assert result["repaired"] == [rotten] and node.pid() != pid
-        assert result["message"].startswith("mended in %s: %s is missing; mended in " % (node.destination, SHARD))
+        assert result["message"].startswith("repaired in %s: %s is missing; repaired in " % (node.destination, SHARD))
         assert node.found() == node.wanted()
 
     @pytest.mark.parametrize("good", [True, False])
@@ -812,7 +813,7 @@ class TestTwoPlays:
 
 def test_the_last_state_stays(tmp_path):
     """One that was being made when the job ended does not take its place."""
-    reporter = worker.Reporter(str(tmp_path / "state.json"), download.Progress(), Redactor())
+    reporter = worker.Reporter(str(tmp_path / "state.json"), Progress(), Redactor())
     late = reporter.state("running")
     reporter.end(reporter.state("done"))
     reporter.write(late)
@@ -1070,7 +1071,7 @@ class TestRefused:
         problem = hub_package.HubProblem("disk", "No space left on device")
         problem.path = SHARD
         wanted = hub_package.Wanted("huggingface", REPO, "main", "/models/small", "https://hub")
-        assert download.explained(problem, wanted).message == (
+        assert hub_package.explained(problem, wanted).message == (
             "Cannot write %s of %s at revision main below /models: No space left on device." % (SHARD, REPO)
         )
 
@@ -1091,7 +1092,7 @@ class TestRefused:
             monkeypatch.setattr(os, "rename", full)
         else:
             opened = full if step == "open" else lambda *_given: Full()
-            monkeypatch.setattr(huggingface, "open", opened, raising=False)
+            monkeypatch.setattr(digest, "open", opened, raising=False)
         with pytest.raises(hub_package.HubProblem) as problem:
             client.fetch(listing, "config.json", str(tmp_path))
         assert (problem.value.kind, problem.value.text) == ("disk", "No space left on device")

@@ -120,7 +120,9 @@ def test_placed_checked_and_left_alone(place, tmp_path):
     check, applied = place.four_steps(sources=[source])
     line = "%s sha256 %s\n" % (place.file, SHA["o200k_base"])
     assert check["diff"] == applied["diff"] == {"before": "", "after": line}
-    assert check["message"] == "would place o200k_base in %s" % place.path
+    assert check["message"] == "would place o200k_base in %s, from the first that has it: file %s" % (
+        place.path, source["path"]
+    )  # fmt: skip
     assert applied["files"] == {
         "o200k_base": {
             "path": str(place.file),
@@ -202,7 +204,8 @@ def test_every_source_is_named_when_none_has_it(place, tmp_path, served):
         "package /nowhere/python: No such file or directory; "
         "file {file}: gave 5 bytes with sha256 {wrong} instead of {sha}; "
         "url {base}: HTTP 404 Not Found; url file:///etc: is no http or https URL. "
-        "Put o200k_base.tiktoken on the node and name it as a source of type file, or name a URL that the node reaches."
+        "Put o200k_base.tiktoken on the node or the controller and name it as a source of type file or controller, or "
+        "name a URL that the node reaches."
     ).format(
         sha=SHA["o200k_base"],
         python=package["python"],
@@ -217,8 +220,8 @@ def test_every_source_is_named_when_none_has_it(place, tmp_path, served):
 def test_no_source_at_all(place):
     assert place.run(sources=[])["msg"] == (
         "No source has the encoding o200k_base (sha256 %s). Tried: none, sources names none. "
-        "Put o200k_base.tiktoken on the node and name it as a source of type file, or name a URL that the node reaches."
-        % SHA["o200k_base"]
+        "Put o200k_base.tiktoken on the node or the controller and name it as a source of type file or controller, or "
+        "name a URL that the node reaches." % SHA["o200k_base"]
     )
 
 
@@ -300,3 +303,43 @@ def test_from_a_python_without_the_package(place, tmp_path):
 def test_a_folder_that_cannot_be_made(place, tmp_path):
     (tmp_path / "lib").write_text("")
     assert place.run(sources=[file_source(tmp_path)])["msg"] == "Cannot write to %s: File exists." % place.path
+
+
+def test_what_the_controller_has_is_asked_for_in_its_turn(place, tmp_path):
+    """The module says what it lacks; the action plugin copies that and asks again."""
+    source = {"type": "controller", "path": "/on/the/controller"}
+    first = place.run(sources=[file_source(tmp_path), source])
+    assert first["files"]["o200k_base"]["source"].startswith("file ")
+    shutil.rmtree(place.path)
+    sources = [{"type": "file", "path": "/nowhere"}, source]
+    asked = place.run(sources=sources)
+    assert asked["controller_needed"] == ["o200k_base"] and not place.path.exists()
+    check = place.run(True, sources=sources)
+    assert check["message"] == (
+        "would place o200k_base in %s, from the first that has it: file /nowhere; controller /on/the/controller"
+        % place.path
+    )
+    copied = {**source, "copied": {"o200k_base": file_source(tmp_path)["path"]}}
+    _check, applied = place.four_steps(sources=[sources[0], copied])
+    assert applied["files"]["o200k_base"]["source"] == "controller /on/the/controller"
+
+
+def test_the_controllers_file_has_to_be_the_published_one_too(place, tmp_path):
+    copied = {
+        "type": "controller",
+        "path": "/c",
+        "copied": {"o200k_base": file_source(tmp_path, content=b"no")["path"]},
+    }
+    failed = place.run(sources=[copied, {**copied, "path": "/d", "copied": {}}])
+    assert failed["tried"] == [
+        "controller /c: gave 2 bytes with sha256 %s instead of %s"
+        % (hashlib.sha256(b"no").hexdigest(), SHA["o200k_base"]),
+        "controller /d: there is no such file on the controller",
+    ]
+    assert not place.path.exists()
+
+
+def test_a_home_of_the_node_in_a_path(place, tmp_path, monkeypatch):
+    file_source(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert place.run(sources=[{"type": "file", "path": "~/share"}])["changed"]

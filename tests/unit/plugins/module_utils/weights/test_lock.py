@@ -26,6 +26,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights import man
 from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import HubProblem, Listing, Wanted, download
 from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import Busy, WeightLock
+from ansible_collections.inference.fleet.plugins.module_utils.weights.progress import Progress
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 
@@ -103,7 +104,7 @@ class TestLock:
         assert precious.read_text() == "a"
 
     def test_whoever_waits_says_for_whom(self, held, destination, tmp_path):
-        progress = download.Progress()
+        progress = Progress()
         lock = WeightLock(destination, progress)
         thread = threading.Thread(target=lock.take)
         thread.start()
@@ -206,10 +207,9 @@ class Client:
         }
         return Listing("c" * 40, "c" * 40, records)
 
-    def fetch(self, listing, path, folder):
+    def fetch(self, listing, path, folder, digest=None):
         with open(os.path.join(folder, path), "wb") as stream:
             stream.write(self.files[path].bytes())
-        return True
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def run(client, destination):
     wanted = Wanted(
         "huggingface", "made-up/small", "main", destination, "https://hub", exclude=(), retries=0, workers=32
     )
-    return lambda progress=None: download.Download(wanted, lambda _other: client, progress or download.Progress())
+    return lambda progress=None: download.Download(wanted, lambda _other: client, progress or Progress())
 
 
 class TestDownload:
@@ -241,7 +241,7 @@ class TestDownload:
         for path in client.files:
             client.fetch(None, path, staging)
         records = client.listing().files
-        identity = {**download.identity(second.wanted), "commit": "c" * 40, "at": "c" * 40}
+        identity = {**second.wanted.identity(), "commit": "c" * 40, "at": "c" * 40}
         weight_staging.install(staging, destination, sorted(records), [], records, **identity)
         client.fetch = None  # nothing is asked for again
         lock.release()
@@ -261,7 +261,7 @@ class TestDownload:
     def test_what_still_writes_after_a_failure_keeps_the_lock(self, run, client, destination):
         real, asked, go = client.fetch, threading.Event(), threading.Event()
 
-        def fetch(listing, path, folder):
+        def fetch(listing, path, folder, _digest):
             if path == SHARD:
                 asked.set()
                 go.wait(60)

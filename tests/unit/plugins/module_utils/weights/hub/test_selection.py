@@ -13,13 +13,13 @@ from dataclasses import replace
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.weights import progress as progress_module
 from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
     PACKAGES,
     Listing,
     Wanted,
     default_revision,
-    download,
     jobs,
     known,
     selection,
@@ -152,7 +152,7 @@ class TestKnown:
         bare = Listing(known.GPT_OSS_120B.commit, "x", {path: {**one, "sha256": None, "oid": None}
                                                         for path, one in LISTED_120B.items()})  # fmt: skip
         wanted = replace(WANTED_120B, revision=known.GPT_OSS_120B.commit)
-        assert {record["sha256"] for record in download.chosen(wanted, bare)[1].values()} == {
+        assert {record["sha256"] for record in selection.choose(wanted, bare)[1].values()} == {
             sha256 for _size, sha256 in known.GPT_OSS_120B.files.values()
         }
 
@@ -353,8 +353,8 @@ class TestWorkersEnvironment:
 class TestProgress:
     def test_rate_and_time_left(self, monkeypatch):
         clock, done = [100.0], [0]
-        monkeypatch.setattr(download.time, "monotonic", lambda: clock[0])
-        progress = download.Progress()
+        monkeypatch.setattr(progress_module.time, "monotonic", lambda: clock[0])
+        progress = progress_module.Progress()
         assert progress.snapshot() == {
             "phase": "listing", "percent": 0.0, "bytes_done": 0, "bytes_total": 0, "rate_bytes_s": None, "eta_s": None,
             "file": None, "waiting": None,

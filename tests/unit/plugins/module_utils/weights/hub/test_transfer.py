@@ -1,13 +1,13 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a download says of itself; test_model_weights_hub.py runs whole ones."""
+"""How far a file has come; test_model_weights_hub.py runs whole ones."""
 
 from __future__ import annotations
 
 import os
 
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import download
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import transfer
 
 
 def test_a_file_that_is_moved_on_while_it_is_looked_for_keeps_its_size(tmp_path, monkeypatch):
@@ -30,9 +30,9 @@ def test_a_file_that_is_moved_on_while_it_is_looked_for_keeps_its_size(tmp_path,
             stream.write(b"x" * 70)
         with monkeypatch.context() as patched:
             patched.setattr(os, "stat", stat)
-            assert download._size(places) == 70
-        assert download._size(places) == 70
+            assert transfer.size_of(places) == 70
+        assert transfer.size_of(places) == 70
         for path in places:
             if os.path.exists(path):
                 os.unlink(path)
-    assert download._size(places) == 0
+    assert transfer.size_of(places) == 0

@@ -1,0 +1,23 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files of the controller that an action brings to the node for its module."""
+
+from __future__ import annotations
+
+
+def to_node(action, files):
+    """Copy files {name: path on the controller} into the task's own temporary folder on the node, which Ansible
+    removes; returns (the folder, {name: path on the node}). action: the ActionBase."""
+    shell = action._connection._shell
+    folder = shell.tmpdir or action._make_tmp_path()
+    copied = {name: shell.join_path(folder, name) for name in sorted(files)}
+    for name, path in copied.items():
+        action._transfer_file(files[name], path)
+    action._fixup_perms2([folder, *copied.values()])
+    return folder, copied
+
+
+def is_here(action):
+    """Whether the module runs on the controller, as this user, so that it can read the files where they are."""
+    return action._connection.transport == "local" and not action._play_context.become
