@@ -14,17 +14,16 @@ description:
   - A checkpoint is accepted when C(config.json) says C(gpt_oss) in the wanted format, C(tokenizer.json) is there, and
     every shard that the index names is there and as long as its own header implies.
   - A manifest C(.inference-fleet-manifest.json) beside the weights records size, sha256 and time of each file, so that
-    a file that changed or rotted is found later, and mended where that is possible.
+    a file that changed or rotted is found later, and repaired where that is possible.
   - New weights grow in a folder beside the destination and take its place when they are complete. A destination that
     holds another model, or files of unknown origin, is left as it is, and the task fails.
-  - Weights from a hub, and gigabytes of a directory, come by a job of its own, which goes on when the connection to the
-    node breaks. The module starts it, waits a little, and says how far it is; called again with the same options it
-    looks at the same job. A job that was killed is started again; a download goes on where it was.
-  - A job that an earlier task left behind counts only where the files are still as the manifest says; RV(verified) is
-    then V(quick), and O(verify=full) reads them again. Tasks that want the same weights at once share a job.
-  - One run at a time brings weights to a directory, of whichever node that shares it and whichever O(root). Another one
-    waits, says for whom in RV(progress), and then finds what has come. Where a file system takes no locks, a warning
-    says so, and runs of other nodes are not waited for.
+  - Weights from a hub, and gigabytes of a directory, come by a background job, which continues when the connection to
+    the node breaks. The module starts it, waits a little, and returns its progress; called again with the same options
+    it looks at the same job. A job that was killed is started again, and its download is continued.
+  - The end of a job that no task saw is reported by the next one, where the files are still as the manifest says;
+    RV(verified) is then V(quick), and O(verify=full) reads them again. Tasks that ask for the same weights share a job.
+  - One run at a time brings weights to a directory, also where nodes share it. Another one waits, says for whom in
+    RV(progress), and then finds what has come. Where a file system takes no locks, a warning says so.
   - Every file of a hub is compared with the size and checksum that the hub lists, and fetched again where it differs;
     what a client says of its own success does not count.
   - A checkpoint that others brought to O(destination) is adopted where a shard of it is as listed. What differs or is
@@ -86,7 +85,7 @@ options:
     description:
       - Directory of a draft model for speculative decoding, which must be there, or comes from O(draft_repo). With
         O(source=path) it is never copied.
-      - Its hidden size and vocabulary must be those of the model, and its files whole, by their index and headers.
+      - Its hidden size and vocabulary must be those of the model, and its files complete, by their index and headers.
       - What is there already gets a manifest of its own, and is compared with it as the model is; it is never changed.
     type: path
   draft_repo:
@@ -168,12 +167,12 @@ options:
     type: str
   sums:
     description:
-      - Filled in by the action plugin. The text of O(sha256sums), where that is on the controller.
+      - Filled in by the action plugin. The content of O(sha256sums), where that is on the controller.
     type: str
   min_rate:
     description:
-      - For a hub, bytes a second. A connection that is slower for O(min_rate_window_s) is dropped, and the download
-        goes on by another one. V(0) for no limit.
+      - For a hub, bytes a second. A connection that is slower for O(min_rate_window_s) is dropped, and another one
+        continues the download. V(0) for no limit.
     type: int
     default: 0
   min_rate_window_s:
@@ -206,8 +205,8 @@ options:
     type: dict
   caller:
     description:
-      - Filled in by the action plugin. What is the same for all calls of one task, and only there. It tells a job that
-        this task has waited for from one that an earlier play left behind.
+      - Filled in by the action plugin. What is the same for all calls of one task, and only there. By it a job that
+        this task waits for differs from one that an earlier play left behind.
     type: str
 attributes:
   check_mode:
@@ -368,13 +367,13 @@ verified:
     - How the files were checked.
     - V(quick), sizes and times are as recorded. V(full), the sha256 of every file is the one that the hub lists, that
       the published checkpoint is known to have, or that was recorded earlier.
-    - V(structure), the checkpoint is whole by its index and the headers of its files, and there is nothing to compare
+    - V(structure), the checkpoint is complete by its index and the headers of its files, with nothing to compare
       their content with. That is so when a directory of O(source=path) is recorded first, unless it is a known
       checkpoint or brings a manifest, and where no manifest can be kept. Null where there is nothing yet.
   type: str
   returned: success
 repaired:
-  description: Files that were missing, changed or rotten, and were mended.
+  description: Files that were missing, changed or rotten, and were repaired.
   type: list
   elements: str
   returned: success
@@ -408,7 +407,7 @@ bytes:
   type: int
   returned: when there are weights
 rotted:
-  description: Files that are not what they were, and cannot be mended from here.
+  description: Files that are not what they were, and cannot be repaired from here.
   type: list
   elements: str
   returned: when it failed over such files

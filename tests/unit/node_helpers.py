@@ -171,7 +171,7 @@ def build_packed_standin(folder, expand, encodings_file, seed=1):
     }
     (folder / "standin.json").write_text(json.dumps(description))
     scratch = folder.parent / (folder.name + "-scratch")
-    description.update(expand(str(folder), str(scratch), str(encodings_file)))
+    description["files"] = expand(str(folder), str(scratch), str(encodings_file))
     (folder / "standin.json").write_text(json.dumps(description))
     return folder
 

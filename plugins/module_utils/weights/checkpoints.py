@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a checkpoint directory holds, and whether it is whole, without reading the weights themselves."""
+"""What a checkpoint directory holds, and whether it is complete, without reading the weights themselves."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def inspect(path):
     """Look at the checkpoint in the directory `path`.
 
     Returns {model_type, format ("mxfp4"|"bf16"), hidden_size, vocab_size, num_layers, shards: [names], bytes: of all
-    shards}. A checkpoint is whole when config.json says gpt_oss in a known format, tokenizer.json is there, and each
+    shards}. A checkpoint is complete when config.json says gpt_oss in a known format, tokenizer.json is there, and each
     shard that the index names is there, holds the tensors that the index puts into it, and is as long as its own
     header implies. Shards are counted by the index: gpt-oss-120b has 15 of them, named 00000 to 00014 "of-00014".
     Raises FleetError that names every file in question.
     """
-    return {**describe(path), **_whole("checkpoint", path, _tensors_by_shard(path), [TOKENIZER])}
+    return {**describe(path), **_complete("checkpoint", path, _tensors_by_shard(path), [TOKENIZER])}
 
 
 def inspect_draft(path):
@@ -39,27 +39,27 @@ def inspect_draft(path):
     """
     sizes = describe_draft(path)
     if any(os.path.isfile(os.path.join(path, name)) for name in (INDEX, SINGLE)):
-        return {**sizes, **_whole("draft model", path, _tensors_by_shard(path))}
+        return {**sizes, **_complete("draft model", path, _tensors_by_shard(path))}
     names = sorted(name for name in os.listdir(path) if name.endswith((".safetensors", ".bin", ".pt")))
     names = [name for name in names if os.path.isfile(os.path.join(path, name))]
     if not names:
         raise FleetError(
             "checkpoint.draft-incomplete",
-            "The draft model in %s is not whole, missing: %s. Fetch or copy it again.",
+            "The draft model in %s is incomplete, missing: %s. Fetch or copy it again.",
             (path, SINGLE),
             details={"missing": [SINGLE]},
         )
-    return {**sizes, **_whole("draft model", path, dict.fromkeys(names))}
+    return {**sizes, **_complete("draft model", path, dict.fromkeys(names))}
 
 
-def _whole(what, path, tensors, besides=()):
-    """{shards, bytes} of {shard: tensors or None}. FleetError unless they are whole, and `besides` is there."""
+def _complete(what, path, tensors, besides=()):
+    """{shards, bytes} of {shard: tensors or None}. FleetError unless they are complete, and `besides` is there."""
     names = sorted(tensors)
     missing = [name for name in (*names, *besides) if not os.path.isfile(os.path.join(path, name))]
     if missing:
         raise FleetError(
             "checkpoint.incomplete",
-            "The %s in %s is not whole, missing: %s. Fetch or copy it again.",
+            "The %s in %s is incomplete, missing: %s. Fetch or copy it again.",
             (what, path, ", ".join(missing)),
             details={"missing": missing},
         )
@@ -132,7 +132,7 @@ def needed(path, draft=False):
 
 
 def check_draft(draft):
-    """Raise FleetError unless the draft model's folder holds a whole one. None and "": there is no draft."""
+    """Raise FleetError unless the draft model's folder holds a complete one. None and "": there is no draft."""
     if draft and not os.path.isfile(os.path.join(draft, CONFIG)):
         raise FleetError(
             "checkpoint.draft-missing",
@@ -175,7 +175,7 @@ def _json(path, name):
     except FileNotFoundError:
         raise FleetError(
             "checkpoint.incomplete",
-            "The checkpoint in %s is not whole, missing: %s. Fetch or copy it again.",
+            "The checkpoint in %s is incomplete, missing: %s. Fetch or copy it again.",
             (path, name),
             details={"missing": [name]},
         ) from None

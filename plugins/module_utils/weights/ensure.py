@@ -23,7 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.redact import
 from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints, hub, sha256sums
 from ansible_collections.inference.fleet.plugins.module_utils.weights import local as local_weights
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
-    download,
+    environment,
     jobs,
     known,
     preview,
@@ -37,12 +37,13 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest i
     own_manifest,
     read_manifest,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.weights.progress import Progress
 
 REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
 UNSHOWN = ("token", "sums")
 LOOK_S = 10
 PATIENCE_S = 600  # for another run that makes the stand-in, which takes seconds
-# What takes longer than a breath: it is worth a job of its own, which outlives a broken connection.
+# What takes longer than a few seconds gets a job of its own, which outlives a broken connection.
 JOB_FROM = 1 << 30  # bytes
 ENDPOINT = re.compile(r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
 
@@ -86,21 +87,21 @@ def _bring_from_hub(parameters, paths, check_mode):
     wanted = wanted_from(parameters, check_mode)
     extra, ca_bundle = variables_from(parameters["environment"]), parameters["ca_bundle"]
     if ca_bundle:
-        jobs.check_certificates(ca_bundle)
+        environment.check_certificates(ca_bundle)
     caller = parameters.get("caller") or ""
 
     def job_of(part):
         return jobs.Job(paths.lib + "/jobs", parameters["toolkit"] or paths.toolkit, part.destination)
 
-    def advance(part, tell=True):
+    def advance(part, report=True):
         return ensure_from_hub(
             part,
             job_of(part),
-            jobs.how(part, token, extra, ca_bundle),
-            lambda home: jobs.child_environment(home, part, token, extra, ca_bundle),
+            environment.settings(part, token, extra, ca_bundle),
+            lambda home: environment.of_worker(home, part, token, extra, ca_bundle),
             parameters["wait_s"],
             caller,
-            tell,
+            report,
         )
 
     if not parameters["draft_repo"]:
@@ -111,10 +112,9 @@ def _bring_from_hub(parameters, paths, check_mode):
         draft = local_weights.look_at_draft(parameters["draft"], wanted.verify, check_mode)
         return local_weights.joined(draft, result)
     draft = draft_from(parameters, wanted)
-    own_manifest(
-        wanted.destination, wanted.repo, wanted.source, adopt=True
-    )  # another model there is told before the draft comes
-    first = advance(draft, tell=False)
+    # Another model there is an error before the draft comes.
+    own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
+    first = advance(draft, report=False)
     if not first["finished"]:
         return first
     result = advance(_with_draft(wanted, parameters["draft"]))
@@ -129,7 +129,7 @@ def _bring_from_hub(parameters, paths, check_mode):
                 "run again.",
                 (draft.name, draft.destination, differs),
             )
-        job_of(draft).told(caller)
+        job_of(draft).report(caller)
     return local_weights.joined(first, result)
 
 
@@ -168,21 +168,21 @@ def _bring_local(parameters, paths, check_mode):
 
     def advance(wait_s):
         local_weights.check_draft(given["draft"], given["draft_eagle3"])
-        return job.advance(task, None, lambda home: jobs.own_environment(), wait_s, caller)
+        return job.advance(task, None, lambda home: environment.own(), wait_s, caller)
 
-    return _until_told(at_once, advance, parameters["wait_s"], _names(request), task.name)
+    return _until_ended(at_once, advance, parameters["wait_s"], _names(request), task.name)
 
 
-def _until_told(at_once, advance, wait_s, names, what):
-    """The result of at_once(), or of the job of advance(wait_s); again where another call was told its end."""
+def _until_ended(at_once, advance, wait_s, names, what):
+    """The result of at_once(), or of the job of advance(wait_s); again where another call was given its end."""
     end = time.monotonic() + wait_s
     while True:
         result = at_once()
         if result is not None:
             return result
         state = advance(max(0.0, end - time.monotonic()))
-        if state["state"] != "told":
-            return _told(names, what, state)
+        if state is not None:
+            return _result_of(names, what, state)
 
 
 def _differs(destination, manifest, strict):
@@ -267,9 +267,9 @@ def sums_from(parameters):
     return sha256sums.read(parameters["sha256sums"]) if parameters["sha256sums"] else {}
 
 
-def variables_from(environment):
+def variables_from(given):
     """The variables of a job from the parameter `environment`. Raises FleetError where one of them cannot be."""
-    found = checked_variables(environment)
+    found = checked_variables(given)
     for name, value in found.items():
         if TOKEN_LIKE.search(name):
             raise FleetError(
@@ -327,10 +327,10 @@ def _real(name, path):
     return os.path.realpath(path)
 
 
-def ensure_from_hub(wanted, job, how, environment, wait_s, caller, tell=True):
+def ensure_from_hub(wanted, job, settings, variables, wait_s, caller, report=True):
     """Bring the wanted weights from a hub: start the job that does, or look at it; a quick look needs neither.
 
-    wanted: hub.Wanted. job: hub.jobs.Job. how, environment, caller, tell: as Job.advance takes them. Returns what
+    wanted: hub.Wanted. job: hub.jobs.Job. settings, variables, caller, report: as Job.advance takes them. Returns what
     `ensure` returns, and {finished, progress, commit, fetched, fetched_bytes, to_fetch_bytes}. Where it is not
     finished, call again.
     """
@@ -340,13 +340,13 @@ def ensure_from_hub(wanted, job, how, environment, wait_s, caller, tell=True):
             result = _as_recorded(wanted)
             if result is not None:
                 return result
-        return _foreseen(wanted, job, environment) if wanted.check_mode else None
+        return _foreseen(wanted, job, variables) if wanted.check_mode else None
 
     task = jobs.hub_task(wanted, lambda strict: _differs_from_hub(wanted, strict))
     try:
-        return _until_told(
+        return _until_ended(
             at_once,
-            lambda wait_s: job.advance(task, how, environment, wait_s, caller, tell),
+            lambda wait_s: job.advance(task, settings, variables, wait_s, caller, report),
             wait_s,
             _names(wanted),
             wanted.name,
@@ -357,10 +357,7 @@ def ensure_from_hub(wanted, job, how, environment, wait_s, caller, tell=True):
         ) from error
 
 
-NO_PROGRESS = {
-    "phase": "listing", "percent": 0.0, "bytes_done": 0, "bytes_total": 0, "rate_bytes_s": None, "eta_s": None,
-    "file": None, "waiting": None,
-}  # fmt: skip
+NO_PROGRESS = Progress().snapshot()
 
 
 def _names(wanted):
@@ -370,7 +367,7 @@ def _names(wanted):
     }  # fmt: skip
 
 
-def _told(names, what, state):
+def _result_of(names, what, state):
     """The result for the state of a job; the FleetError of one that failed."""
     if state["state"] == "running":
         progress = state.get("progress") or dict(NO_PROGRESS)
@@ -416,7 +413,7 @@ def _as_recorded(wanted):
     }
 
 
-def _foreseen(wanted, job, environment):
+def _foreseen(wanted, job, variables):
     """What a run would do, in check mode."""
     result = {
         **_names(wanted), "changed": True, "finished": True, "verified": None, "progress": dict(NO_PROGRESS),
@@ -436,16 +433,16 @@ def _foreseen(wanted, job, environment):
     else:
         if not ready:  # the toolkit comes first; a look by the standard library alone need not be as patient
             wanted = replace(wanted, retries=0, timeout_s=min(wanted.timeout_s, LOOK_S))
-        state = job.look(wanted, environment)
+        state = job.look(wanted, variables)
         if state["state"] == "done" or state["error"]["details"].get("problem") not in ("network", "busy", "client"):
-            return _told(_names(wanted), wanted.name, state)
+            return _result_of(_names(wanted), wanted.name, state)
         unknown = state["error"]["message"]
     text = listing_text(manifest["files"]) if manifest else ""
     message = "would bring %s in %s; how much is not known" % (wanted.name, wanted.destination)
     if pinned:
         total = sum(size for size, _sha256 in pinned.files.values())
         result.update(to_fetch_bytes=total, fetched_bytes=total, fetched=sorted(pinned.files))
-        message = download.summary("would bring", wanted, len(pinned.files), total)
+        message = preview.summary("would bring", wanted, len(pinned.files), total)
     return {
         **result, "message": message, "warnings": ["Not looked at: " + unknown], "diff": {"before": text, "after": text}
     }  # fmt: skip

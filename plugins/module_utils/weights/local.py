@@ -61,7 +61,7 @@ def from_parameters(parameters):
 
 
 def ensure(request, verify="quick", draft=None, draft_eagle3=False, check_mode=False, progress=None, patience_s=None):
-    """Bring the wanted weights to `request.destination`, and see that they are whole.
+    """Bring the wanted weights to `request.destination`, and see that they are complete.
 
     verify: "quick" compares sizes and times with the manifest and hashes only files whose time changed; "full" hashes
     all of them, on all cores. draft: directory of a draft model that must be there, or None; draft_eagle3: whether it
@@ -95,8 +95,8 @@ def ensure(request, verify="quick", draft=None, draft_eagle3=False, check_mode=F
 
 
 def check_draft(draft, eagle3_head):
-    """Raise FleetError unless the draft model in this directory (None, "": none) is whole, and, where it must be an
-    EAGLE3 head, one that NxD Inference runs: what can be told before the model itself comes."""
+    """Raise FleetError unless the draft model in this directory (None, "": none) is complete, and, where it must be an
+    EAGLE3 head, one that NxD Inference runs: what can be checked before the model itself comes."""
     checkpoints.check_draft(draft)
     if draft and eagle3_head:
         eagle3.check(draft, {})
@@ -117,7 +117,7 @@ def joined(draft, result):
     """The result of a model with that of its draft, which gets a key of its own."""
     both = (draft, result)
     messages = [part["message"] for part in both if part["changed"]]
-    whole = {
+    both_results = {
         **result,
         "changed": bool(messages),
         "message": "; ".join(messages) or result["message"],
@@ -127,8 +127,8 @@ def joined(draft, result):
         "diff": {key: draft["diff"][key] + result["diff"][key] for key in ("before", "after")},
     }
     if "to_fetch_bytes" in result:
-        whole["to_fetch_bytes"] = draft.get("to_fetch_bytes", 0) + result["to_fetch_bytes"]
-    return whole
+        both_results["to_fetch_bytes"] = draft.get("to_fetch_bytes", 0) + result["to_fetch_bytes"]
+    return both_results
 
 
 def effort(request, verify, draft=None):

@@ -37,7 +37,7 @@ class Busy(FleetError):
 
 
 class WeightLock:
-    """The lock of a destination (real path). progress: a Progress, which is told of a wait, or None.
+    """The lock of a destination (real path). progress: a Progress, which shows a wait, or None.
 
     patience_s: how long to wait for another run before Busy is raised; None: until it has ended.
     Once it is taken, `waited` says whether another run was at work meanwhile, and `warnings` what to warn of.
@@ -157,11 +157,11 @@ class WeightLock:
 
     def _holder(self):
         """Who has the lock, as it says itself."""
-        told = read_json(self._path)
-        if not isinstance(told, dict) or not isinstance(told.get("since"), (int, float)):
+        found = read_json(self._path)
+        if not isinstance(found, dict) or not isinstance(found.get("since"), (int, float)):
             return "another run"
-        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(told["since"]))
-        return "%s (process %s, since %s)" % (told.get("host"), told.get("pid"), since)
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(found["since"]))
+        return "%s (process %s, since %s)" % (found.get("host"), found.get("pid"), since)
 
 
 def _open(path):

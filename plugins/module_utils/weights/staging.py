@@ -179,7 +179,7 @@ def _files_below(destination, name):
 
 
 def install(staging, destination, names, gone, records, **identity):
-    """Put the files `names`, whole and checked in `staging`, in their places, and write the manifest of `records`.
+    """Put the files `names`, complete and checked in `staging`, in their places, and write the manifest of `records`.
 
     gone: files of the old weights to remove. Where nothing is at the destination the folder itself takes its place.
     In a destination that has no manifest of ours yet, one that names what is to come is there from the first file on,

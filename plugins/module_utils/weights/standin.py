@@ -200,7 +200,7 @@ def read_safetensors(path, content):
             tensors[name] = (entry["dtype"], entry["shape"], bytes(body[low:high]))
         return tensors
     except (KeyError, TypeError, ValueError) as error:
-        raise _error(path, "is not a whole safetensors file (%s)" % error) from error
+        raise _error(path, "is not a complete safetensors file (%s)" % error) from error
 
 
 # --- weights -------------------------------------------------------------------------------------------------------

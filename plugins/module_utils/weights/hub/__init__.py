@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import known
@@ -155,15 +155,6 @@ class Wanted:
         """The hub and its address, for messages."""
         return "%s (%s)" % (SOURCES[self.source], self.endpoint)
 
-    def plain(self):
-        """As JSON."""
-        return {**asdict(self), "include": list(self.include), "exclude": list(self.exclude)}
-
-    @classmethod
-    def from_plain(cls, value):
-        """From JSON."""
-        return cls(**{**value, "include": tuple(value["include"]), "exclude": tuple(value["exclude"])})
-
 
 @dataclass(frozen=True)
 class Listing:
@@ -187,68 +178,25 @@ def default_revision(source, repo):
 def explained(problem, wanted):
     """The FleetError for what a hub did."""
     path = getattr(problem, "path", None)
-    hub, name, text = wanted.hub, wanted.name, problem.text
-    what = "%s of %s" % (path, name) if path else name
+    what = "%s of %s" % (path, wanted.name) if path else wanted.name
     attempts = "%d attempt%s" % (wanted.retries + 1, "s" if wanted.retries else "")
-    details = {"problem": problem.kind}
-    if problem.kind == "client":
-        return FleetError(
-            "hub.client",
-            "The toolkit's Python environment has no client for %s (%s). Run the role toolkit with this recipe.",
-            (hub, text),
-            details=details,
-        )
-    if problem.kind == "repository":
-        return FleetError(
-            "hub.repository",
-            "%s does not know the repository %s (%s), or hides it. Check repo; if it is private, give a token that may "
-            "read it.",
-            (hub, wanted.repo, text),
-            details=details,
-        )
-    if problem.kind == "revision":
-        return FleetError(
-            "hub.revision",
-            "%s has no revision %s of %s (%s). Check revision: a commit, a tag or a branch.",
-            (hub, wanted.revision, wanted.repo, text),
-            details=details,
-        )
-    if problem.kind == "entry":
-        return FleetError(
-            "hub.entry", "%s does not have %s (%s). Check repo and revision.", (hub, what, text), details=details
-        )
-    if problem.kind == "access":
-        return FleetError(
-            "hub.access",
-            "%s does not give %s without a token that may read it (%s). Accept the conditions of the repository on its "
-            "page, and give such a token.",
-            (hub, name, text),
-            details=details,
-        )
-    if problem.kind == "busy":
-        return FleetError(
-            "hub.busy",
-            "%s is overloaded or out of order: %s for %s, %s. What has come stays; run again later.",
-            (hub, text, what, attempts),
-            details=details,
-        )
-    if problem.kind == "network":
-        return FleetError(
-            "hub.network",
-            "%s cannot be reached, or breaks off: %s for %s, %s. What has come stays; check endpoint, proxies and "
-            "certificates, and run again.",
-            (hub, text, what, attempts),
-            details=details,
-        )
-    if problem.kind == "foreign":
-        return FleetError(
-            "hub.foreign",
-            "%s answers for %s with something that is no listing (%s). A proxy or a portal may stand in the way; check "
-            "endpoint and proxies.",
-            (hub, name, text),
-            details=details,
-        )
-    if problem.kind == "disk":
-        parent = os.path.dirname(wanted.destination)
-        return FleetError("hub.disk", "Cannot write %s below %s: %s.", (what, parent, text), details=details)
-    return FleetError("hub.other", "%s does not give %s: %s.", (hub, what, text), details=details)
+    texts = {
+        "client": "The toolkit's Python environment has no client for %s (%s). Run the role toolkit with this recipe."
+        % (wanted.hub, problem.text),
+        "repository": "%s does not know the repository %s (%s), or hides it. Check repo; if it is private, give a "
+        "token that may read it." % (wanted.hub, wanted.repo, problem.text),
+        "revision": "%s has no revision %s of %s (%s). Check revision: a commit, a tag or a branch."
+        % (wanted.hub, wanted.revision, wanted.repo, problem.text),
+        "entry": "%s does not have %s (%s). Check repo and revision." % (wanted.hub, what, problem.text),
+        "access": "%s does not give %s without a token that may read it (%s). Accept the conditions of the repository "
+        "on its page, and give such a token." % (wanted.hub, wanted.name, problem.text),
+        "busy": "%s is overloaded or out of order: %s for %s, %s. What has come stays; run again later."
+        % (wanted.hub, problem.text, what, attempts),
+        "network": "%s cannot be reached, or breaks off: %s for %s, %s. What has come stays; check endpoint, "
+        "proxies and certificates, and run again." % (wanted.hub, problem.text, what, attempts),
+        "foreign": "%s answers for %s with something that is no listing (%s). A proxy or a portal may stand in the "
+        "way; check endpoint and proxies." % (wanted.hub, wanted.name, problem.text),
+        "disk": "Cannot write %s below %s: %s." % (what, os.path.dirname(wanted.destination), problem.text),
+    }
+    text = texts.get(problem.kind, "%s does not give %s: %s." % (wanted.hub, what, problem.text))
+    return FleetError("hub." + problem.kind, text, details={"problem": problem.kind})

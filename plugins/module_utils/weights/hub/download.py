@@ -27,7 +27,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import
     selection,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub.digest import difference
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub.preview import Preview, describe, naming
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub.preview import (
+    Preview,
+    describe,
+    naming,
+    summary,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub.transfer import Transfer
 from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import WeightLock
 
@@ -313,13 +318,6 @@ class _Change:
     def before(self):
         """The files that are there, as they were found."""
         return manifests.as_found(self.recorded, self.wrong, self._hashed)
-
-
-def summary(verb, wanted, count, size):
-    """What was done, or would be, with `count` files of which `size` bytes were to come."""
-    files_word = "file" if count == 1 else "files"
-    text = "%s %s in %s: %d %s, %d bytes" % (verb, wanted.name, wanted.destination, count, files_word, size)
-    return text + " to fetch" if wanted.check_mode else text
 
 
 def _kept(record):

@@ -20,7 +20,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import
 )
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub.digest import Digest
 
-# The answer to a range may be a compressed body; so small a file is fetched whole.
+# The answer to a range may be a compressed body; so small a file is fetched in one piece.
 WHOLE = 1 << 20
 # The library writes to the disk in pieces of 10 MiB; whatever ends a transfer costs such a piece of every open file.
 PIECE = 1 << 20

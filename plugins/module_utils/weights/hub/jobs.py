@@ -1,10 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Jobs that bring weights: started once for each destination, looked at as often as one likes, ended by nobody else.
+"""Jobs that bring weights: one for each destination, started by a call and joined by others, ended by nobody else.
 
-Beside what every detached job has, its folder holds state.json: how far it is, or how it ended. An end is news to those
-who saw the job at work; to others it is worth what lies on the disk, and a failure nothing.
+A job is running, done or failed, as its state.json says; one that is gone without an end was killed, and is started
+again a few times. Its end is reported once to each caller that saw it running. The end of a job that no caller saw is
+reported to the next one, if what lies on the disk agrees; a failure that no caller saw counts for nothing.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import NamedTuple
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import files
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob, fresh
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import TOKENS
 from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import WAITING
 
-STUCK_S = 30  # without a byte; then a worker gives way to one that goes another way
+STUCK_S = 30  # without a byte; then a worker gives way to one with other settings
 LOOK_S = 60  # without a byte; then a look is given up
-DEATHS = 3  # that a job may die without a byte of progress before that is told
+DEATHS = 3  # that a job may die without a byte of progress before that is an error
 LOG_LINES = 15
 ENDED = ("done", "failed")
 RUNNING = {"state": "running"}  # of a worker that has not said more yet
-KEPT = ("left", "news", "again", "owed")  # of a request, where its job was killed
-# What a worker must not take over from whoever starts it: other accounts, other caches, other Python.
-FOREIGN = ("HF_", "HUGGING", "MODELSCOPE_", "PYTHON", "ANSIBLE_")
+# What a job knows of those before it at the same weights: settings that were given up for its own; {caller: {settings,
+# state}} of a failure that is due; results that no caller was given; whether files were changed by others meanwhile.
+BEFORE = {"given_up": [], "failures": {}, "earlier": [], "repeated": False}
 
 
 class Job(DetachedJob):
@@ -47,169 +48,171 @@ class Job(DetachedJob):
         self.toolkit = toolkit
 
     def request(self):
-        """callers: {who saw it at work: the way that they asked for}. told: who was told its end. left: ways that were
-        given up for its own. owed: {caller: {way, state} of an earlier job whose failure it has to be told}."""
-        return {"callers": {}, "told": [], "left": [], "owed": {}, **super().request()}
+        """waiting: {who saw it running, and was not given its end: the settings that they asked for}. reported: whether
+        anybody was given its end ("told" in requests of older versions). BEFORE: see there."""
+        found = super().request()
+        return {**BEFORE, "waiting": {}, "reported": bool(found.get("told")), **found}
 
     def state(self):
         """The state as the worker wrote it, None where there is none."""
         return files.read_json(self.path("state.json"))
 
     def pending(self, caller):
-        """Whether a worker is at work, was killed at it, or came to an end that this caller has to hear of."""
+        """Whether a worker is running, was killed, or came to an end that this caller has to be given."""
         if self.alive():
             return True
         state = self.state()
         if state is None or state["state"] == "running":
             return state is not None
         request = self.request()
-        if caller in request["callers"]:
-            return caller not in request["told"]
-        return state["state"] == "done" and not request["told"]
+        return caller in request["waiting"] or (state["state"] == "done" and not request["reported"])
 
-    def advance(self, task, how, environment, wait_s, caller="", tell=True):
-        """Start the job unless it is running, wait up to wait_s seconds for its end, and say how it is.
+    def advance(self, task, settings, environment, wait_s, caller="", report=True):
+        """Start the job unless it is running, wait up to wait_s seconds for its end, and return its state.
 
-        task: a Task. how: what is no part of the weights (endpoint, proxies, token, …), JSON. A running worker of
-        another `how` is joined; only one without progress is ended, and its successor goes on where it was. Its failure
-        is told to nobody who asked for another way. environment(home): the variables of a worker. caller: the task
-        whose calls belong together. Each caller is told an end once; without `tell` one that is good is told until
-        `told` is called.
+        task: a Task. settings: what is no part of the weights (endpoint, proxies, token, …), JSON. A running worker
+        with other settings is joined; only one without progress is ended, and its successor continues its files. Its
+        failure is reported to nobody who asked for other settings. environment(home): the variables of a worker.
+        caller: the task whose calls belong together. Without `report` a good end counts as not reported until report().
 
-        Returns the job's state; its "state" is also `told` where this end was told to another call of this caller, so
-        that one must look again. Raises FleetError where the job cannot be started, or another one works there.
+        Returns None where the end was reported to another call of this caller, so that one must look again. Raises
+        FleetError where the job cannot be started, or another one works there.
         """
         end = time.monotonic() + wait_s
         seen = None
         while True:
             with self.judging():
-                state = self._turn(task, self.fingerprint(how), environment, caller, seen)
+                state = self._turn(task, self.fingerprint(settings), environment, caller, seen)
                 seen = self.request().get("generation")
-                if state["state"] in ENDED and (tell or state["state"] == "failed") and "owed" not in state:
-                    self._tell(caller)
-            if state["state"] != "running" or time.monotonic() >= end:
+                if report and state is not None and state["state"] == "done":
+                    self._report(caller)
+            if state is None or state["state"] != "running" or time.monotonic() >= end:
                 return state
             time.sleep(0.05)
 
-    def told(self, caller):
-        """This caller knows of the end that was told without `tell`."""
+    def report(self, caller):
+        """This caller has used the end that was returned without `report`."""
         if self.state() is None:
             return
         with self.judging():
-            if (self.state() or {}).get("state") in ENDED:
-                self._tell(caller)
+            if (self.state() or {}).get("state") == "done":
+                self._report(caller)
 
-    def _tell(self, caller):
-        """Note whom the end is told; forget it when all who saw the job know."""
+    def _report(self, caller):
+        """Note that the caller knows the end; forget it when all who saw the job know."""
         request = self.request()
-        request["told"].append(caller)
-        self.keep_request(request)
-        if set(request["callers"]) <= set(request["told"]):
+        request["waiting"].pop(caller, None)
+        self.keep_request({**request, "reported": True})
+        if not request["waiting"]:
             self._forget()
 
-    def _turn(self, task, way, environment, caller, seen):
-        """Join the worker, tell its end or start one: the state. seen: the generation that this call has waited for."""
+    def _turn(self, task, settings, environment, caller, seen):
+        """Join the worker, return its end or start one: the state. seen: the generation that this call waited for."""
         if (self.state() or {}).get("state") in ENDED:
             self.gone(2)
         alive, request, state = self.alive(), self.request(), self.state()
-        same = request.get("identity") == task.identity
-        more = {}
+        deaths = {}
         if alive:
-            if not same:
+            if request.get("identity") != task.identity:
                 raise FleetError(
                     "jobs.other-job",
                     "Another job brings weights to %s: %s, process %s. Wait until it has ended, or end it with "
                     "`kill %s`; what has come stays.",
                     (task.destination, request.get("name"), self.pid(), self.pid()),
                 )
-            # Who was given up once does not come back against its successor: two that hang would take turns.
-            if way in (request.get("way"), *request["left"]) or not _stuck(request, state):
-                if caller not in request["callers"]:
-                    request["callers"][caller] = way
+            # Settings that were given up once do not end their successor: two that hang would take turns.
+            if settings in (request.get("settings"), *request["given_up"]) or not _stuck(request, state):
+                if caller not in request["waiting"]:
+                    request["waiting"][caller] = settings
                     self.keep_request(request)
                 return state or RUNNING
             self.stop()
-            more = {"left": [*request["left"], request.get("way")], "owed": request["owed"]}
-        elif same and state and state["state"] in ENDED:
-            found, more = self._judged(task, way, caller, request, state)
-            if found:
-                return found
-        elif same and state is None and seen and seen == request.get("generation"):
-            if request["told"]:
-                return {"state": "told"}
-            self._tell_trouble(request, caller)
-            raise FleetError(
-                "jobs.did-not-start",
-                "The job that brings %s to %s did not start. The last lines of %s:\n%s",
-                (task.name, task.destination, self.path("log"), _tail(self.log())),
-            )
-        elif same and (state or not request["told"]):
-            more = self._after_death(task, request, state, caller)
-        owed = request["owed"].pop(caller, None)
-        if owed and same and owed["way"] == way and fresh(owed["state"]["updated"]):
-            self.keep_request(request)  # the other way failed too: neither is tried again and again
-            return {**owed["state"], "owed": True}
-        self._start(task, way, environment, {"callers": {caller: way}, **more})
+            request["given_up"] = [*request["given_up"], request.get("settings")]
+        elif request.get("identity") != task.identity:
+            request = dict(BEFORE)
+        elif request["reported"] and (state is None or caller not in request["waiting"]):
+            if seen == request.get("generation"):
+                return None
+            request = {**BEFORE, "failures": request["failures"]}
+        elif state is None or state["state"] == "running":
+            deaths = self._after_death(task, request, state, caller, seen)
+        elif state["state"] == "failed":
+            failure = {"settings": request.get("settings"), "state": state}
+            due = [other for other, asked in request["waiting"].items() if asked == failure["settings"]]
+            request["failures"] = {**request["failures"], **dict.fromkeys(due, failure)}
+        else:
+            result = self._result(task, caller, request, state["result"])
+            if result is not None:
+                return {**state, "result": result}
+        request["failures"] = dict(request["failures"])
+        failure = request["failures"].pop(caller, None)
+        if failure and failure["settings"] == settings and fresh(failure["state"]["updated"]):
+            # Where other settings have failed too, none of them are tried again and again.
+            self.keep_request({**request, "waiting": {}, "reported": True})
+            self._forget()
+            return failure["state"]
+        self._start(task, settings, environment, caller, request, deaths)
         return RUNNING
 
-    def _judged(self, task, way, caller, request, state):
-        """(the state to tell this caller, None), or (None, what the next job has to keep of this end)."""
-        mine = caller in request["callers"]
-        if caller in request["told"] or (request["told"] and not mine):
-            return None, {}
-        if state["state"] == "failed":
-            if mine and way == request.get("way") and fresh(state["updated"]):
-                return state, None
-            its = request.get("way")
-            others = [other for other, asked in request["callers"].items() if asked == its and other != caller]
-            due = {other: {"way": its, "state": state} for other in others if other not in request["told"]}
-            return None, {"owed": {**request["owed"], **due}}
-        result = state["result"]
-        news = {"message": result["message"], "before": result["diff"]["before"]}
-        kept = {"news": _merged(request.get("news"), news)} if result["changed"] else {}
-        asked = mine and "full" in (request.get("verify"), result.get("verified"))
-        if (task.verify == "full" and not asked) or (task.refresh and not mine):
-            return None, kept
-        differs = task.differs(strict=False)  # what came may be gone by now
-        if not differs and not mine and task.differs(strict=True):
-            return None, kept
-        if differs and not request.get("again"):
-            return None, {"again": True}
-        if differs:  # twice is no chance
-            self._tell_trouble(request, caller)
+    def _result(self, task, caller, request, result):
+        """The result for this caller; None where a job has to look again, and `request` says what it has to know."""
+        seen = caller in request["waiting"]
+        request.update(given_up=[], failures={})
+        earlier = request["earlier"] + [result] * result["changed"]
+        read = seen and "full" in (request.get("verify"), result.get("verified"))
+        more = (task.verify == "full" and not read) or (task.refresh and not seen)
+        differs = "" if more else task.differs(strict=False)  # what came may be gone by now
+        if more or (not differs and not seen and task.differs(strict=True)):
+            request["earlier"] = earlier
+            return None
+        if differs and request["repeated"]:  # twice is no chance
+            self._give_up(request, caller)
             raise FleetError(
                 "weights.changed-meanwhile",
                 "%s came to %s twice, and then %s. Something else changes that directory; find out what, and run "
                 "again.",
                 (task.name, task.destination, differs),
             )
-        return {**state, "result": _told_late(result, request.get("news"), mine)}, None
+        if differs:
+            request["repeated"] = True
+            return None
+        if request["earlier"]:
+            message = "; ".join(one["message"] for one in earlier)
+            diff = {**result["diff"], "before": earlier[0]["diff"]["before"]}
+            result = {**result, "changed": True, "message": message, "diff": diff}
+        return result if seen else {**result, "verified": "quick"}
 
-    def _after_death(self, task, request, state, caller):
-        """What the next job keeps of one that was killed, or the machine was: it goes on where that one was."""
-        if not request.get("generation"):
-            return {}
+    def _after_death(self, task, request, state, caller, seen):
+        """How often it died: a killed job is started again, and continues what that one left. Raises FleetError."""
+        if state is None and seen and seen == request.get("generation"):
+            self._give_up(request, caller)
+            raise FleetError(
+                "jobs.did-not-start",
+                "The job that brings %s to %s did not start. The last lines of %s:\n%s",
+                (task.name, task.destination, self.path("log"), _tail(self.log())),
+            )
         done = state["progress"]["bytes_done"] if state else 0
         deaths = request.get("deaths", 0) + 1 if done <= request.get("begun_at", -1) else 1
         if deaths > DEATHS:
-            self._tell_trouble(request, caller)
+            self._give_up(request, caller)
             raise FleetError(
                 "jobs.died",
                 "The job that brings %s to %s died %d times without getting further. The last lines of %s:\n%s",
                 (task.name, task.destination, deaths, self.path("log"), _tail(self.log())),
             )
-        return {"deaths": deaths, "begun_at": done, **{key: request[key] for key in KEPT if key in request}}
+        return {"deaths": deaths, "begun_at": done}
 
-    def _tell_trouble(self, request, caller):
-        """An error that is no state is told: the next call begins anew."""
+    def _give_up(self, request, caller):
+        """An end by an error: the next call begins anew."""
         self._forget()
-        self.keep_request({**request, "told": [*request["told"], caller]})
+        request["waiting"].pop(caller, None)
+        self.keep_request({**request, "reported": True})
 
     def _forget(self):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path("state.json"))
 
-    def _start(self, task, way, environment, more):
+    def _start(self, task, settings, environment, caller, before, deaths):
         python = python_of(self.toolkit) if self.toolkit else sys.executable
         script = self._script()
         self._forget()
@@ -217,10 +220,12 @@ class Job(DetachedJob):
             "identity": task.identity,
             "name": task.name,
             "verify": task.verify,
-            "way": way,
+            "settings": settings,
             "generation": os.urandom(8).hex(),
             "begun": time.time(),
-            **more,
+            "waiting": {caller: settings},
+            **{key: before[key] for key in BEFORE},
+            **deaths,
         }
         given = json.dumps({**task.request, "state": self.path("state.json")})
         os.makedirs(self.path("home"), mode=0o700, exist_ok=True)
@@ -248,7 +253,7 @@ class Job(DetachedJob):
                     env=environment(folder),
                 )
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps({"wanted": wanted.plain(), "state": kept, "toolkit": toolkit}).encode())
+                process.stdin.write(json.dumps({"wanted": asdict(wanted), "state": kept, "toolkit": toolkit}).encode())
                 process.stdin.close()
             while process.poll() is None:
                 state = files.read_json(kept) or {"moved": begun}
@@ -294,26 +299,6 @@ def _stuck(request, state):
     return moved is not None and time.time() - moved > STUCK_S
 
 
-def _merged(first, second):
-    """The news of two ends as one. first: or None."""
-    return {"message": first["message"] + "; " + second["message"], "before": first["before"]} if first else second
-
-
-def _told_late(result, news, mine):
-    """The result with the news of an earlier end that nobody was told; what was not read for this caller is not
-    verified in full."""
-    if news:
-        own = {"message": result["message"], "before": result["diff"]["before"]}
-        news = _merged(news, own) if result["changed"] else news
-        result = {
-            **result,
-            "changed": True,
-            "message": news["message"],
-            "diff": {**result["diff"], "before": news["before"]},
-        }
-    return result if mine else {**result, "verified": "quick"}
-
-
 def _tail(text):
     return "\n".join(text.splitlines()[-LOG_LINES:]) or "(nothing)"
 
@@ -343,7 +328,7 @@ def hub_task(wanted, differs):
         "draft": wanted.draft,
         "refresh": wanted.refresh,
     }
-    request = {"wanted": wanted.plain()}
+    request = {"wanted": asdict(wanted)}
     return Task(wanted.name, wanted.destination, identity, request, differs, wanted.verify, wanted.refresh)
 
 
@@ -420,90 +405,3 @@ def packed():
         for path in sorted(entries):
             archive.writestr(zipfile.ZipInfo(path, date_time=(1980, 1, 1, 0, 0, 0)), entries[path])
     return buffer.getvalue()
-
-
-def own_environment():
-    """The variables of this process, without what is foreign to a worker."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-
-
-def child_environment(home, wanted, token, extra, ca_bundle):
-    """The variables of a worker: this process's own without what is foreign to it, the proxies, the token.
-
-    extra: {name: value} such as proxies, which stand in both cases. ca_bundle: path or None. home: a folder for what
-    the clients want to keep.
-    """
-    environment = own_environment()
-    for name, value in (extra or {}).items():
-        for spelling in {name, name.lower(), name.upper()} if name.lower().endswith("_proxy") else {name}:
-            environment[spelling] = str(value)
-    if ca_bundle:
-        for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-            environment[name] = ca_bundle
-    environment.update(
-        HOME=home,
-        TMPDIR=home,  # what a job that is ended leaves behind goes with its folder
-        TQDM_DISABLE="1",
-        HF_HOME=os.path.join(home, "huggingface"),
-        HF_HUB_DISABLE_XET="1",  # goes to other hosts, and cannot go on in the middle of a file
-        HF_HUB_DISABLE_TELEMETRY="1",
-        HF_HUB_DISABLE_UPDATE_CHECK="1",
-        HF_HUB_DISABLE_PROGRESS_BARS="1",
-        HF_HUB_DISABLE_IMPLICIT_TOKEN="1",
-        HF_HUB_DOWNLOAD_TIMEOUT=str(wanted.timeout_s),
-        HF_HUB_ETAG_TIMEOUT=str(wanted.timeout_s),
-        MODELSCOPE_CACHE=os.path.join(home, "modelscope"),
-        MODELSCOPE_DOWNLOAD_TIMEOUT=str(wanted.timeout_s),
-        MODELSCOPE_API_TIMEOUT=str(wanted.timeout_s),
-        MODELSCOPE_REPO_TREE_PAGE_TIMEOUT_SECONDS=str(wanted.timeout_s),
-        MODELSCOPE_DOWNLOAD_TOTAL_TIMEOUT=str(7 * 24 * 3600),  # of one file; its own is one hour
-        MODELSCOPE_DOWNLOAD_MIN_BYTES_PER_SECOND=str(wanted.min_rate),
-        MODELSCOPE_DOWNLOAD_LOW_SPEED_WINDOW_SECONDS=str(wanted.min_rate_window_s),
-        MODELSCOPE_DOWNLOAD_MAX_RETRIES="0",  # the worker tries again, and knows when that is of use
-        MODELSCOPE_REPO_TREE_PAGE_MAX_ATTEMPTS="1",
-        MODELSCOPE_DOWNLOAD_FILE_LOCK="false",  # the job has its own
-    )
-    if token:
-        environment[TOKENS[wanted.source]] = token
-    return environment
-
-
-def check_certificates(path):
-    """Raise FleetError unless this file holds certificates to trust: a client tells of it as if the hub were away, or
-    not at all."""
-    import ssl  # takes as long as all else that a quick look imports
-
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(cafile=path)
-        why = "" if context.cert_store_stats()["x509"] else "it holds none"
-    except ssl.SSLError as error:
-        why = error.reason.lower().replace("_", " ") if error.reason else str(error)
-    except OSError as error:
-        why = error.strerror
-    if why or not os.path.isabs(path):
-        raise FleetError(
-            "weights.ca-bundle-unreadable",
-            "ca_bundle is %s, which is no file with certificates (PEM) on this node: %s. Give the absolute path of one "
-            "(in a play: fleet_ca_bundle), or none for the system's own.",
-            (path, why or "it is relative"),
-        )
-
-
-def how(wanted, token, extra, ca_bundle):
-    """What differs where a job would go another way to the same weights (JSON). It holds secrets; only a fingerprint of
-    it is kept."""
-    proxies = sorted((name.lower(), str(value)) for name, value in (extra or {}).items())
-    numbers = [wanted.workers, wanted.retries, wanted.timeout_s, wanted.min_rate, wanted.min_rate_window_s]
-    return [wanted.endpoint, token, proxies, _file(ca_bundle), *numbers]
-
-
-def _file(path):
-    """A path with what tells whether the file was changed; None for none."""
-    if not path:
-        return None
-    try:
-        status = os.stat(path)
-    except OSError:
-        return [path]
-    return [path, status.st_size, status.st_mtime_ns]

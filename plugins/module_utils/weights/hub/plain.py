@@ -63,7 +63,7 @@ class Client:
         else:
             address = "%s/%s/resolve/%s/%s" % (wanted.endpoint, wanted.repo, at, quote(path))
         with self._open(address, {"Range": "bytes=0-%d" % (count - 1), "Accept-Encoding": "identity"}) as answer:
-            return self._read(answer, count)
+            return answer.read(count)
 
     def _huggingface(self):
         wanted = self._wanted
@@ -96,7 +96,7 @@ class Client:
     def _json(self, address, kind=dict):
         """(the JSON value of an answer, the address of its next page or None)."""
         with self._open(address, {"Accept": "application/json"}) as answer:
-            text = self._read(answer, LONGEST)
+            text = answer.read(LONGEST)
             following = NEXT.search(answer.headers.get("Link") or "")
         try:
             value = json.loads(text.decode("utf-8"))
@@ -126,17 +126,6 @@ class Client:
             raise HubProblem("network", "%s" % (error.reason or error), retry=True) from error
         except (OSError, http.client.HTTPException) as error:
             raise HubProblem("network", "%s: %s" % (type(error).__name__, error), retry=True) from error
-
-    @staticmethod
-    def _read(answer, count):
-        parts, size = [], 0
-        while size < count:
-            part = answer.read(count - size)
-            if not part:
-                break
-            parts.append(part)
-            size += len(part)
-        return b"".join(parts)
 
     def _problem(self, error):
         """The HubProblem of an answer with a status that is an error."""

@@ -38,6 +38,13 @@ def describe(wanted, folder, complete=True, target=None):
     return checkpoints.inspect(folder) if complete else found
 
 
+def summary(verb, wanted, count, size):
+    """What was done, or would be, with `count` files of which `size` bytes were to come."""
+    files_word = "file" if count == 1 else "files"
+    text = "%s %s in %s: %d %s, %d bytes" % (verb, wanted.name, wanted.destination, count, files_word, size)
+    return text + " to fetch" if wanted.check_mode else text
+
+
 @contextlib.contextmanager
 def naming(folder, name):
     """Errors say the repository for the temporary folder that is looked at."""

@@ -189,7 +189,7 @@ def check_checksums(wanted, kept):
 
 
 def check_complete(wanted, kept, files):
-    """Raise FleetError unless what the patterns leave is a whole checkpoint, as far as names can tell.
+    """Raise FleetError unless what the patterns leave is a complete checkpoint, as far as names can tell.
 
     kept, files: {path: record} of the selected and of all. The shards are checked by their index: `check_index`.
     """
@@ -215,7 +215,7 @@ def _refuse(wanted, absent, files, why):
     if unlisted:
         raise FleetError(
             "hub.checkpoint-incomplete",
-            "%s does not list %s for %s, and %s %s. It is no whole checkpoint; check repo and revision.",
+            "%s does not list %s for %s, and %s %s. The checkpoint is incomplete; check repo and revision.",
             (wanted.hub, some(unlisted), wanted.name, why, "it" if len(unlisted) == 1 else "them"),
         )
     if absent:

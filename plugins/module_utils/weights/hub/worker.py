@@ -99,7 +99,7 @@ def bring(request, token, progress):
     if "local" in request:
         local = request["local"]
         return local_weights.ensure(**{**local, "request": Request(**local["request"])}, progress=progress)
-    wanted = Wanted.from_plain(request["wanted"])
+    wanted = Wanted(**request["wanted"])
     toolkit = request.get("toolkit", True)
     return Download(
         wanted,

@@ -56,9 +56,9 @@ def hashed(monkeypatch):
     names = []
     real = files.sha256_file
 
-    def sha256_file(path, *arguments):
+    def sha256_file(path, *arguments, **options):
         names.append(os.path.basename(path))
-        return real(path, *arguments)
+        return real(path, *arguments, **options)
 
     monkeypatch.setattr(files, "sha256_file", sha256_file)
     return names
@@ -579,7 +579,7 @@ class TestCopy:
     def test_a_source_that_is_not_whole(self, copied, shared, check_mode):
         (shared / SHARD).unlink()
         assert copied.run(check_mode)["msg"] == (
-            "The checkpoint in %s is not whole, missing: %s. Fetch or copy it again." % (shared, SHARD)
+            "The checkpoint in %s is incomplete, missing: %s. Fetch or copy it again." % (shared, SHARD)
         )
         assert not copied.destination.parent.exists()
 
@@ -750,7 +750,7 @@ class TestRefused:
         draft.mkdir()
         (draft / "config.json").write_text("{}")
         assert in_place.run(draft=str(draft))["msg"] == (
-            "The draft model in %s is not whole, missing: model.safetensors. Fetch or copy it again." % draft
+            "The draft model in %s is incomplete, missing: model.safetensors. Fetch or copy it again." % draft
         )
 
 
@@ -795,7 +795,7 @@ class TestDraft:
         before = weights.destination.exists() and snapshot_files(weights.destination)
         (draft / "model-00002-of-00003.safetensors").unlink()
         assert weights.run(check_mode, verify="full")["msg"] == (
-            "The draft model in %s is not whole, missing: model-00002-of-00003.safetensors. Fetch or copy it again."
+            "The draft model in %s is incomplete, missing: model-00002-of-00003.safetensors. Fetch or copy it again."
             % draft
         )
         (draft / "model-00002-of-00003.safetensors").write_bytes((draft / "config.json").read_bytes())
@@ -1048,7 +1048,7 @@ class TestInPlace:
 
     def test_what_is_not_whole_is_refused(self, in_place, shared):
         (shared / SHARD).unlink()
-        assert "is not whole, missing: %s." % SHARD in in_place.run()["msg"]
+        assert "is incomplete, missing: %s." % SHARD in in_place.run()["msg"]
         assert weight_manifest.MANIFEST not in os.listdir(shared)
 
     def test_another_model_is_refused(self, in_place, shared):

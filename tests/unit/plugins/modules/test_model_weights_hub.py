@@ -979,7 +979,7 @@ class TestRefused:
     def test_a_listing_that_hides_a_shard(self, node):
         node.hub.fault("listing", drop=[SHARD])
         node.refused(
-            "{hub} does not list %s for {name}, and its index names it. It is no whole checkpoint; check repo and "
+            "{hub} does not list %s for {name}, and its index names it. The checkpoint is incomplete; check repo and "
             "revision." % SHARD
         )
 
@@ -1337,7 +1337,7 @@ class TestDraft:
         assert node.run(draft=str(draft), verify="full")["rotted"] == ["model.safetensors"]
         (draft / "model.safetensors").unlink()
         assert node.run(draft=str(draft))["msg"] == (
-            "The draft model in %s is not whole, missing: model.safetensors. Fetch or copy it again." % draft
+            "The draft model in %s is incomplete, missing: model.safetensors. Fetch or copy it again." % draft
         )
 
     @both

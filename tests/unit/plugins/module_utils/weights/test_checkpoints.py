@@ -52,7 +52,7 @@ def test_as_openai_names_its_shards(tmp_path):
     assert len(checkpoints.inspect(str(model))["shards"]) == 15
     (model / "model-00000-of-00014.safetensors").unlink()
     assert failure(model) == (
-        "The checkpoint in %s is not whole, missing: model-00000-of-00014.safetensors. Fetch or copy it again." % model
+        "The checkpoint in %s is incomplete, missing: model-00000-of-00014.safetensors. Fetch or copy it again." % model
     )
 
 
@@ -116,7 +116,9 @@ def test_a_config_that_does_not_fit(model, changes, message):
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", "tokenizer.json", LAST])
 def test_each_file_is_missed(model, name):
     (model / name).unlink()
-    assert failure(model) == ("The checkpoint in %s is not whole, missing: %s. Fetch or copy it again." % (model, name))
+    assert failure(model) == (
+        "The checkpoint in %s is incomplete, missing: %s. Fetch or copy it again." % (model, name)
+    )
 
 
 def test_all_missing_files_are_named(model):

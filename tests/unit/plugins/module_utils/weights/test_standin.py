@@ -181,10 +181,10 @@ def test_modes_do_not_depend_on_the_umask(packed, encodings, tmp_path):
         (lambda p, e: (p / "standin.json").write_text("{}"), "no object named config"),
         (lambda p, e: (p / "standin.json").write_text('{"config": {}, "generation_config": {}}'), "config.vocab_size"),
         (lambda p, e: (p / "weights.safetensors").unlink(), r"weights\.safetensors: cannot be read"),
-        (lambda p, e: (p / "weights.safetensors").write_bytes(b"\1"), "not a whole safetensors file"),
+        (lambda p, e: (p / "weights.safetensors").write_bytes(b"\1"), "not a complete safetensors file"),
         (
             lambda p, e: (p / "weights.safetensors").write_bytes((p / "weights.safetensors").read_bytes()[:-3]),
-            "not a whole safetensors file",
+            "not a complete safetensors file",
         ),
         (lambda p, e: write_safetensors(p / "weights.safetensors", {"a": ("BF16", [1], b"ab")}), "lacks active.ids"),
         (lambda p, e: (p / "chat_template.jinja").unlink(), r"chat_template\.jinja: cannot be read"),

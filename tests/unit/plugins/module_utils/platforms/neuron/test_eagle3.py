@@ -200,7 +200,7 @@ def test_no_safetensors_and_damaged_ones(tmp_path):
     assert "model.safetensors.index.json" in refused(draft)
     (tmp_path / "config.json").unlink()
     assert refused(draft) == (
-        "The checkpoint in %s is not whole, missing: config.json. Fetch or copy it again." % tmp_path
+        "The checkpoint in %s is incomplete, missing: config.json. Fetch or copy it again." % tmp_path
     )
 
 

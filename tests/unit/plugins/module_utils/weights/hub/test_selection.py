@@ -20,6 +20,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import
     Listing,
     Wanted,
     default_revision,
+    environment,
     jobs,
     known,
     selection,
@@ -318,7 +319,7 @@ class TestWorkersEnvironment:
         monkeypatch.setenv("MODELSCOPE_API_TOKEN", "somebody's")
         monkeypatch.setenv("PYTHONPATH", "/elsewhere")
         monkeypatch.setenv("HF_ENDPOINT", "http://elsewhere")
-        made = jobs.child_environment("/home", WANTED, None, {"HTTPS_PROXY": "http://p"}, "/ca.pem")
+        made = environment.of_worker("/home", WANTED, None, {"HTTPS_PROXY": "http://p"}, "/ca.pem")
         assert "somebody's" not in made.values() and not {"PYTHONPATH", "HF_ENDPOINT"} & set(made)
         assert made["https_proxy"] == made["HTTPS_PROXY"] == "http://p"
         assert made["SSL_CERT_FILE"] == made["REQUESTS_CA_BUNDLE"] == "/ca.pem"
@@ -327,22 +328,22 @@ class TestWorkersEnvironment:
         ("source", "name"), [("huggingface", "HF_TOKEN"), ("modelscope", "MODELSCOPE_API_TOKEN")]
     )  # fmt: skip
     def test_the_token_is_its_hubs(self, source, name):
-        made = jobs.child_environment("/home", replace(WANTED, source=source), "t0ken", {}, None)
+        made = environment.of_worker("/home", replace(WANTED, source=source), "t0ken", {}, None)
         assert [key for key, value in made.items() if value == "t0ken"] == [name]
 
     def test_another_way_has_another_fingerprint_that_tells_no_secret(self, tmp_path):
         authority = tmp_path / "ca.pem"
         authority.write_text("old")
         ways = [
-            jobs.how(WANTED, None, {}, None),
-            jobs.how(WANTED, "t0ken", {}, None),
-            jobs.how(WANTED, None, {"https_proxy": "http://p:1"}, None),
-            jobs.how(WANTED, None, {"https_proxy": "http://me:secret@p:1"}, None),
-            jobs.how(replace(WANTED, workers=3), None, {}, None),
-            jobs.how(WANTED, None, {}, str(authority)),
+            environment.settings(WANTED, None, {}, None),
+            environment.settings(WANTED, "t0ken", {}, None),
+            environment.settings(WANTED, None, {"https_proxy": "http://p:1"}, None),
+            environment.settings(WANTED, None, {"https_proxy": "http://me:secret@p:1"}, None),
+            environment.settings(replace(WANTED, workers=3), None, {}, None),
+            environment.settings(WANTED, None, {}, str(authority)),
         ]
         authority.write_text("new one")
-        ways.append(jobs.how(WANTED, None, {}, str(authority)))
+        ways.append(environment.settings(WANTED, None, {}, str(authority)))
         one, other = (jobs.Job(str(tmp_path), None, name) for name in "ab")
         prints = [one.fingerprint(way) for way in ways]
         assert len(set(prints)) == len(ways) and prints == [one.fingerprint(way) for way in ways]
