@@ -125,7 +125,7 @@ class Job(DetachedJob):
                 if caller not in request["waiting"]:
                     request["waiting"][caller] = settings
                     self.keep_request(request)
-                return state or RUNNING
+                return state if state and state["state"] == "running" else RUNNING  # one that has just ended: next time
             self.stop()
             request["given_up"] = [*request["given_up"], request.get("settings")]
         elif request.get("identity") != task.identity:

@@ -116,7 +116,7 @@ class TestListings:
         selection.check_complete(WANTED, whole, whole)
         assert refused(selection.check_complete, WANTED, files("config.json"), files("config.json")) == (
             "Hugging Face (https://hub) does not list model.safetensors, tokenizer.json for a/b at revision main, and "
-            "no server can do without them. It is no whole checkpoint; check repo and revision."
+            "no server can do without them. The checkpoint is incomplete; check repo and revision."
         )
 
     def test_a_draft_needs_no_tokenizer(self):
