@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the verification must know of an engine: the causes behind its answers."""
+"""What a node must know of an engine: its API keys, what it imports of ours, the causes behind its answers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from __future__ import annotations
 class Engine:
     """An engine; this class itself stands for one that is not known.
 
+    api_key: the secret of a server that its clients send as a bearer token, empty where the engine asks for none;
+    other_api_keys: the secret with further keys, separated by spaces; modules: {name: module} that its Python imports
+    from the folder engine_lib of the node.
+
     The attributes in words are causes of failures in a verdict. http: [(statuses or None for any, pattern in the body,
     cause)], looked at before the general ones. streamed_call_ends: values of finish_reason that may end a streamed tool
     call.
     """
 
     name = ""
+    api_key = ""
+    other_api_keys = ""
+    modules = {}
     http = ()
     streamed_call_ends = ("tool_calls", "stop")
 

@@ -10,6 +10,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.engines import bas
 ENGINES = {one.ENGINE.name: one.ENGINE for one in (dynamo, trtllm, vllm)}
 
 
+API_KEYS = tuple(one.api_key for one in ENGINES.values() if one.api_key)
+OTHER_API_KEYS = tuple(one.other_api_keys for one in ENGINES.values() if one.other_api_keys)
+
+
 def engine_of(entry):
     """The Engine of a plan entry; where it is not known, one that knows the general causes."""
     return ENGINES.get(entry.get("engine")) or base.Engine()

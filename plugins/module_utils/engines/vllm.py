@@ -1,15 +1,18 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""vLLM: the causes behind its answers."""
+"""vLLM: its API keys, and the causes behind its answers."""
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import base
+from ansible_collections.inference.fleet.plugins.module_utils.engines import base, vllm_api_keys
 
 
 class Vllm(base.Engine):
     name = "vllm"
+    api_key = vllm_api_keys.API_KEY
+    other_api_keys = vllm_api_keys.OTHER_API_KEYS
+    modules = {vllm_api_keys.MODULE: vllm_api_keys}
     streamed_call_ends = ("tool_calls",)
     context = "the server's context is too short for this request: raise --max-model-len"
     harmony_parser = (

@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import os
 
+API_KEY = "VLLM_API_KEY"
 OTHER_API_KEYS = "INFERENCE_FLEET_OTHER_API_KEYS"  # separated by spaces, which no key has
 MODULE = "inference_fleet_api_keys"
 OPEN = ("/health", "/ping", "/metrics", "/version")  # for monitoring: they tell no text and generate none
@@ -32,7 +33,7 @@ class ApiKeys:
 
     def __init__(self, app):
         self.app = app
-        self.first = os.environ["VLLM_API_KEY"].encode("ascii")
+        self.first = os.environ[API_KEY].encode("ascii")
         keys = [self.first, *os.environ.get(OTHER_API_KEYS, "").encode("ascii").split()]
         self.digests = [_digest(key) for key in keys]
 

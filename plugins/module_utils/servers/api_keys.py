@@ -3,17 +3,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The API key of a fleet, from the variable fleet_api_key to the secrets of a server and the requests of its clients.
 
-A server's secrets hold the first key as API_KEY, which its engine asks for and clients send, and the others, if there
-are any, as OTHER_API_KEYS, which vllm_api_keys.py accepts as well.
+A server's secrets hold the first key, which its engine asks for and clients send, under one name of API_KEYS, and the
+others, if there are any, under one of OTHER_API_KEYS.
 """
 
 from __future__ import annotations
 
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm_api_keys import OTHER_API_KEYS
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS, OTHER_API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import API_KEY
 
 VARIABLE = "fleet_api_key"
 LONGEST = 1024
@@ -71,9 +70,9 @@ def secret_value(name, variable, value):
 
     Raises FleetError, which never shows the value.
     """
-    if variable == VARIABLE or name == API_KEY:
+    if variable == VARIABLE or name in API_KEYS:
         keys = api_keys(value, variable)
-        return (" ".join(keys[1:]) or None) if name == OTHER_API_KEYS else keys[0] if keys else ""
+        return (" ".join(keys[1:]) or None) if name in OTHER_API_KEYS else keys[0] if keys else ""
     if value is None:
         return ""
     if isinstance(value, (dict, list, tuple)):
@@ -90,6 +89,6 @@ def secret_value(name, variable, value):
 
 def headers(secrets):
     """The headers that a server with these secrets ({ENV: value}) asks of its clients; None where it asks for none."""
-    key = (secrets or {}).get(API_KEY)
+    key = next((secrets[name] for name in API_KEYS if name in (secrets or {})), None)
     usable = isinstance(key, str) and PRINTABLE.fullmatch(key)  # http.client would show any other in its error
     return {"Authorization": "Bearer " + key} if usable else None

@@ -9,7 +9,7 @@ import contextlib
 import os
 import pwd
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import vllm_api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import OTHER_API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list, parse_cpu_list
@@ -24,7 +24,7 @@ def check_secrets(entries, secrets):
     problems = []
     for entry in entries:
         for key, variable in sorted(entry["secrets"].items()):
-            if key == vllm_api_keys.OTHER_API_KEYS:
+            if key in OTHER_API_KEYS:
                 continue  # from the variable of the first key
             try:
                 lacking = "is not set, or empty" if secret_value(key, variable, secrets.get(variable)) == "" else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import time
 
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import engine_of
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries
@@ -18,7 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.model impo
 from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import check_only, observe, read_secrets
 from ansible_collections.inference.fleet.plugins.module_utils.servers.ports import port_holders
 from ansible_collections.inference.fleet.plugins.module_utils.servers.rows import log_tail, redactor_of, row, utc
-from ansible_collections.inference.fleet.plugins.module_utils.verify import causes, identity
+from ansible_collections.inference.fleet.plugins.module_utils.verify import causes, gpt_oss, identity
 
 LOG_LINES = 15
 MESSAGE_LINES = 3
@@ -91,7 +92,7 @@ def probe(entry, timeout, secrets=None):
     answer = http_client.request("POST", base + "/v1/chat/completions", body, timeout=timeout, headers=headers)
     if answer.ok:
         return None
-    cause = causes.text_cause(answer.text or "", answer.status)
+    cause = causes.text_cause(answer.text or "", engine_of(entry), answer.status)
     return _lack("completion", answer, refusal) + (", because %s" % cause if cause else "")
 
 
@@ -114,7 +115,7 @@ def _open_to_all(entry, sockets):
 def is_permanent(lack):
     """Whether what a server lacks cannot come by waiting: a file that it read once and found missing or broken, an
     address that it was not given, or another API key."""
-    return any(cause in lack for cause in (causes.ENCODINGS, causes.DAMAGED_ENCODINGS, OPEN, NO_KEY, OTHER_KEY))
+    return any(cause in lack for cause in (gpt_oss.ENCODINGS, gpt_oss.DAMAGED_ENCODINGS, OPEN, NO_KEY, OTHER_KEY))
 
 
 def check_ready(node, entries, only=None, timeout=30, check=False):

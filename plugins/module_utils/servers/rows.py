@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import vllm_api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import OTHER_API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import Redactor
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import condition
 from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import read_secrets
@@ -55,5 +55,5 @@ def log_tail(paths, manager, name, lines):
 def redactor_of(secrets):
     """A Redactor of a server's secrets {ENV: value} or None, and of each API key in them."""
     secrets = secrets or {}
-    values = [str(value) for value in secrets.values()]
-    return Redactor({*values, *secrets.get(vllm_api_keys.OTHER_API_KEYS, "").split()})
+    others = [key for name in OTHER_API_KEYS for key in secrets.get(name, "").split()]
+    return Redactor({*map(str, secrets.values()), *others})

@@ -11,7 +11,7 @@ import json
 import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.containers import engine as container_engine
-from ansible_collections.inference.fleet.plugins.module_utils.engines import vllm_api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
@@ -23,7 +23,9 @@ def shared_changes(node):
     the service manager's own."""
     texts = {"%s/lib/%s.py" % (node.paths.lib, name): inspect.getsource(module)
              for name, module in (("container_engine", container_engine), ("guard", guard))}  # fmt: skip
-    texts["%s/%s.py" % (node.paths.engine_lib, vllm_api_keys.MODULE)] = inspect.getsource(vllm_api_keys)
+    for engine in ENGINES.values():
+        for name, module in engine.modules.items():
+            texts["%s/%s.py" % (node.paths.engine_lib, name)] = inspect.getsource(module)
     texts.update(node.manager.shared_files())
     limits, limits_path = node.manager.log_limits(), node.manager.log_limits_path()
     if limits != LOG_LIMITS or os.path.exists(limits_path):
