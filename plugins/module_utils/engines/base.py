@@ -10,7 +10,7 @@ class Engine:
     """An engine; this class itself stands for one that is not known.
 
     api_key: the secret of a server that its clients send as a bearer token, empty where the engine asks for none;
-    other_api_keys: the secret with further keys, separated by spaces; modules: {name: module} that its Python imports
+    other_api_keys: the secret with further keys, separated by spaces; modules: [(name, module)] that its Python imports
     from the folder engine_lib of the node.
 
     The attributes in words are causes of failures in a verdict. http: [(statuses or None for any, pattern in the body,
@@ -21,7 +21,7 @@ class Engine:
     name = ""
     api_key = ""
     other_api_keys = ""
-    modules = {}
+    modules = ()
     http = ()
     streamed_call_ends = ("tool_calls", "stop")
 

@@ -12,7 +12,7 @@ class Vllm(base.Engine):
     name = "vllm"
     api_key = vllm_api_keys.API_KEY
     other_api_keys = vllm_api_keys.OTHER_API_KEYS
-    modules = {vllm_api_keys.MODULE: vllm_api_keys}
+    modules = ((vllm_api_keys.MODULE, vllm_api_keys),)
     streamed_call_ends = ("tool_calls",)
     context = "the server's context is too short for this request: raise --max-model-len"
     harmony_parser = (

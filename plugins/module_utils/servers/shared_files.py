@@ -24,7 +24,7 @@ def shared_changes(node):
     texts = {"%s/lib/%s.py" % (node.paths.lib, name): inspect.getsource(module)
              for name, module in (("container_engine", container_engine), ("guard", guard))}  # fmt: skip
     for engine in ENGINES.values():
-        for name, module in engine.modules.items():
+        for name, module in engine.modules:
             texts["%s/%s.py" % (node.paths.engine_lib, name)] = inspect.getsource(module)
     texts.update(node.manager.shared_files())
     limits, limits_path = node.manager.log_limits(), node.manager.log_limits_path()

@@ -29,6 +29,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.rows impor
 from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import start_order
 from ansible_collections.inference.fleet.plugins.module_utils.services import Status
 from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import Supervisord
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -213,6 +214,19 @@ class Manager(Supervisord):
         path = self.paths.etc + "/definition"
         pathlib.Path(path).write_text("d")
         return path
+
+
+def test_a_server_that_runs_is_observed_though_its_entry_was_deleted(tmp_path, monkeypatch):
+    paths, pid = NodePaths(str(tmp_path)), os.getpid()
+    manager = Manager(paths)
+    monkeypatch.setattr(manager, "statuses", lambda: {"server-0": Status("up", pid)})
+    record = {"pid": pid, "ticks": guard.process(pid).ticks, "phase": "running", "hash": entry()["hash"]}
+    for path, text in ((paths.server_state("server-0"), json.dumps(record)), (paths.etc + "/x", "")):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        pathlib.Path(path).write_text(text)
+    found = observing.observe(paths, manager)["server-0"]
+    assert (found.fresh, found.entry, condition(found).state) == (True, None, "running")
+    assert only_action(decide({}, {"server-0": found}, "started")) == ("remove", "it is not in the plan")
 
 
 def test_the_hash_does_not_count_the_host_and_counts_all_else():
