@@ -61,7 +61,7 @@ from ansible.plugins.lookup import LookupBase
 from ansible.utils.display import Display
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_inventory, without_recipe
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 
 class LookupModule(LookupBase):

@@ -108,3 +108,13 @@ MODELS = {
         layers=2, experts=4, hidden=128, intermediate=32, heads=4, kv_heads=2
     ),
 }
+
+
+class GptOss:
+    """The gpt_oss family: what the plan knows of its checkpoints."""
+
+    name = "gpt_oss"
+    models = MODELS
+
+
+MODEL_FAMILY = GptOss()

@@ -14,60 +14,28 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import json
 import math
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
-from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import BF16, MODELS, Model
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Engine, Unreadable, command_flags
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import model_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import BF16, Model
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 
-GIB = 2**30
 BLOCK = 16  # tokens of one block of vLLM's paged KV cache (its --block-size default)
 
-# What PyTorch sees of a device's memory. NVIDIA: 79.19 of 79.65 GiB on an H100, 178.35 of 179.06 on a B200 (logs in
-# vllm#23278 and unsloth#3411, nvidia-smi's memory.total). Ascend: "60.94 GiB total capacity" of 64 (vllm-ascend's
-# out-of-memory messages).
-USABLE = {"nvidia": 0.995, "ascend": 60.94 / 64}
-# How much larger the MXFP4 tensors are once an NVIDIA engine has swizzled and padded them for its kernels: vLLM reports
-# 64.38 GiB for the 60.77 GiB of gpt-oss-120b (vllm#33155, Triton kernels; 65.97 with Marlin, vllm#23278).
-MXFP4_RESIDENT = 1.06
-# CUDA context, cuBLAS and NCCL workspaces, CUDA graphs.
-RUNTIME = {"nvidia": 1.0 * GIB, "neuron": 1.0 * GIB}
 # Copies of the logits (float32, whole vocabulary, one row for each sequence) while a token is sampled. Sorting, softmax
 # and cumulative sums for top-p hold about eight; calibrated on vllm#23278 (see activation_bytes).
 LOGITS_COPIES = 8
-# Share of its budget that vLLM Neuron's KV cache may take at most: VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION (AWS Neuron,
-# "determine_available_memory design").
-NEURON_KV_CAP = 0.30
 # The sequence that batches are counted in where the recipe's benchmark names none: 1024 tokens in, 1024 out, the shape
 # of the published TensorRT-LLM deployment guide.
 SEQUENCE = 2048
 # Less than this left beside TensorRT-LLM's KV cache is too little for peaks that its profiling did not see.
 SPARE = 1.0 * GIB
-NXDI_BUCKET = (
-    128  # NxD Inference allocates the sliding layers in multiples of it, since its attention kernels want that
-)
-
 SIZES = ("memory_gib", "weights_gib", "kv_gib")  # of one device
-
-TENSOR = ("tensor-parallel-size", "tp-size", "tp")
-PIPELINE = ("pipeline-parallel-size", "pp-size", "pp")
-DATA = ("data-parallel-size", "dp")
-SEQUENCES = ("max-num-seqs", "max-batch-size")
-LENGTH = ("max-model-len", "max-seq-len")
-BATCHED = ("max-num-batched-tokens", "max-num-tokens")
-UTILIZATION = ("gpu-memory-utilization",)
-FREE_FRACTION = ("kv-cache-free-gpu-memory-fraction", "free-gpu-memory-fraction")
-SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-# How each budget calls its knobs, for messages: sequences, length, fraction, tensor parallelism.
-NAMES = {
-    "utilization": ("max-num-seqs", "max-model-len", "gpu-memory-utilization", "tensor-parallel-size"),
-    "capped": ("max-num-seqs", "max-model-len", "gpu-memory-utilization", "tensor-parallel-size"),
-    "contiguous": ("max-num-seqs", "max-model-len", None, "tensor-parallel-size"),
-    "bytes": ("max-num-seqs", "max-model-len", "kv-cache-memory-bytes", "tensor-parallel-size"),
-    "free": ("max_batch_size", "max_seq_len", "kv_cache_free_gpu_memory_fraction", "tp_size"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +59,7 @@ class Server:
     data: int = 1
     attention_dp: bool = False
     fraction: float = 0.9
-    cap: float = NEURON_KV_CAP
+    cap: float = 1.0
     cache_bytes: int | None = None
     max_seqs: int = 256
     max_seqs_given: bool = True
@@ -103,6 +71,7 @@ class Server:
     draft: bool = False
     buffer_tokens: int = 0
     sequence: int = SEQUENCE
+    knobs: tuple = Engine.knobs
 
     @property
     def attention_degree(self):
@@ -146,17 +115,6 @@ def kv_layer_bytes(model, attention_degree=1, kv_bytes=BF16):
     return 2 * _split(model.kv_heads, attention_degree) * model.head_dim * kv_bytes
 
 
-def nxdi_bucket(window, speculation=None):
-    """Positions that NxD Inference allocates for a sliding layer of gpt-oss, in each place of its batch.
-
-    They hold the window without the token at hand; with fused speculation all drafted tokens but one as well. The next
-    multiple of 128 above that: 128 without speculation, 256 for a draft of length 5. Source: NxD Inference (SDK 2.27),
-    modules/kvcache/gpt_oss_kv_cache_manager.py and get_kernel_cache_size_bucket.
-    """
-    held = window - 1 if speculation is None else window + speculation - 2
-    return (held // NXDI_BUCKET + 1) * NXDI_BUCKET
-
-
 def request_bytes(model, length, attention_degree=1, kv_bytes=BF16, windowed=True, batched=1, pipeline=1, bucket=None):
     """Bytes of KV cache that one request of ``length`` tokens takes on one device, at most.
 
@@ -164,7 +122,7 @@ def request_bytes(model, length, attention_degree=1, kv_bytes=BF16, windowed=Tru
     they hold the window and the tokens of the step that is being computed, in blocks, and one block more because a
     window does not start at a block's edge. Source: vLLM, FullAttentionSpec and SlidingWindowSpec
     .max_memory_usage_bytes; it reports 4.54 GiB for gpt-oss-120b, 131072 tokens, 1024 batched (vllm#27508). With a
-    bucket they hold as many tokens as that, whatever the request's length (see nxdi_bucket).
+    bucket they hold as many tokens as that, whatever the request's length.
     """
     blocks = _split(length, BLOCK)
     sliding = blocks
@@ -186,7 +144,7 @@ def activation_bytes(model, platform, max_seqs, batched, split=1):
     """
     logits = LOGITS_COPIES * max_seqs * model.vocab * 4
     experts = batched * model.top_k * (2 * model.intermediate + model.hidden) * BF16 / split
-    return RUNTIME.get(platform, 0.0) + logits + experts
+    return PLATFORMS[platform].runtime_bytes + logits + experts
 
 
 def kv_budget(server, weights, activations=0.0):
@@ -229,12 +187,12 @@ def certain_weights(server):
 
 def expected_weights(server):
     """certain_weights as the engine lays them out, and the draft model (split like attention)."""
-    model = server.model.padded() if server.platform == "neuron" else server.model
+    platform = PLATFORMS[server.platform]
+    model = platform.layout(server.model)
     weights = weights_bytes(
         model, server.weights_format, server.attention_degree, server.tensor * server.data, server.pipeline
     )
-    if server.platform == "nvidia" and server.weights_format == "mxfp4":
-        weights *= MXFP4_RESIDENT
+    weights *= platform.resident.get(server.weights_format, 1)
     if server.draft:
         weights += model.draft_bytes() / server.attention_degree
     return weights
@@ -271,7 +229,7 @@ def gib(number):
 
 def _refusal(server, weights):
     """The sentence that says why this server cannot run, or None. Rests on certain numbers only."""
-    sequences, length, fraction, tensor = NAMES[server.budget]
+    sequences, length, fraction, tensor = server.knobs
     raise_tensor = "raise %s" % tensor
     if server.budget in ("utilization", "capped", "free") and not 0 < server.fraction <= 1:
         return "%s is %g; allowed: above 0, at most 1." % (fraction, server.fraction)
@@ -291,7 +249,7 @@ def _refusal(server, weights):
                 server.tensor,
                 gib(server.memory),
                 share,
-                raise_tensor.capitalize() if server.platform != "cpu" else "Take a smaller checkpoint",
+                raise_tensor.capitalize() if PLATFORMS[server.platform].splits else "Take a smaller checkpoint",
                 " or %s" % fraction if server.budget == "utilization" and server.fraction < 0.9 else "",
             )
     budget = kv_budget(dataclasses.replace(server, cap=1.0), weights)  # the cap is a default of some versions
@@ -314,7 +272,7 @@ def _refusal(server, weights):
         mend = ["lower %s" % length]
         if server.budget != "free":  # a larger share of what is free buys little and ends in out-of-memory errors
             mend.append("raise %s" % fraction)
-        if server.platform != "cpu":
+        if PLATFORMS[server.platform].splits:
             mend.append(raise_tensor)
         where = "" if server.budget == "bytes" else " beside the weights (%s)" % gib(weights)
         return "one request of %s %d needs %s of KV cache on each device, but %s are left for it%s. %s." % (
@@ -396,7 +354,7 @@ def _text(server, tokens, requests):
 
 
 def _warnings(server, weights, activations, budget, tokens, requests):
-    sequences, length, fraction, tensor = NAMES[server.budget]
+    sequences, length, fraction, tensor = server.knobs
     found = []
     if budget is not None:
         mend = "Lower %s or %s, or raise %s" % (sequences, length, tensor)
@@ -435,203 +393,32 @@ def _warnings(server, weights, activations, budget, tokens, requests):
     return found
 
 
-class _Unreadable(ValueError):
-    """An argument that this check cannot read; the engine may."""
-
-
-def flag_values(command):
-    """{flag without dashes, with - for _: its text, or True for a bare flag} of an engine's argv.
-
-    The plan entry is what will run, so it is what is read, and not the recipe that it came from.
-    """
-    values, index = {}, 0
-    while index < len(command):
-        word = command[index]
-        index += 1
-        if not re.match(r"--?[A-Za-z]", word):
-            continue
-        name, equals, value = word.lstrip("-").partition("=")
-        if not equals:
-            value = True
-            if index < len(command) and not re.match(r"--?[A-Za-z]", command[index]):
-                value = command[index]
-                index += 1
-        values[name.replace("_", "-")] = value
-    return values
-
-
-def _flat(content):
-    """The scalars of an engine's configuration file, named like flags."""
-    return {key.replace("_", "-"): value for key, value in content.items() if not isinstance(value, (dict, list))}
-
-
-def _number(values, names, default=None, kind=int):
-    for name in names:
-        value = values.get(name)
-        if value is None:
-            continue
-        match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kmgtKMGT]?)", str(value).strip())
-        if not match or (kind is int and not match.group(2) and "." in match.group(1)):
-            raise _Unreadable("%s is %s, which is no number" % (name, value))
-        return kind(float(match.group(1)) * SUFFIXES.get(match.group(2), 1))
-    return default
-
-
-def _degree(values, names):
-    number = _number(values, names, 1)
-    if number < 1:
-        raise _Unreadable("%s is %d" % (names[0], number))
-    return number
-
-
 def server_of(entry, deployment, hardware, on_host=1):
-    """The Server of a plan entry, or None for one without devices (a frontend). _Unreadable says what is in the way.
+    """The Server of a plan entry, or None for one without devices (a frontend). Unreadable says what is in the way.
 
     deployment: the resolved recipe. hardware: Hardware. on_host: all servers of this host.
     """
     if not entry["devices"]:
         return None
-    model = MODELS.get(deployment["model"]["repo"])
+    model = model_of(deployment)
     if model is None:
-        raise _Unreadable("the dimensions of %s are not known" % deployment["model"]["repo"])
-    values = flag_values(entry["command"])
-    content = (entry["config"] or {}).get("content") or {}
-    engine = deployment["engine"]
-    if engine == "dynamo" and any("dynamo.vllm" in word for word in entry["command"]):
-        engine = "vllm"
-    read = _trtllm if engine in ("trtllm", "dynamo") else _vllm
-    settings = read(values, content, entry, hardware, model)
+        raise Unreadable("the dimensions of %s are not known" % deployment["model"]["repo"])
+    platform = PLATFORMS[entry["platform"]]
+    settings = ENGINES[entry["engine"]].memory(entry, hardware, model)
+    settings = platform.memory(settings, entry, hardware, model)
     benchmark = deployment.get("benchmark") or {}
     longest = settings["max_len"] or model.max_len
     lengths = [benchmark.get(key) for key in ("input_tokens", "output_tokens")]
     sequence = sum(lengths) if all(isinstance(length, int) for length in lengths) else SEQUENCE
-    weights_format = deployment["model"]["format"]
-    if hardware.accelerator == "trainium2":
-        weights_format = "bf16"  # Trainium2 computes no MXFP4; the engines unpack it (vLLM Neuron, gpt-oss recipe)
     return Server(
         model=model,
-        weights_format=weights_format,
+        weights_format=platform.weights_format(deployment["model"]["format"], hardware),
         platform=entry["platform"],
-        memory=rank_memory(hardware, on_host),
+        memory=platform.rank_memory(hardware, on_host) if hardware.memory_gib else None,
         draft=bool(deployment["model"].get("draft")),
         sequence=max(1, min(sequence, longest)),
         **settings,
     )
-
-
-def rank_memory(hardware, on_host=1):
-    """Bytes that one rank of a server has, as the engine sees them; None where nobody declared them.
-
-    A GPU or NPU: what PyTorch sees of it. A logical NeuronCore: its physical cores' share of the chip (24 GiB at LNC 2
-    on Trainium2, 36 on Trainium3; a chip has four HBM stacks for eight cores). A CPU server: an equal share of the
-    host, which has ``on_host`` servers.
-    """
-    if not hardware.memory_gib:
-        return None
-    if hardware.platform == "neuron":
-        return hardware.memory_gib * GIB * hardware.lnc / hardware.cores
-    if hardware.platform == "cpu":
-        return hardware.memory_gib * GIB * hardware.count / on_host
-    return hardware.memory_gib * GIB * USABLE[hardware.platform]
-
-
-def _kv_bytes(dtype):
-    return 1 if str(dtype).startswith(("fp8", "nvfp4", "int8")) else BF16
-
-
-def _vllm(values, content, entry, hardware, model):
-    """vLLM and its plugins. The command line wins over a configuration file."""
-    values = {**_flat(content), **values}
-    large = entry["platform"] == "nvidia" and hardware.memory_gib >= 70  # vLLM's defaults for large GPUs
-    max_len = _number(values, LENGTH, model.max_len) if values.get(LENGTH[0]) != "auto" else None
-    settings = {
-        "tensor": _degree(values, TENSOR),
-        "pipeline": _degree(values, PIPELINE),
-        "data": _degree(values, DATA),
-        "fraction": _number(values, UTILIZATION, 0.9, float),
-        "max_seqs": _number(values, SEQUENCES, 1024 if large else 256),
-        "max_seqs_given": SEQUENCES[0] in values,
-        "max_len": max_len if max_len and max_len > 0 else None,
-        "batched": _number(values, BATCHED, 8192 if large else 2048),
-        "kv_bytes": _kv_bytes(values.get("kv-cache-dtype")),
-        "budget": "utilization",
-        "windowed": "disable-hybrid-kv-cache-manager" not in values,
-    }
-    environment = entry["environment"]
-    cache = _number(values, ("kv-cache-memory-bytes",))
-    if entry["platform"] == "cpu" and cache is None:
-        space = _number(environment, ("VLLM_CPU_KVCACHE_SPACE",))
-        if space is None:
-            raise _Unreadable("neither kv-cache-memory-bytes nor VLLM_CPU_KVCACHE_SPACE is set")
-        cache = space * GIB
-    if cache is not None:
-        settings.update(budget="bytes", cache_bytes=cache)
-    if entry["platform"] == "ascend":
-        settings["windowed"] = False  # whether the plugin tells the layers apart depends on its version
-    if entry["platform"] == "neuron":
-        settings["windowed"] = "no-disable-hybrid-kv-cache-manager" in values
-        if uses_nxdi(environment):
-            if not settings["max_seqs_given"] or settings["max_len"] is None:
-                raise _Unreadable("max-num-seqs and max-model-len are not both set")
-            settings.update(budget="contiguous", bucket=nxdi_bucket(model.window, _speculation(values)))
-        else:
-            cap = _number(environment, ("VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION",), NEURON_KV_CAP, float)
-            settings.update(budget="capped", cap=cap)
-    return settings
-
-
-def _speculation(values):
-    """Tokens that NxD Inference drafts in one graph with the model, None where it does not."""
-    override = _json_mapping(values, "additional-config").get("override_neuron_config")
-    override = override if isinstance(override, dict) else {}
-    drafted = _number(_json_mapping(values, "speculative-config"), ("num_speculative_tokens",))
-    if drafted is None and not override.get("enable_fused_speculation"):
-        return None
-    return _number(override, ("speculation_length",), drafted or 0)
-
-
-def _json_mapping(values, name):
-    try:
-        value = json.loads(values.get(name) or "{}")
-    except (TypeError, ValueError):
-        value = None
-    if not isinstance(value, dict):
-        raise _Unreadable("%s is %s, which is no mapping" % (name, values[name]))
-    return value
-
-
-def _trtllm(values, content, entry, hardware, model):
-    """trtllm-serve and Dynamo's TensorRT-LLM worker. The configuration file wins over the command line.
-
-    A kv_cache_config block in the file replaces the command line's fraction wholesale, also where it names none (then
-    0.9 holds). Sliding layers keep their window only where max_attention_window is set; versions that set it by
-    themselves fit more than is counted here.
-    """
-    values = {**values, **_flat(content)}
-    cache = content.get("kv_cache_config")
-    dtype = values.get("kv-cache-dtype")
-    if isinstance(cache, dict):
-        dtype = cache.get("dtype", dtype)
-        values = {key: value for key, value in values.items() if key not in FREE_FRACTION}
-        values.update(_flat(cache))
-        if cache.get("max_attention_window"):
-            values["max-attention-window"] = True
-    transfer = content.get("cache_transceiver_config")
-    attention_dp = str(values.get("enable-attention-dp", False)).lower() == "true"
-    return {
-        "tensor": _degree(values, TENSOR),
-        "pipeline": _degree(values, PIPELINE),
-        "attention_dp": attention_dp,
-        "fraction": _number(values, FREE_FRACTION, 0.9, float),
-        "max_seqs": _number(values, SEQUENCES, 2048),
-        "max_seqs_given": SEQUENCES[1] in values,
-        "max_len": _number(values, LENGTH, model.max_len),
-        "batched": _number(values, BATCHED, 8192),
-        "kv_bytes": _kv_bytes(dtype),
-        "budget": "free",
-        "windowed": "max-attention-window" in values,
-        "buffer_tokens": _number(transfer, ("max_tokens_in_buffer",), 0) if isinstance(transfer, dict) else 0,
-    }
 
 
 def check(entries, deployment, hardware):
@@ -645,8 +432,8 @@ def check(entries, deployment, hardware):
         server = None
         try:
             server = server_of(entry, deployment, hardware, len(entries))
-            found = _as_written({**assess(server)}, entry)
-        except _Unreadable as error:
+            found = _as_written({**assess(server)}, entry, deployment, server.knobs)
+        except Unreadable as error:
             found = {"ok": None, "verdict": "not checked", "text": str(error), "warnings": [], "refusal": None}
         result.append({"server": entry["name"], **found})
         if entry["role"] != "prefill":  # it hands each request on, so what it takes at once limits nobody
@@ -659,14 +446,17 @@ def check(entries, deployment, hardware):
     return result
 
 
-def _as_written(found, entry):
-    """What assess() says, with the flags named as the server's command or configuration file has them."""
-    content = (entry["config"] or {}).get("content") or {}
-    written = {re.sub("[-_]", "", flag): flag for flag in (*content, *_flags(entry["command"]))}
-    if "kvcachememorybytes" not in written and "VLLM_CPU_KVCACHE_SPACE" in entry["environment"]:
-        written["kvcachememorybytes"] = "VLLM_CPU_KVCACHE_SPACE"
-    names = {name for names in NAMES.values() for name in names if name}
-    spelled = {name: written[re.sub("[-_]", "", name)] for name in names if re.sub("[-_]", "", name) in written}
+def _as_written(found, entry, deployment, knobs):
+    """What assess() says, with the flags named as the recipe or its configuration file has them."""
+    name = entry["name"].rpartition("-")[0]
+    group = next((one for one in deployment.get("servers", ()) if group_name(one) == name), {})
+    layers = [deployment, group, (deployment.get("instances") or {}).get(entry["name"]) or {}]
+    names = [*((entry["config"] or {}).get("content") or {})]
+    names += command_flags(group.get("command") or deployment.get("command") or [])
+    names += [flag for layer in layers for flag in layer.get("arguments") or ()]
+    written = {re.sub("[-_]", "", flag): flag for flag in names}
+    plain = {name: re.sub("[-_]", "", name) for name in knobs if name}
+    spelled = {name: written[word] for name, word in plain.items() if word in written}
     if not any(name != flag for name, flag in spelled.items()):
         return found
     pattern = re.compile(r"(?<![\w-])(%s)(?![\w-])" % "|".join(map(re.escape, spelled)))
@@ -675,10 +465,6 @@ def _as_written(found, entry):
         return text and pattern.sub(lambda match: spelled[match.group(1)], text)
 
     return {**found, "refusal": named(found["refusal"]), "warnings": [named(text) for text in found["warnings"]]}
-
-
-def _flags(command):
-    return [word.lstrip("-").partition("=")[0] for word in command if word.startswith("--")]
 
 
 def refusals(found):
@@ -723,7 +509,7 @@ def _waiting(expected, servers):
     taken = sum(server.max_seqs * server.ranks for server in servers)
     if expected <= taken:
         return None
-    kinds = collections.Counter((NAMES[server.budget][0], server.max_seqs, server.ranks) for server in servers)
+    kinds = collections.Counter((server.knobs[0], server.max_seqs, server.ranks) for server in servers)
     return (
         "%d requests at once are expected, but %s %s %d; the others wait, which counts as latency. "
         "Raise %s or lower the benchmark's concurrency."

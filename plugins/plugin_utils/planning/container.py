@@ -18,7 +18,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.engine 
 )
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import MARKER_ROOT, MARKER_SERVER
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 DEFAULT_ENGINE = "docker"
 # What the launcher sets itself: why, or the recipe's key for it.
@@ -70,6 +70,18 @@ def has_own_network(recipe_container):
     """Whether the container's ports are not the node's own."""
     network = recipe_container.get("network", "host")
     return network not in ("host", "none") and not network.startswith(("container:", "ns:"))
+
+
+def with_defaults(declared, defaults):
+    """A recipe's container with what its platform adds: mounts and devices that it lacks, other keys where not set."""
+    result = {**defaults, **declared}
+    for key, same in (("mounts", lambda one: one.get("target") or one["source"]), ("devices", str)):
+        given = declared.get(key, [])
+        taken = {same(one) for one in given}
+        added = [one for one in defaults.get(key, []) if same(one) not in taken]
+        if given or added:
+            result[key] = [*given, *added]
+    return result
 
 
 def check_flags(container, where):

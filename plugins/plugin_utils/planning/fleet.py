@@ -20,7 +20,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware 
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 PLATFORM_GROUPS = ("cpu", "neuron", "nvidia", "ascend")
 ENGINE_GROUPS = ("vllm", "trtllm", "dynamo")

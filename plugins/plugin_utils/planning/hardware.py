@@ -10,32 +10,12 @@ import difflib
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import parse_cpu_list
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes, check_number
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import odd_characters, show, visible
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import odd_characters, show, visible
 
-
-@dataclasses.dataclass(frozen=True)
-class Accelerator:
-    """A kind of accelerator. ``cores`` is physical cores of one device (0: servers are given whole devices)."""
-
-    platform: str
-    cores: int = 0
-    lnc: int = 1
-    lnc_allowed: tuple = (1,)
-    memory_gib: float = 0.0
-
-
-# Cores, LNC and memory: AWS Neuron architecture pages; memory of GPUs: nvidia-smi memory.total of the device;
-# Ascend: 64 GiB HBM for one chip.
 ACCELERATORS = {
-    "cpu": Accelerator("cpu", cores=1),
-    "trainium2": Accelerator("neuron", cores=8, lnc=2, lnc_allowed=(1, 2), memory_gib=96),
-    "trainium3": Accelerator("neuron", cores=8, lnc=2, lnc_allowed=(1, 2), memory_gib=144),
-    "h200": Accelerator("nvidia", memory_gib=140.4),
-    "b200": Accelerator("nvidia", memory_gib=179.1),
-    "gb200": Accelerator("nvidia", memory_gib=185.0),
-    "ascend-a2": Accelerator("ascend", memory_gib=64),
-    "ascend-a3": Accelerator("ascend", memory_gib=64),
+    name: (platform, kind) for platform in PLATFORMS.values() for name, kind in platform.accelerators.items()
 }
 KEYS = ("accelerator", "count", "cores", "lnc", "memory_gib", "cpu_affinity")
 MAX_COUNT, MAX_CORES, MAX_MEMORY = 1024, 8192, 65536  # of a node; of a device; GiB of a device
@@ -67,13 +47,13 @@ class Hardware:
         return self.cores // self.lnc if self.cores else 1
 
     def fits_chips(self, size):
-        """Whether a server of ``size`` pieces has whole devices or an equal part of one. Only Neuron cares."""
-        return self.platform != "neuron" or size % self.chip == 0 or self.chip % size == 0
+        """Whether a server of ``size`` pieces has whole devices or an equal part of one, where that matters."""
+        return PLATFORMS[self.platform].fits_chips(self, size)
 
     @property
     def unit(self):
         """What a piece is called in messages."""
-        return ("logical core" if self.platform == "neuron" else "core") if self.cores else "device"
+        return PLATFORMS[self.platform].unit
 
 
 def parse_hardware(declared, where):
@@ -81,8 +61,8 @@ def parse_hardware(declared, where):
     if not isinstance(declared, dict):
         raise FleetError(
             "hardware.not-a-mapping",
-            "%s: fleet_hardware is %s; allowed: a mapping with %s, for example {accelerator: trainium3, count: 16}.",
-            (where, show(declared), ", ".join(KEYS)),
+            "%s: fleet_hardware is %s; allowed: a mapping with %s, for example {accelerator: %s, count: 1}.",
+            (where, show(declared), ", ".join(KEYS), next(iter(ACCELERATORS))),
         )
     mistakes = Mistakes()
     for key in sorted(set(declared) - set(KEYS)):
@@ -100,7 +80,7 @@ def parse_hardware(declared, where):
             ),
         )
     name = declared.get("accelerator")
-    kind = ACCELERATORS.get(name) if isinstance(name, str) else None
+    platform, kind = ACCELERATORS.get(name, (None, None)) if isinstance(name, str) else (None, None)
     if kind is None:
         mistakes.add(
             "hardware.accelerator-unknown",
@@ -149,7 +129,7 @@ def parse_hardware(declared, where):
     with mistakes.noted():
         affinity = _affinity(where, given.get("cpu_affinity"))
     mistakes.raise_any()
-    hardware = Hardware(name, kind.platform, count, cores, lnc, float(memory), affinity)
+    hardware = Hardware(name, platform.name, count, cores, lnc, float(memory), affinity)
     most = max(hardware.units, hardware.count)
     strange = [device for device, _cpus in affinity if device >= most]
     if strange:

@@ -12,7 +12,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.engines import vll
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import VARIABLE, api_keys, secret_value
 from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import API_KEY
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 
 SECRETS = {API_KEY: VARIABLE, vllm_api_keys.OTHER_API_KEYS: VARIABLE}
 KEY_FLAG = "api-key"
@@ -43,13 +42,13 @@ def has_key(variables, deploys):
 
 def check_engine(where, engine, secrets):
     """FleetError where the engine cannot ask for the keys that the fleet has, or the recipe gives it another one."""
-    name = ENGINES[engine].api_key
+    name = engine.api_key
     if not name:
         raise FleetError(
             "plan.engine-without-api-keys",
             "%s is set, but the engine %s has no API keys: it would answer whoever reaches it. Set %s to null for this "
             "host, and put a gateway that asks for the key in front.",
-            (VARIABLE, ENGINES[engine].label, VARIABLE),
+            (VARIABLE, engine.label, VARIABLE),
         )
     if secrets.get(name, VARIABLE) != VARIABLE:
         raise FleetError(
@@ -59,17 +58,16 @@ def check_engine(where, engine, secrets):
         )
 
 
-def check_not_in_the_open(where, engine, command, arguments, variables, config):
+def check_not_in_the_open(where, engine, server):
     """FleetError for a key in the command line, the environment or the configuration: all of them can be read on the
     node and are in the plan."""
-    name = ENGINES[engine].api_key
+    name = engine.api_key
     if not name:
         return
-    content = (config or {}).get("content")
-    found = ["arguments." + flag for flag in arguments if flag.replace("_", "-") == KEY_FLAG]
-    found += ["environment." + name] if name in variables else []
-    found += ["config.content." + key for key in content or () if str(key).replace("_", "-") == KEY_FLAG]
-    found += ["command" for word in command if word.partition("=")[0].replace("_", "-") == "--" + KEY_FLAG]
+    found = ["arguments." + flag for flag in server.values if flag.replace("_", "-") == KEY_FLAG]
+    found += ["environment." + name] if name in server.environment else []
+    found += ["config.content." + key for key in server.content if str(key).replace("_", "-") == KEY_FLAG]
+    found += ["command" for word in server.command if word.partition("=")[0].replace("_", "-") == "--" + KEY_FLAG]
     if found:
         raise FleetError(
             "plan.api-key-in-the-open",

@@ -1,0 +1,10 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Platforms that servers run on: a file or a folder for each, with one object PLATFORM."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.plugin_utils.registry import discover
+
+PLATFORMS = discover(__name__, __path__, "PLATFORM")

@@ -16,7 +16,7 @@ import posixpath
 import unicodedata
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import (
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import (
     FALSE,
     NUMBER,
     TRUE,

@@ -16,14 +16,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.server_spec import
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import MAX_DEPTH, clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import (
-    COLLECTION,
-    coerce,
-    path_text,
-    recipe_schema,
-    show,
-    visible,
-)
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import COLLECTION, coerce, recipe_schema
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import path_text, show, visible
 
 try:
     import yaml

@@ -9,7 +9,7 @@ import difflib
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import path_text, show
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import path_text, show
 
 VARIABLE = re.compile(r"^fleet_override(_\w+)?$")
 # A null in these of a group or an instance removes what the recipe says for all servers; the plan does that.

@@ -5,22 +5,17 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.verify import probes
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, canonical_flag
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import ACCELERATORS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import MAX_LINE, Mistakes, invisible, number
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import MAX_LINE, invisible
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import (
-    FALSE,
-    TRUE,
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import problems
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import (
     odd_characters,
     path_text,
-    problems,
     show,
 )
 
@@ -29,23 +24,6 @@ FREE = ("description", "guide", "probes", "config", "arguments", "environment", 
 EMPTY = ("entrypoint",)
 JINJA = re.compile(r"\{\{.*\}\}|\{%.*%\}", re.DOTALL)
 ANSWERS = ("server", "frontend")
-
-# Flags whose value is a whole number, one of bytes or tokens with a suffix (64M), or a share.
-WHOLE = (
-    "max-num-seqs", "max-batch-size", "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size",
-    "block-size", "num-gpu-blocks-override", "api-server-count", "max-loras", "max-lora-rank", "max-beam-width",
-)  # fmt: skip
-SIZES = ("max-num-batched-tokens", "max-num-tokens", "max-model-len", "max-seq-len", "max-input-len",
-         "kv-cache-memory-bytes")  # fmt: skip
-SHARES = ("gpu-memory-utilization", "kv-cache-free-gpu-memory-fraction", "free-gpu-memory-fraction")
-LENGTHS = ("max-model-len", "max-seq-len")
-SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgtKMGT]?)")
-SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-SPACE, CAP = "VLLM_CPU_KVCACHE_SPACE", "VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION"
-MAX_SIZE = 10**15
-# What tells vLLM that the model's own length does not hold.
-LONGER_FLAGS = ("hf-overrides", "rope-scaling")
-LONGER_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 
 def all_problems(recipe, text_of=path_text, in_file=False):
@@ -96,7 +74,7 @@ def _string(value, keys, last, in_file):
 
 def _needs(recipe):
     for index, name in enumerate(recipe["needs"]["accelerators"]):
-        known = [one for one, kind in ACCELERATORS.items() if kind.platform == recipe["platform"]]
+        known = list(PLATFORMS[recipe["platform"]].accelerators)
         if name not in known:
             yield (
                 ["needs", "accelerators", index],
@@ -199,115 +177,4 @@ def _probes(recipe):
             yield [*path, "body"], "is not set, but %s must get one. Set it, with messages" % probes.CHAT
 
 
-def check_flags(where, engine, values):
-    """FleetError where two flags of a server say the same thing, or the opposite. values: {flag: value}, resolved.
-
-    Returns {canonical flag: as written}.
-    """
-    written, mistakes = {}, Mistakes()
-    for flag in values:
-        other = written.setdefault(canonical_flag(engine, flag), flag)
-        if other != flag:
-            mistakes.add(
-                "recipe.flag-twice",
-                "%s: arguments.%s and arguments.%s are one flag to the engine, which would take the last one. Keep one "
-                "of them; null takes away the recipe's.",
-                (where, other, flag),
-            )
-    for name, flag in written.items():
-        value, opposite = values[flag], written.get("no-" + name)
-        if engine == "vllm" and flag in ENGINES[engine].aliases:
-            mistakes.add(
-                "recipe.flag-unknown",
-                "%s: arguments.%s is no flag of vLLM; allowed: %s. Use that name.",
-                (where, flag, name),
-            )
-        if opposite is not None and value is not False and values[opposite] is not False:
-            mistakes.add(
-                "recipe.flag-and-its-opposite",
-                "%s: arguments.%s and arguments.%s say the opposite of each other, and the engine would take the last "
-                "one. Remove one of them; null takes away the recipe's.",
-                (where, flag, opposite),
-            )
-        if engine == "vllm" and isinstance(value, str) and value.strip().lower() in (TRUE | FALSE) - {"on", "off"}:
-            mistakes.add(
-                "recipe.flag-quoted-boolean",
-                "%s: arguments.%s is the string %s, which the engine would get as a word; allowed: true or false "
-                "without quotes. Remove the quotes, or give it as JSON with -e.",
-                (where, flag, show(value)),
-            )
-    mistakes.raise_any()
-    return written
-
-
-def check_sizes(where, engine, values, content, environment, model):
-    """FleetError where a size is no number that the engine can have, or a sequence is longer than the model can read.
-
-    values: {flag: value} of the server, resolved; content: of its configuration file, {} without; model: models.Model
-    or None.
-    """
-    given = [("arguments.%s" % flag, canonical_flag(engine, flag), value) for flag, value in values.items()]
-    given += [("config.content.%s" % key, canonical_flag(engine, str(key)), value) for key, value in content.items()]
-    longer = any(name in LONGER_FLAGS for _key, name, _value in given) or environment.get(LONGER_VARIABLE) == "1"
-    mistakes = Mistakes()
-    for key, name, value in given:
-        if value is not None and value is not False:
-            with mistakes.noted():
-                _check_size("%s: %s" % (where, key), name, value, None if longer or model is None else model.max_len)
-    if SPACE in environment:
-        with mistakes.noted():
-            _number("%s: environment.%s" % (where, SPACE), environment[SPACE])
-    if CAP in environment:
-        with mistakes.noted():
-            _share("%s: environment.%s" % (where, CAP), environment[CAP])
-    mistakes.raise_any()
-
-
-def _check_size(key, name, value, longest):
-    if name in WHOLE:
-        _number(key, value)
-    elif name in SHARES:
-        _share(key, value)
-    elif name in SIZES and not (name == "max-model-len" and str(value) in ("auto", "-1")):
-        size = _size(key, value)
-        if name in LENGTHS and longest is not None and size > longest:
-            raise FleetError(
-                "recipe.context-too-long",
-                "%s is %s, but the model reads %d tokens at most; allowed: up to that. Lower it.",
-                (key, show(value), longest),
-            )
-
-
-def _number(key, value):
-    found = number(value)
-    if found is None or not 0 < found <= MAX_SIZE:
-        raise FleetError("recipe.count-invalid", "%s is %s; allowed: a whole number above 0.", (key, show(value)))
-
-
-def _share(key, value):
-    found = number(value, whole=False)
-    if found is None or not 0 < found <= 1:
-        raise FleetError(
-            "recipe.fraction-invalid", "%s is %s; allowed: a number above 0, at most 1.", (key, show(value))
-        )
-
-
-def _size(key, value):
-    match = SIZE.fullmatch(str(value).strip()) if not isinstance(value, (bool, float, list, dict)) else None
-    size = float(match.group(1)) * SUFFIXES[match.group(2)] if match else 0
-    if not 0 < size <= MAX_SIZE or size != int(size):
-        raise FleetError(
-            "recipe.size-invalid",
-            "%s is %s; allowed: a whole number above 0, also with k, K, m, M, g or G behind it.",
-            (key, show(value)),
-        )
-    return int(size)
-
-
-def close_to(name, known):
-    """The one of ``known`` that ``name`` was probably meant to be, or ""."""
-    close = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.8)
-    return close[0] if close else ""
-
-
-__all__ = ["all_problems", "check_flags", "check_sizes", "close_to"]
+__all__ = ["all_problems"]

@@ -14,10 +14,20 @@ import json
 import os
 import re
 import sys
-import unicodedata
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.redact import LOOSE_USER, URL_USER
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import (
+    FALSE,
+    NUMBER,
+    TRUE,
+    WHOLE,
+    odd_characters,
+    path_text,
+    show,
+)
 
 try:
     import jsonschema
@@ -38,17 +48,17 @@ TYPE_NAMES = {
     "object": "a mapping",
     "null": "null",
 }
-TRUE = frozenset(("true", "yes", "on"))
-FALSE = frozenset(("false", "no", "off"))
-WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
-NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,2})?")
 
 
 @functools.lru_cache(maxsize=1)
 def recipe_schema():
-    """The JSON schema of a recipe as a dict; read-only, shared."""
+    """The JSON schema of a recipe, with the platforms, engines and families of models there are; read-only."""
     with open(SCHEMA_PATH, encoding="utf-8") as stream:
-        return json.load(stream)
+        schema = json.load(stream)
+    properties = schema["properties"]
+    properties["platform"]["enum"], properties["engine"]["enum"] = list(PLATFORMS), list(ENGINES)
+    properties["model"]["properties"]["family"]["enum"] = list(FAMILIES)
+    return schema
 
 
 @functools.lru_cache(maxsize=1)
@@ -128,34 +138,6 @@ def coerce(value, schema=None):
     if isinstance(value, list) and "items" in schema:
         return [coerce(item, schema["items"]) for item in value]
     return value
-
-
-def show(value, limit=80):
-    """A value as a person reads it in a message, cut. What cannot be seen is escaped, passwords in URLs are masked."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    for login in (URL_USER, LOOSE_USER):
-        text = login.sub("://********@", text)
-    return visible(text if len(text) <= limit else text[: limit - 1] + "…")
-
-
-def visible(text):
-    """``text`` with line breaks and characters that cannot be seen as escapes."""
-    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in str(text))
-
-
-def odd_characters(text):
-    """Names of the characters in ``text`` that look like others or like nothing, " (it holds U+200B …)", or ""."""
-    odd = dict.fromkeys(one for one in str(text) if not " " <= one <= "~")
-    names = ["U+%04X %s" % (ord(one), unicodedata.name(one, "that is no letter")) for one in odd]
-    return " (it holds %s; type it again)" % ", ".join(names[:3]) if names else ""
-
-
-def path_text(path):
-    """A path of keys and indexes as a string: servers[0].port."""
-    text = ""
-    for part in path:
-        text += "[%d]" % part if isinstance(part, int) else (("." if text else "") + visible(part))
-    return text
 
 
 def _allowed(error):

@@ -17,6 +17,8 @@ import urllib.parse
 
 from ansible_collections.inference.fleet.plugins.module_utils.verify.gpt_oss import is_standin
 from ansible_collections.inference.fleet.plugins.module_utils.verify.runner import PROBED_ROLES
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 
 try:
     import jinja2
@@ -47,8 +49,6 @@ UNSEEN = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
     r"\ud800-\udfff]"
 )
-ENGINES = {"vllm": "vLLM", "trtllm": "TensorRT-LLM", "dynamo": "Dynamo"}
-PLATFORMS = {"cpu": "CPU", "neuron": "AWS Neuron", "nvidia": "NVIDIA", "ascend": "Huawei Ascend"}
 MODES = {"full": "full sequence", "quick": "quick check"}
 WORDS = {PASSED: "verified", FAILED: "failed", UNKNOWN: "not verified"}
 # What a probe proves, in the words of docs/using/verification.md.
@@ -77,6 +77,10 @@ PROVES = {
     "still-right": "what was right at the beginning is right at the end",
     "disaggregation": "each worker took part",
 }
+
+
+def _label(registry, name):
+    return registry[name].label if name in registry else name
 
 
 def render(report):
@@ -213,8 +217,8 @@ def _host(name, report, number, latest, grace, limit):
         "mode": MODES.get(_text(report.get("mode")), _text(report.get("mode"))),
         "recipe": _text(deployed.get("recipe")),
         "description": _text(deployed.get("description"), LONGEST),
-        "engine": ENGINES.get(_text(deployed.get("engine")), _text(deployed.get("engine"))),
-        "platform": PLATFORMS.get(_text(deployed.get("platform")), _text(deployed.get("platform"))),
+        "engine": _label(ENGINES, _text(deployed.get("engine"))),
+        "platform": _label(PLATFORMS, _text(deployed.get("platform"))),
         "software": [_text(item) for item in _list(deployed.get("software"))],
         "simulated": _text(deployed.get("simulated"), LONGEST) if deployed.get("simulated") is not True else "yes",
         "model": {key: _text(model.get(key)) for key in ("id", "repo", "revision", "format")},

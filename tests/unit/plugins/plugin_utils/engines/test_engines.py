@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import flag_argv, text
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import text
 
 
 @pytest.mark.parametrize(
@@ -22,9 +23,26 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines import fla
     ],
 )  # fmt: skip
 def test_flags(engine, flag, value, argv):
-    assert flag_argv(engine, flag, value) == argv
+    assert ENGINES[engine].flag_argv(flag, value) == argv
 
 
 @pytest.mark.parametrize(("value", "shown"), [("x y", "x y"), (True, "true"), (1, "1"), (1.0, "1.0"), ({}, "{}")])
 def test_text(value, shown):
     assert text(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("engine", "command", "arguments", "content", "expected"),
+    [
+        ("vllm", ["vllm", "--tp=2"], {"max_num_seqs": 4}, {}, {"max-num-seqs": 4, "tensor-parallel-size": "2"}),
+        ("vllm", ["x"], {"max-num-seqs": 4}, {"max_num_seqs": 8}, {"max-num-seqs": 4}),
+        ("vllm", ["x"], {"no-async": True, "eager": False, "gone": None}, {}, {"async": False}),
+        ("trtllm", ["x"], {"tp_size": 4}, {"tensor_parallel_size": 8}, {"tensor-parallel-size": 8}),
+        ("dynamo", ["-m", "dynamo.trtllm"], {"tp": 4}, {"tensor_parallel_size": 8},
+         {"m": "dynamo.trtllm", "tensor-parallel-size": 8}),
+        ("dynamo", ["-m", "dynamo.vllm"], {"tp": 4}, {"tensor_parallel_size": 8},
+         {"m": "dynamo.vllm", "tensor-parallel-size": 4}),
+    ],
+)  # fmt: skip
+def test_what_an_engine_runs_with(engine, command, arguments, content, expected):
+    assert ENGINES[engine].effective(command, arguments, {"content": content}) == expected

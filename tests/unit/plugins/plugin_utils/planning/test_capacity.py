@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import read_number
 from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import GPT_OSS_20B, GPT_OSS_120B, MODELS
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.capacity import (
@@ -20,6 +22,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.capacity 
     certain_weights,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import Hardware, parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import bucket as nxdi_bucket
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,9 +38,20 @@ def hardware(accelerator, **keys):
     return parse_hardware({"accelerator": accelerator, "count": 8, **keys}, "x")
 
 
-def entry_of(command, platform="nvidia", config=None, environment=None, role="server", name="server-0", devices=(0,)):
+def entry_of(
+    command,
+    platform="nvidia",
+    config=None,
+    environment=None,
+    role="server",
+    name="server-0",
+    devices=(0,),
+    engine="vllm",
+):
+    words, content = command.split() if isinstance(command, str) else command, {"content": config or {}}
     return {
-        "name": name, "role": role, "devices": list(devices), "platform": platform, "command": command.split(),
+        "name": name, "role": role, "devices": list(devices), "platform": platform, "command": words,
+        "engine": engine, "arguments": ENGINES[engine].effective(words, {}, content),
         "config": {"content": config} if config is not None else None, "environment": environment or {},
     }  # fmt: skip
 
@@ -48,7 +62,7 @@ def recipe_of(engine, repo="openai/gpt-oss-120b", weights_format="mxfp4", draft=
 
 def verdict(declared, engine, command, config=None, environment=None, role="server", **recipe):
     """assess() of one server given by its command line."""
-    entry = entry_of(command, declared.platform, config, environment, role)
+    entry = entry_of(command, declared.platform, config, environment, role, engine=engine)
     return assess(capacity.server_of(entry, recipe_of(engine, **recipe), declared))
 
 
@@ -175,7 +189,7 @@ def test_trainium3_eight_servers_of_eight_cores():
 )
 def test_nxd_inference_allocates_sliding_layers_in_buckets(speculation, positions):
     # gpt_oss_kv_cache_manager.py: window - 1, with fused speculation window + length - 2; the next multiple of 128
-    assert capacity.nxdi_bucket(128, speculation) == positions
+    assert nxdi_bucket(128, speculation) == positions
 
 
 def test_the_kv_cache_that_nxd_inference_allocates_for_a_server_of_trn3_eagle3():
@@ -214,8 +228,8 @@ def test_the_kv_cache_that_nxd_inference_allocates_for_a_server_of_trn3_eagle3()
     ],
 )  # fmt: skip
 def test_the_bucket_follows_the_speculation_of_the_command_line(more, bucket):
-    entry = entry_of("vllm serve x --max-num-seqs 1 --max-model-len 1024", "neuron", environment=NXDI)
-    entry["command"] += more
+    command = [*["vllm", "serve", "x", "--max-num-seqs", "1", "--max-model-len", "1024"], *more]
+    entry = entry_of(command, "neuron", environment=NXDI)
     declared = hardware("trainium3", count=1)
     assert capacity.server_of(entry, recipe_of("vllm"), declared).bucket == bucket
 
@@ -418,8 +432,8 @@ def test_unequal_servers_of_a_host_share_its_clients():
 
 def test_flags_of_an_argv():
     command = ["/v/bin/vllm", "serve", "model", "--max-num-seqs=4", "--max_model_len", "-1", "--eager", "-tp", "8"]
-    assert capacity.flag_values(command) == {
-        "max-num-seqs": "4", "max-model-len": "-1", "eager": True, "tp": "8"
+    assert ENGINES["vllm"].effective(command, {}, None) == {
+        "max-num-seqs": "4", "max-model-len": "-1", "eager": True, "tensor-parallel-size": "8"
     }  # fmt: skip
 
 
@@ -427,7 +441,7 @@ def test_flags_of_an_argv():
     ("text", "number"), [("16k", 16000), ("16K", 16384), ("1.5k", 1500), ("64M", 67108864), (7, 7)]
 )
 def test_sizes_as_vllm_takes_them(text, number):
-    assert capacity._number({"x": text}, ("x",)) == number
+    assert read_number({"x": text}, ("x",)) == number
 
 
 @pytest.mark.parametrize(

@@ -341,3 +341,33 @@ def test_every_flag_of_ours_is_refused_in_flags():
     (entry,) = entries(recipe())
     made = {word.partition("=")[0] for word in entry["launch"] if word.startswith("--")} - {"--label"}
     assert made <= set(container_launch.OWN_FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content"),
+    [({}, {"tensor_parallel_size": 8}), ({"tp_size": 4}, {"tensor_parallel_size": 8}), ({"tp_size": 8}, {})],
+)
+def test_a_parallelism_that_needs_other_devices_is_refused_wherever_it_is_written(arguments, content):
+    servers = [{"role": "server", "count": 1, "devices": 4, "port": 8000}]
+    config = {"format": "yaml", "content": content}
+    with pytest.raises(FleetError) as caught:
+        entries(recipe(servers=servers, arguments=arguments, config=config))
+    place = "config.content.tensor_parallel_size" if content else "arguments.tp_size"
+    assert (caught.value.code, caught.value.values[1:4]) == ("plan.parallel-not-devices", (place + " 8", 8, 4))
+    config["content"] = {"tensor_parallel_size": 4}
+    (entry,) = entries(recipe(servers=servers, arguments={"tp_size": 8}, config=config))  # the file wins
+    assert entry["arguments"]["tensor-parallel-size"] == 4
+
+
+def test_an_ascend_container_has_what_the_driver_needs():
+    only = {"accelerators": ["ascend-a2"]}
+    model = {**recipe()["model"], "format": "bf16"}
+    mine = {"image": "quay.io/ascend/vllm-ascend:v0.20.2rc1", "mounts": [{"source": "/opt/dcmi",
+            "target": "/usr/local/dcmi"}]}  # fmt: skip
+    declared = recipe(mine, platform="ascend", engine="vllm", needs=only, model=model)
+    (entry,) = entries(declared, hardware={"accelerator": "ascend-a2", "count": 8})
+    devices = ["/dev/davinci%d" % number for number in range(8)]
+    assert entry["container"]["devices"] == [*devices, "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
+    targets = {one["target"]: one["source"] for one in entry["container"]["mounts"]}
+    assert targets["/usr/local/dcmi"] == "/opt/dcmi"  # the recipe's own
+    assert targets["/usr/local/bin/npu-smi"] == "/usr/local/bin/npu-smi"

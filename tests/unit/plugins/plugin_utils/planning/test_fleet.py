@@ -176,12 +176,12 @@ def test_equal_mistakes_of_many_hosts_are_told_once():
         (
             ["cpu"],
             'x: fleet_hardware is ["cpu"]; allowed: a mapping with accelerator, count, cores, lnc, memory_gib, '
-            "cpu_affinity, for example {accelerator: trainium3, count: 16}.",
+            "cpu_affinity, for example {accelerator: ascend-a2, count: 1}.",
         ),
         (
             {"accelerator": "tpu"},
-            'x: fleet_hardware.accelerator is "tpu"; allowed: cpu, trainium2, trainium3, h200, b200, gb200, '
-            "ascend-a2, ascend-a3.",
+            'x: fleet_hardware.accelerator is "tpu"; allowed: ascend-a2, ascend-a3, cpu, trainium2, trainium3, '
+            "h200, b200, gb200.",
         ),
         (
             {"accelerator": "cpu"},

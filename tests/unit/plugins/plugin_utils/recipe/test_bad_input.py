@@ -15,8 +15,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import rules as recipe_rules
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import close_to
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.recipe import bad_inputs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -367,7 +367,7 @@ def test_numbers_of_strings():
     assert [input_checks.number(value) for value in ("8", " 8 ", "８", "8.0", "1_0", True, 8.0, 8)] == [
         8, 8, None, None, None, None, None, 8,
     ]  # fmt: skip
-    assert recipe_rules.close_to("modle", ["model", "models"]) == "model"
+    assert close_to("modle", ["model", "models"]) == "model"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import posixpath
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_key, check_entry, entry_hash
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import artifacts, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.entries import Draft
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
 
@@ -122,7 +124,7 @@ def test_the_image_counts():
 
     def key(**container):
         recipe = {**given, "container": {**given["container"], **container}}
-        return artifacts.artifact_key(recipe, "trainium3", 8, 2, [], {}, {}, None)
+        return artifacts.key_of(Draft("x", recipe, parse_hardware(TRN3, "x"), [0], {}, [], {}, {}, None, None))
 
     assert key() == key(mounts=["x"]) != key(image="i:2")
     assert len({key(), key(image="i:2"), key(digest="sha256:0")}) == 3
@@ -224,7 +226,7 @@ def test_nor_what_another_server_compiles():
     folder = entries[0]["directories"]["compile"]
     entries[1]["directories"]["compile"] = folder + "/of-another"
     with pytest.raises(FleetError) as caught:
-        artifacts.order(entries, {entry["name"]: artifact_key(entry) for entry in entries}, True)
+        artifacts.order(entries, {entry["name"] for entry in entries})
     assert caught.value.message == (
         "server 'server-0' compiles in directories.compile %s, which is emptied first, and so would be "
         "directories.compile %s/of-another of server 'server-1'. Give each server a directory of its own: write "

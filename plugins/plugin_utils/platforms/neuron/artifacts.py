@@ -14,7 +14,7 @@ import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_key, canonical
 
 VERSION = 1  # raise it where the key's own make-up changes: every artifact is compiled again
 LENGTH = 16
@@ -66,23 +66,22 @@ def neutral_context(context):
     }
 
 
-def artifact_key(recipe, accelerator, devices, lnc, command, arguments, environment, config):
-    """The key (hex text) of the artifact that a server compiles or loads.
+def key_of(server):
+    """The key (hexadecimal) of the artifact that a server compiles or loads. server: planning.plan.Draft.
 
     It holds what a compilation depends on: the environment and its version, target and draft weights, every argument
     and variable that may change a graph, the kind and number of cores, LNC. It does not hold name, port, address, core
     range or directories, so all equal servers of all hosts have the same one. An argument that is not known to be
     harmless counts: compiling once too often is dear, loading what does not fit is wrong.
-
-    recipe: the prepared recipe. command, arguments, environment, config: with neutral_context filled in.
     """
-    model = recipe["model"]
+    recipe, hardware, model = server.recipe, server.hardware, server.recipe["model"]
+    command, arguments, environment, config = server.read(neutral_context(server.context))
     identity = {
         "version": VERSION,
         "engine": recipe["engine"],
-        "accelerator": accelerator,
-        "devices": devices,
-        "lnc": lnc,
+        "accelerator": hardware.accelerator,
+        "devices": len(server.devices),
+        "lnc": hardware.lnc,
         "venv": _environment(recipe.get("venv")),
         "image": {key: (recipe.get("container") or {}).get(key) for key in ("image", "digest")},
         "model": _weights(model),
@@ -109,17 +108,19 @@ def _weights(model):
     return {key: model[key] for key in keys if model.get(key)}
 
 
-def order(entries, keys, leader_first):
+def order(entries, leader_first):
     """Let servers wait for the one that compiles their artifact, and refuse those that would spoil each other's.
 
     entries: those of a host, without their hashes yet; start.after is completed in place, and the leaders of the hook
-    compile_cache with those that are waited for until the artifact is complete and no longer. keys: {name: key}.
-    leader_first: of the servers with one artifact directory the first to start compiles, the others come after it.
+    compile_cache with those that are waited for until the artifact is complete and no longer.
+    leader_first: names of the servers of which, where they have one artifact directory, the first to start compiles
+    and the others come after it.
     FleetError where two servers that start together share an artifact that both would compile, where two with different
     keys share one, and where a compilation would remove what another one makes.
     """
     _check_compile([entry for entry in entries if entry["devices"] and uses_nxdi(entry["environment"])])
     by_name = {entry["name"]: entry for entry in entries}
+    keys = {name: artifact_key(entry) for name, entry in by_name.items()}
     names = _in_order(entries)
     leaders = {}
     for name in names:
@@ -135,7 +136,7 @@ def order(entries, keys, leader_first):
                 "the other's artifact without a word. Write ${artifact_key} into directories.artifact.",
                 (leader, name, path),
             )
-        if leader_first and name != leader and leader not in entry["start"]["after"]:
+        if name in leader_first and name != leader and leader not in entry["start"]["after"]:
             entry["start"]["after"].append(leader)
             if not entry["start"]["restart_with_leader"]:
                 entry["hooks"]["compile_cache"]["leaders"].append(leader)

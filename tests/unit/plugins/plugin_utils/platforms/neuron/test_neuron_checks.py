@@ -7,7 +7,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import neuron
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
 
@@ -491,8 +491,8 @@ def test_each_recipe_also_serves_the_small_model(name, layers):
 
 def test_every_key_of_the_recipes_is_on_the_lists():
     for name, key, known in (
-        ("trn3-eagle3", "override_neuron_config", neuron.NXDI_KEYS),
-        ("trn3-vllm-neuron", "neuron_config", neuron.PLUGIN_KEYS),
+        ("trn3-eagle3", "override_neuron_config", checks.KEYS["override_neuron_config"]),
+        ("trn3-vllm-neuron", "neuron_config", checks.KEYS["neuron_config"]),
     ):
         recipe = recipes.load_recipe(recipes.find_recipe(name, []))
         assert set(recipe["arguments"]["additional-config"][key]) <= known

@@ -12,107 +12,20 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import posixpath
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list, parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import FRAMEWORK, uses_nxdi
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.artifacts import flag_name, is_within
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron.artifacts import flag_name, is_within
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
-
-def _words(text):
-    return frozenset(text.split())
-
-
-# Keys that NeuronConfig, MoENeuronConfig and GptOssNeuronConfig of NxD Inference read (SDK 2.26 to 2.32).
-NXDI_KEYS = _words("""
-    activation_quantization_type allow_input_truncation apply_seq_ids_mask async_mode attention_dp_degree
-    attention_dtype attn_block_cte_nki_kernel_enabled attn_block_tkg_nki_kernel_cache_update
-    attn_block_tkg_nki_kernel_cascaded_attention attn_block_tkg_nki_kernel_disable_gpsimd_sb2sb
-    attn_block_tkg_nki_kernel_enabled attn_block_tkg_nki_kernel_use_online_softmax attn_cls attn_kernel_enabled
-    attn_tkg_builtin_kernel_enabled attn_tkg_nki_kernel_enabled batch_size blockwise_matmul_config
-    bucket_n_active_tokens buckets capacity_factor cast_type cc_pipeline_tiling_factor chunked_prefill_config
-    context_encoding_buckets cp_degree ctx_batch_size disable_argmax_kernel disable_kv_cache_tiling
-    disable_normalize_top_k_affinities disable_numeric_cc_token dma_order_config draft_model_modules_to_not_convert
-    eagle_rolling_buffer_kernel_enabled early_expert_affinity_modulation enable_bucketing enable_cte_modular_flow
-    enable_eagle_draft_input_norm enable_eagle_speculation enable_fused_speculation
-    enable_output_completion_notifications enable_spill_reload_dge enable_ve_data_parallel ep_degree
-    ep_dispatch_cc_option expert_mlp_nki_kernel_enabled flash_decoding_enabled fused_qkv fused_rmsnorm_skip_gamma
-    fused_shared_experts gate_clamp_lower_limit gate_clamp_upper_limit glu_mlp glu_type hidden_act_bias
-    hidden_act_scaling_factor hybrid_sharding_config is_block_kv_layout is_continuous_batching is_eagle3
-    is_eagle_draft is_full_model_shuffled is_medusa is_mxfp4_compute is_prefix_caching k_cache_transposed
-    kv_cache_batch_size kv_cache_padding_size kv_cache_quant kv_quant_config layer_boundary_markers lm_head_pad
-    lm_head_pad_alignment_size local_ranks_size logical_nc_config logical_neuron_cores lora_config max_batch_size
-    max_context_length max_length max_new_tokens medusa_speculation_length medusa_tree mlp_cp_degree
-    mlp_kernel_enabled mlp_kernel_fuse_residual_add mlp_tkg_nki_kernel_enabled modules_to_not_convert moe_ep_degree
-    moe_fused_nki_kernel_enabled moe_mask_padded_tokens moe_tp_degree n_active_tokens n_positions num_medusa_heads
-    on_cpu on_device_sampling_config out_proj_kernel_enabled output_logits overrides_torch_dtype pa_block_size
-    pa_num_blocks padded_hidden_size padded_intermediate_size padding_side pp_degree pre_rope_rmsnorm prefix_buckets
-    qk_layernorm qkv_cte_nki_kernel_fuse_rope qkv_kernel_enabled qkv_kernel_fuse_residual_add qkv_kernel_nbsd_layout
-    qkv_nki_kernel_enabled quantization_block_axis quantization_block_size quantization_dtype
-    quantization_scale_dtype quantization_type quantize_clamp_bound quantized quantized_checkpoints_path
-    quantized_mlp_kernel_enabled return_expert_index return_router_logits rmsnorm_quantize_kernel_enabled
-    router_act_fn router_config router_dtype router_topk_nki_kernel_enabled rpl_reduce_dtype save_sharded_checkpoint
-    scratchpad_page_size seq_len seq_len_threshold_for_cc_tiling sequence_parallel_enabled
-    shared_experts_sequence_parallel_enabled shared_mlp_nki_kernel_enabled skip_sharding skip_warmup
-    sliding_window_attention_dp_degree spec_batch_size speculation_length start_rank_id
-    strided_context_parallel_kernel_enabled switch_cc target tensor_capture_config tensor_replacement_config
-    tkg_batch_size token_generation_batches token_generation_buckets token_tree_config torch_dtype tp_degree
-    transpose_shared_experts_weights up_clamp_lower_limit up_clamp_upper_limit use_index_calc_kernel vocab_parallel
-    weight_gather_seq_len_threshold weights_to_skip_layout_optimization windowed_context_encoding_size world_size
-    """)
-# Keys of the vLLM Neuron plugin's neuron_config (0.21.0.1.0.0 to 0.24.0.1.1.0).
-PLUGIN_KEYS = _words("""
-    apply_prefill_dcp attention_dp_size debug_logits_dir decode_batch_buckets decode_context_length_buckets
-    embedding_dp_size enable_structured_outputs ep_degree fp8_packed_kv kv_segment_size_buckets lm_head_dp_size
-    max_logprobs mlp_dp_size num_batched_tokens_buckets num_seqs_buckets on_device_sampling_config
-    prefill_sequence_buckets quantization tensor_capture tensor_replacement
-    """)
-# Keys of vision_neuron_config (the same versions).
-VISION_KEYS = _words("""
-    encoder_cache_min_hold_time_ms encoder_cache_num_blocks max_vision_seq_len num_vision_tokens_buckets
-    tp_size dp_size vision_attention_block_size
-    """)
-# Keys of the mappings in them. NxD Inference: models/config.py and modules/lora_serving/config.py, and NxD Core's
-# moe_configs.py and quantization_config.py (SDK 2.26 to 2.29, the last with public sources).
-NESTED = {
-    "override_neuron_config": {
-        "blockwise_matmul_config": _words("""
-            always_augment_inputs_for_blockwise_matmul block_sharding_strategy block_size blockwise_nki_autograd_cls
-            logical_nc_config num_static_blocks optimized_block_to_token_mapping pad_num_blocks_to_even
-            parallelize_token_to_block_mapping skip_dma_token skip_dma_weight use_block_parallel
-            use_shard_on_block_dynamic_while use_shard_on_intermediate_dynamic_while use_torch_block_wise
-            """),
-        "router_config": _words("act_fn dtype"),
-        "kv_quant_config": _words("direct_cast k_quant_method quant_dtype v_quant_method"),
-        "lora_config": _words("""
-            base_model_quantized batch_size dynamic_multi_lora enable_base_model_only eviction_policy
-            is_context_encoding lfu_decay_period lora_bias lora_ckpt_json lora_ckpt_paths lora_ckpt_paths_cpu
-            lora_memory_transpose lora_shard_linear_layer max_cpu_loras max_lora_rank max_loras max_loras_on_cpu
-            target_modules
-            """),
-        "tensor_capture_config": _words(
-            "auto_capture_moe_tensors capture_inputs max_intermediate_tensors modules_to_capture"
-        ),
-        "tensor_replacement_config": _words("module_map neuron_config neuron_dir ref_dir tf_map"),
-        "on_device_sampling_config": _words(
-            "deterministic do_sample dynamic global_topk on_device_sampling_config sampling_dp_degree temperature "
-            "top_k top_k_kernel_enabled top_p"
-        ),
-        "chunked_prefill_config": _words("kernel_kv_tile_size kernel_q_tile_size max_num_seqs tkg_model_enabled"),
-        "hybrid_sharding_config": _words("moe_cte_ep_degree moe_cte_tp_degree moe_tkg_ep_degree moe_tkg_tp_degree"),
-    },
-    "neuron_config": {
-        "on_device_sampling_config": _words(
-            "all_greedy capture_topk deterministic max_top_k sampling_dp_degree temperature top_k top_p"
-        ),
-        "tensor_capture": _words("capture_dir capture_filter modules"),
-        "tensor_replacement": _words("prompt_token_ids prompt_token_ids_path tensors tensors_path"),
-    },
-}
-RAISES = ("lora_config", "router_config")  # at a key that they do not know; all others pass over it
-KEYS = {"override_neuron_config": NXDI_KEYS, "neuron_config": PLUGIN_KEYS, "vision_neuron_config": VISION_KEYS}
+with open(os.path.join(os.path.dirname(__file__), "keys.json"), encoding="utf-8") as _stream:
+    _DATA = json.load(_stream)
+KEYS = {name: frozenset(keys) for name, keys in _DATA["keys"].items()}
+NESTED = {name: {key: frozenset(keys) for key, keys in nested.items()} for name, nested in _DATA["nested"].items()}
+RAISES = frozenset(_DATA["raises"])
 # What each engine reads at the top of additional-config.
 TOP = {
     True: ("override_neuron_config",),
@@ -127,14 +40,13 @@ CACHE_ROOT, LIBRARY_CACHE_ROOT = "VLLM_CACHE_ROOT", "NEURON_LIBTORCH_CACHE_ROOT"
 MAPPINGS = ("additional-config", "speculative-config")  # flags that are read here
 
 
-def check_server(where, recipe, hardware, devices, started, directories, key):
+def check_server(where, server):
     """FleetError unless a server on Trainium is given what its engine will read, and says it only once.
 
-    where: names the server in messages. devices: its logical cores. started: has arguments {flag: value}, environment
-    {name: text} and config (its configuration file or None), directories: {kind: path}, all resolved. key: its artifact
-    key.
+    where: names the server in messages. server: planning.plan.Draft, all of it resolved.
     """
-    arguments, environment = started.arguments, started.environment
+    arguments, environment, directories = server.values, server.environment, server.directories
+    recipe, hardware, devices, key = server.recipe, server.hardware, server.devices, server.key
     nxdi = uses_nxdi(environment)
     script = is_script(recipe)
     values = _by_name(arguments)
@@ -143,7 +55,7 @@ def check_server(where, recipe, hardware, devices, started, directories, key):
         if name in environment and environment[name] != str(hardware.lnc):
             _differs(where, "environment.%s" % name, environment[name], "fleet_hardware.lnc", hardware.lnc, "${lnc}")
     _check_directories(where, environment, directories, key, nxdi)
-    _check_places(where, arguments, (started.config or {}).get("content") or {}, nxdi)
+    _check_places(where, arguments, server.content, nxdi)
     additional, speculation = (_mapping(where, flag, values) for flag in MAPPINGS)
     _check_keys(where, additional, nxdi, frozenset(recipe.get("allow_unknown_config", ())))
     if nxdi:
@@ -171,11 +83,9 @@ def _by_name(arguments):
     return {flag_name(flag): value for flag, value in arguments.items() if value is not None}
 
 
-def check_shape(where, group, hardware, devices, arguments):
-    """FleetError unless a server has whole chips or a part of one, and so each group that its tensors are split over.
-
-    group: the server's, for messages. devices: its logical cores. arguments: {flag: value}, resolved.
-    """
+def check_shape(where, server):
+    """FleetError unless a server has whole chips or a part of one, and so its tensor parallel groups."""
+    hardware, devices, arguments, group = server.hardware, server.devices, server.values, server.context["group"]
     chip = hardware.chip
     if not hardware.fits_chips(len(devices)):
         parts = [str(size) for size in range(1, chip) if chip % size == 0]

@@ -1,0 +1,34 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plain CPU cores."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Unreadable, read_number
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.vllm import fixed_cache
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB, Accelerator, Platform
+
+SPACE = "VLLM_CPU_KVCACHE_SPACE"
+
+
+class Cpu(Platform):
+    """The host's cores; memory_gib is the host's, of which each server has an equal share."""
+
+    name, label, unit, splits = "cpu", "CPU", "core", False
+    accelerators = {"cpu": Accelerator(cores=1)}
+
+    def rank_memory(self, hardware, on_host):
+        return hardware.memory_gib * GIB * hardware.count / on_host
+
+    def memory(self, settings, entry, hardware, model):
+        if settings["budget"] == "bytes":
+            return settings
+        space = read_number(entry["environment"], (SPACE,))
+        if space is None:
+            raise Unreadable("neither kv-cache-memory-bytes nor %s is set" % SPACE)
+        knobs = (*settings["knobs"][:2], SPACE, settings["knobs"][3])
+        return {**settings, **fixed_cache(space * GIB), "knobs": knobs}
+
+
+PLATFORM = Cpu()

@@ -1,0 +1,98 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""AWS Neuron: Trainium. Servers are given logical cores; what an engine compiles has a key and is kept by the node."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
+    Unreadable,
+    read_mapping,
+    read_number,
+)
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB, Accelerator, Platform
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import artifacts, checks
+
+# Share of its budget that the KV cache of the vLLM Neuron plugin may take (AWS Neuron, "determine_available_memory
+# design"), and the variable for another one.
+KV_CAP, CAP_VARIABLE = 0.30, "VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION"
+BUCKET = 128  # NxD Inference allocates the sliding layers in multiples of it, since its attention kernels want that
+
+
+class Neuron(Platform):
+    """Trainium. Cores, LNC and memory: the architecture pages of AWS Neuron."""
+
+    name, label, unit = "neuron", "AWS Neuron", "logical core"
+    accelerators = {
+        "trainium2": Accelerator(cores=8, lnc=2, lnc_allowed=(1, 2), memory_gib=96),
+        "trainium3": Accelerator(cores=8, lnc=2, lnc_allowed=(1, 2), memory_gib=144),
+    }
+    runtime_bytes = 1.0 * GIB
+
+    def fits_chips(self, hardware, size):
+        return size % hardware.chip == 0 or hardware.chip % size == 0
+
+    def artifact_key(self, server):
+        return artifacts.key_of(server) if server.devices else None
+
+    def check_server(self, where, server):
+        if server.devices:
+            checks.check_shape(where, server)
+            checks.check_server(where, server)
+
+    def hooks(self, server, leaders):
+        if not server.key:
+            return {}
+        return {"compile_cache": {"key": server.key, "leaders": leaders, "variable": checks.ARTIFACTS}}
+
+    def finish(self, entries, leader_first):
+        artifacts.order(entries, leader_first)
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    def rank_memory(self, hardware, on_host):
+        """A logical core has its physical cores' share of the chip: 24 GiB at LNC 2 on Trainium2, 36 on Trainium3 (a
+        chip has four HBM stacks for eight cores)."""
+        return hardware.memory_gib * GIB * hardware.lnc / hardware.cores
+
+    def weights_format(self, declared, hardware):
+        # Trainium2 computes no MXFP4; the engines unpack it (vLLM Neuron, gpt-oss recipe)
+        return "bf16" if hardware.accelerator == "trainium2" else declared
+
+    def layout(self, model):
+        return model.padded()
+
+    def memory(self, settings, entry, hardware, model):
+        values, environment = entry["arguments"], entry["environment"]
+        settings = {**settings, "windowed": values.get("disable-hybrid-kv-cache-manager") is False}
+        if not uses_nxdi(environment):
+            return {**settings, "budget": "capped", "cap": read_number(environment, (CAP_VARIABLE,), KV_CAP, float)}
+        if not settings["max_seqs_given"] or settings["max_len"] is None:
+            raise Unreadable("max-num-seqs and max-model-len are not both set")
+        knobs = (*settings["knobs"][:2], None, settings["knobs"][3])
+        return {**settings, "budget": "contiguous", "knobs": knobs, "bucket": bucket(model.window, _drafted(values))}
+
+
+def bucket(window, speculation=None):
+    """Positions that NxD Inference allocates for a sliding layer, in each place of its batch.
+
+    They hold the window without the token at hand; with fused speculation all drafted tokens but one as well. The next
+    multiple of 128 above that: 128 without speculation, 256 for a draft of length 5 and gpt-oss. Source: NxD Inference
+    (SDK 2.27), modules/kvcache/gpt_oss_kv_cache_manager.py and get_kernel_cache_size_bucket.
+    """
+    held = window - 1 if speculation is None else window + speculation - 2
+    return (held // BUCKET + 1) * BUCKET
+
+
+def _drafted(values):
+    """Tokens that NxD Inference drafts in one graph with the model, None where it does not."""
+    override = read_mapping(values, "additional-config").get("override_neuron_config")
+    override = override if isinstance(override, dict) else {}
+    drafted = read_number(read_mapping(values, "speculative-config"), ("num_speculative_tokens",))
+    if drafted is None and not override.get("enable_fused_speculation"):
+        return None
+    return read_number(override, ("speculation_length",), drafted or 0)
+
+
+PLATFORM = Neuron()
