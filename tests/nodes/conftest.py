@@ -37,7 +37,8 @@ class Site:
             "fleet_reports_dir": str(self.reports),
         }
         hosts = {node.name: {**variables, **node.variables()} for node in nodes}
-        self.inventory.write_text(yaml.safe_dump({"cpu": {"hosts": hosts}, "vllm": {"children": {"cpu": {}}}}))
+        platform, engine = tool.read_platform(self.node.platform).groups
+        self.inventory.write_text(yaml.safe_dump({platform: {"hosts": hosts}, engine: {"children": {platform: {}}}}))
         for node in nodes:
             node.ssh("mkdir -p /opt/engine")
             node.copy(HERE / "engine.py", "/opt/engine/")
