@@ -68,6 +68,11 @@ def current(entry):
     return result
 
 
+def health_port(entry):
+    """The port that serves the health path; None for a server without any, which is ready when it runs."""
+    return (entry.get("health") or {}).get("port") or entry["port"] or (entry.get("ports") or {}).get("system")
+
+
 def artifact_key(entry):
     """The key of the artifact that a server compiles or loads, None for one without."""
     return _compile_cache(entry).get("key")

@@ -297,18 +297,14 @@ removed:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import boot
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import (
     DROP_INS,
     SERVERS_ARGUMENTS,
     node_of,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.servers.readiness import all_answer
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import acted, reconcile
+from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import acted
+from ansible_collections.inference.fleet.plugins.module_utils.servers.run import run
 from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
-from ansible_collections.inference.fleet.plugins.module_utils.services.watchdog import Settings, ensure
-
-HEALTH_S = 5
 
 
 def main():
@@ -338,80 +334,15 @@ def main():
         },
     }
     module = AnsibleModule(argument_spec={**SERVERS_ARGUMENTS, **arguments}, supports_check_mode=True)
-    params = module.params
     node = None
     try:
-        node = node_of(params)
-        node.manager.new_log_limits = _log_limits(params["logs"])
-        watched = Settings(**params["watchdog"]) if params["watchdog"] else None
-        result = reconcile(
-            node,
-            params["servers"],
-            state=params["state"],
-            only=params["only"],
-            secrets=params["secrets"],
-            purge=params["purge"],
-            purge_artifacts=params["purge_artifacts"],
-            check=module.check_mode,
-        )
-        if params["only"] is None and params["state"] != "stopped":
-            deploys = params["state"] != "absent" and params["servers"]
-            _add(result, ensure(node, watched if deploys else None, module.check_mode))
-            started = boot.ensure(node, params["start_on_boot"] if deploys else boot.NONE, module.check_mode)
-            _add(result, started)
-            for warning in started["warnings"]:
-                module.warn(warning)
+        node = node_of(module.params)
+        result, warnings = run(node, module.params, module.check_mode)
     except FleetError as error:
-        module.fail_json(msg=error.message, actions=acted(node.acted) if node else [], **error.details)
-    if params["state"] in ("stopped", "absent") and not module.check_mode:
-        _free_devices(module, result)
-    result["answering"] = not result["changed"] and _all_answer(params, result["servers"])
-    for name, reason in result["repaired"].items():
-        module.warn("%s was repaired: %s" % (name, reason))
+        module.fail_json(msg=error.message, **{"actions": acted(node.acted) if node else [], **error.details})
+    for warning in warnings:
+        module.warn(warning)
     module.exit_json(**result)
-
-
-def _log_limits(given):
-    """The limits of logs, None where none are given. FleetError for one that cannot be."""
-    for name, least in (("rate", 0), ("file_mb", 1), ("files", 1)):
-        if given and given[name] < least:
-            raise FleetError(
-                "servers.log-limit-too-small", "logs: %s is %d; allowed: %d or more.", (name, given[name], least)
-            )
-    return given
-
-
-def _add(result, other):
-    """What a further step changed, put to the result."""
-    result["changed"] = result["changed"] or other["changed"]
-    if other["changed"]:
-        result["diff"] = {key: result["diff"][key] + other["diff"][key] for key in ("before", "after")}
-
-
-def _free_devices(module, result):
-    """Prove that the stopped servers hold no device; warn of what others hold."""
-    names = {row["name"] for row in result["servers"]}
-    entries = [entry for entry in module.params["servers"] if entry["name"] in names]
-    try:
-        result["held"], unknown = device_holders.release(entries, module.params["root"].rstrip("/"))
-    except FleetError as error:
-        module.fail_json(msg=error.message, **dict(result, **error.details))
-    if unknown:
-        module.warn(
-            "The servers are stopped and none of their processes is left; the devices could not be asked whether "
-            "somebody holds them: %s" % unknown
-        )
-    for holder in result["held"] or ():
-        module.warn(
-            "The servers are stopped, and yet %s holds what was theirs; it is none of ours. End it, or leave it the "
-            "device." % device_holders.describe(holder)
-        )
-
-
-def _all_answer(params, rows):
-    running = {row["name"] for row in rows if row["state"] == "running"}
-    named = [entry for entry in params["servers"] if entry["name"] in {row["name"] for row in rows}]
-    return all(entry["name"] in running for entry in named) and all_answer(named, HEALTH_S, node_of(params).paths)
 
 
 if __name__ == "__main__":

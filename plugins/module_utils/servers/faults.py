@@ -13,6 +13,7 @@ import time
 from ansible_collections.inference.fleet.plugins.module_utils.node import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import health_port
 from ansible_collections.inference.fleet.plugins.module_utils.servers import api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Fault
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
@@ -88,7 +89,7 @@ def find_hung(paths, servers, note=True):
         if ready or over:
             words = _hangs(entry, observed)
         if words is None:
-            if note and not ready and _health_port(entry) is not None and _health(entry, 0).ok:
+            if note and not ready and health_port(entry) is not None and _health(entry, 0).ok:
                 note_ready(paths, name, observed.state)
             return None
         if ready:
@@ -104,16 +105,12 @@ def find_hung(paths, servers, note=True):
 def _health(entry, seconds):
     """What the health path answers, asked again and again for so long unless it is 200."""
     end = time.monotonic() + seconds
-    url = http_client.base_url(entry["bind"], _health_port(entry)) + entry["health"]["path"]
+    url = http_client.base_url(entry["bind"], health_port(entry)) + entry["health"]["path"]
     while True:
         answer = http_client.request("GET", url, timeout=max(RETRY_S, end - time.monotonic()))
         if answer.ok or time.monotonic() + RETRY_S > end:
             return answer
         time.sleep(RETRY_S)
-
-
-def _health_port(entry):
-    return entry["port"] or entry["ports"].get("system")
 
 
 def _hangs(entry, observed):
@@ -125,7 +122,7 @@ def _hangs(entry, observed):
     stopped = [pid for pid in observed.pids if getattr(guard.process(pid), "state", None) == "T"]
     if stopped:
         return "its process %s is stopped by a signal" % ", ".join(map(str, stopped))
-    if _health_port(entry) is None:
+    if health_port(entry) is None:
         return None
     answer = _health(entry, HEALTH_S)
     if answer.status is None or answer.status >= 500:

@@ -11,7 +11,7 @@ import time
 from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import engine_of
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import http_client, processes
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries, health_port
 from ansible_collections.inference.fleet.plugins.module_utils.servers import api_keys, faults
 from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import entry_changes
 from ansible_collections.inference.fleet.plugins.module_utils.servers.faults import waiting_since
@@ -29,11 +29,6 @@ UNVERIFIED = "not verified (check)"
 OPEN = "listens on all addresses"
 NO_KEY = "it asks for an API key and none is planned"
 OTHER_KEY = "it refuses the API key that it was started with"
-
-
-def health_port(entry):
-    """The port of the health path; None for a server without any, which is ready when it runs."""
-    return entry["port"] or entry["ports"].get("system")
 
 
 def all_answer(entries, timeout, paths):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ansible_collections.inference.fleet.plugins.module_utils.node import http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash, health_port
 from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import entry_changes
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Observed, condition
 from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import observe
@@ -55,7 +55,7 @@ def who_answers(node, entry, observed):
             + _answers_instead(node, entry, observed)
         )
     words = "%s runs the planned entry %s%s" % (_process_words(pid), _short(runs), deployer_words(node, one))
-    port = entry["port"] or entry["ports"].get("system")
+    port = health_port(entry)
     if port is None:
         return words
     published = any(port in container.ports for container in one.containers if container.running)
@@ -119,7 +119,7 @@ def _doing(one):
 
 def _answers_instead(node, entry, observed):
     """ "; the port … is held by …" where somebody answers in place of the planned server."""
-    port = entry["port"] or entry["ports"].get("system")
+    port = health_port(entry)
     holders = processes.port_holders(entry["bind"], port) if port else []
     if not holders:
         return ""

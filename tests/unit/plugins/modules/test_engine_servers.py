@@ -28,10 +28,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.files import 
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.servers import run
 from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.plugins.modules import engine_servers
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, alive, rehash, wait_until
 from hypothesis import HealthCheck, given, settings
@@ -49,7 +49,7 @@ def pids(result):
 
 
 def test_started_in_four_steps(node, monkeypatch):
-    monkeypatch.setattr(engine_servers, "HEALTH_S", 60)
+    monkeypatch.setattr(run, "HEALTH_S", 60)
     entries = [node.entry("server-0"), node.entry("server-1")]
 
     check = node.servers(entries, check=True)
@@ -91,7 +91,7 @@ def test_started_in_four_steps(node, monkeypatch):
 
     os.kill(pids(apply)["server-1"], signal.SIGSTOP)
     os.unlink(node.paths.ready("server-1"))  # one that was not seen ready has its start budget
-    monkeypatch.setattr(engine_servers, "HEALTH_S", 0.5)
+    monkeypatch.setattr(run, "HEALTH_S", 0.5)
     again = node.servers(entries)
     assert (again["answering"], again["changed"], again["repaired"], again["pending"]) == (False, False, {}, {})
     os.kill(pids(apply)["server-1"], signal.SIGCONT)
