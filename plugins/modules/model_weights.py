@@ -98,9 +98,9 @@ options:
     type: str
   draft_eagle3:
     description:
-      - Whether the draft must be an EAGLE3 head that NxD Inference runs, by its configuration and the names and shapes
-        of its layers. Another one is refused before the model comes, and where the hub gives the start of a file,
-        before the draft itself comes.
+      - Whether the draft must be an EAGLE3 head that the platform's engine runs, by its configuration and the names and
+        shapes of its layers. Another one is refused before the model comes, and, where the hub gives the start of a
+        file, before the draft itself comes.
     type: bool
     default: false
   endpoint:

@@ -14,8 +14,7 @@ import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import eagle3
-from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
+from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints, draft_heads, sha256sums
 from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as manifests
 from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as stagings
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import known
@@ -65,7 +64,7 @@ def ensure(request, verify="quick", draft=None, draft_eagle3=False, check_mode=F
 
     verify: "quick" compares sizes and times with the manifest and hashes only files whose time changed; "full" hashes
     all of them, on all cores. draft: directory of a draft model that must be there, or None; draft_eagle3: whether it
-    must be a head that NxD Inference runs. progress: a Progress, or None. patience_s: how long to wait for
+    must be a head that the engine runs. progress: a Progress, or None. patience_s: how long to wait for
     another run that brings weights to the destination before weight_lock.Busy is raised; None: until it has ended.
 
     Returns {changed, message, path, source, repo, revision, verified: quick|full|structure|null, repaired: [names],
@@ -96,10 +95,10 @@ def ensure(request, verify="quick", draft=None, draft_eagle3=False, check_mode=F
 
 def check_draft(draft, eagle3_head):
     """Raise FleetError unless the draft model in this directory (None, "": none) is complete, and, where it must be an
-    EAGLE3 head, one that NxD Inference runs: what can be checked before the model itself comes."""
+    EAGLE3 head, one that the engine runs: what can be checked before the model itself comes."""
     checkpoints.check_draft(draft)
     if draft and eagle3_head:
-        eagle3.check(draft, {})
+        draft_heads.check(draft, {})
 
 
 def look_at_draft(draft, verify, check_mode=False, progress=None):
@@ -150,7 +149,7 @@ def _effort(request, verify):
     if manifest is None and os.path.isdir(request.destination):
         statuses = path_source.file_statuses(request.destination)
         there = {name: {"size": status.st_size} for name, status in statuses.items()}
-        if os.access(request.destination, os.W_OK) or (verify == "full" and _published(request, None, there)):
+        if os.access(request.destination, os.W_OK) or (verify == "full" and known.published(request, None, there)):
             read = [record["size"] for record in there.values()]
     return sum(read)
 
@@ -180,12 +179,12 @@ class _Look:
         wanted = SOURCES[request.source].wanted_files(request)
         if wanted is None and not self.manifest and request.source == "path":
             checkpoints.inspect(request.path)  # says what is missing there
-        self.published = _published(request, self.manifest, wanted or self.recorded)
-        self.warnings = _check_published(
+        self.published = known.published(request, self.manifest, wanted or self.recorded)
+        self.warnings = known.check(
             request, request.path if wanted else destination, self.published, wanted or self.recorded
         )
-        self.wanted = _with_sums(request, _with_known(request, self.published, wanted))
-        _check_sums(request, request.path if wanted else destination, self.wanted or self.recorded)
+        self.wanted = sha256sums.filled(request, known.filled(request, self.published, wanted))
+        sha256sums.check(request, request.path if wanted else destination, self.wanted or self.recorded)
         self.due = sorted(set(self.wrong) | _outdated(self.recorded, self.wanted))
         self.gone = sorted(set(self.recorded) - set(self.wanted)) if self.wanted is not None else []
         # Without a promise of names, as long as there is nothing at all.
@@ -287,7 +286,7 @@ def _replace(look, verify, progress, warnings):
     finally:
         if stagings.begun_update(destination) is None:  # else the next run finishes by it
             _clear_staging(destination)
-    warnings = [*warnings, *_check_published(request, destination, look.published, future)]
+    warnings = [*warnings, *known.check(request, destination, look.published, future)]
     promised = (
         request.source != "path"
         or look.published
@@ -333,15 +332,15 @@ def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.
         name: {"size": status.st_size, "sha256": None}
         for name, status in path_source.file_statuses(destination).items()
     }
-    published = _published(request, manifest, future)
-    warnings = _check_published(request, destination, published, future)
-    _check_sums(request, destination, recorded)
+    published = known.published(request, manifest, future)
+    warnings = known.check(request, destination, published, future)
+    sha256sums.check(request, destination, recorded)
     verified = verify if recorded else None
     if not recorded and not check_mode and (writable or ((published or request.sums) and verify == "full")):
         hashes = manifests.hash_files(destination, future, _reading(progress, future, "full"))
         future = {name: dict(record, sha256=hashes[name]) for name, record in future.items()}
-        warnings = _check_published(request, destination, published, future)
-        _check_sums(request, destination, future)
+        warnings = known.check(request, destination, published, future)
+        sha256sums.check(request, destination, future)
         verified = "full" if published or request.sums else "structure"
     if (changed or stale) and writable and not check_mode:
         kept = {key: value for key, value in (manifest or {}).items() if key not in ("schema", "files")}
@@ -362,81 +361,6 @@ def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.
         if not (recorded or published or request.sums):
             message += " as they are; nothing is known to compare them with"
     return _result(request, changed, message, verified, found, recorded, future, {}, warnings)
-
-
-def _published(request, manifest, records):
-    """The known.Known that these files {name: {size}} are, by what the request or the manifest says; None for none."""
-    sizes = {name: record["size"] for name, record in records.items()}
-    return known.recognised(request.repo, request.revision or (manifest or {}).get("commit"), sizes)
-
-
-def _check_published(request, folder, published, records):
-    """Raise FleetError where files are not the published ones; returns what to warn of.
-
-    Of what is no weights people change this and that, a chat template, say; so without the revision that is a warning.
-    """
-    if published is None:
-        return []
-    wrong = known.differences(published, records)
-    bad = sorted(name for name in wrong if _must_be(request, published, name))
-    texts = "; ".join("%s %s" % (name, wrong[name]) for name in bad or sorted(wrong))
-    if bad:
-        raise FleetError(
-            "weights.not-as-published",
-            "%s does not hold what %s commit %s is known to have: %s. Bring these files again; if it is another "
-            "version, set revision to the name of that.",
-            (folder, published.repo, published.commit, texts),
-            details={"rotted": bad},
-        )
-    if wrong:
-        return [
-            "%s does not hold what %s commit %s is known to have: %s. Unless that was changed on purpose, bring these "
-            "files again." % (folder, published.repo, published.commit, texts)
-        ]
-    return []
-
-
-def _check_sums(request, folder, records):
-    """Raise FleetError where files {name: {sha256, or None}} are not what the user's list says."""
-    if not (request.sums and records):
-        return
-    wrong = {
-        name: "has sha256 %s" % records[name]["sha256"] if name in records else "is missing"
-        for name, sha256 in request.sums.items()
-        if records.get(name, {"sha256": ""})["sha256"] not in (None, sha256)
-    }
-    wrong.update(
-        {name: "is not in the list" for name in records if name.endswith(manifests.SHARD) and name not in request.sums}
-    )
-    if wrong:
-        texts = manifests.faults_text(wrong)
-        raise FleetError(
-            "weights.not-as-listed",
-            "%s does not hold what the list of sha256sums says: %s. Bring these files again, or check the list (in a "
-            "play: model_weights_sha256sums).",
-            (folder, texts),
-            details={"rotted": sorted(wrong)},
-        )
-
-
-def _with_sums(request, wanted):
-    if not (request.sums and wanted):
-        return wanted
-    return {name: {**one, "sha256": request.sums.get(name, one["sha256"])} for name, one in wanted.items()}
-
-
-def _must_be(request, published, name):
-    return name in published.files and (request.revision == published.commit or name.endswith(known.WEIGHTS))
-
-
-def _with_known(request, published, wanted):
-    """The wanted files with the known checksums of those that must have them."""
-    if published is None or wanted is None:
-        return wanted
-    return {
-        name: dict(record, sha256=published.files[name][1]) if _must_be(request, published, name) else record
-        for name, record in wanted.items()
-    }
 
 
 def _outdated(recorded, wanted):

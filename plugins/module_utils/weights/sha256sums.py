@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import is_inside
+from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as manifests
 
 LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)")
 
@@ -20,7 +20,7 @@ def parse(text, where):
         if not line.strip() or line.startswith("#"):
             continue
         match = LINE.fullmatch(line)
-        if not match or not is_inside(match[2]):
+        if not match or not manifests.is_inside(match[2]):
             raise FleetError(
                 "sha256sums.line-invalid",
                 "%s, line %d is no line of a list of checksums; allowed: 64 hexadecimal digits, two blanks and the "
@@ -51,3 +51,33 @@ def read(path):
             "sha256sums is %s, which can be read neither on the controller nor on this node: %s.",
             (path, getattr(error, "strerror", None) or "it is no text"),
         ) from error
+
+
+def check(request, folder, records):
+    """Raise FleetError where files {name: {sha256, or None}} are not what the user's list says."""
+    if not (request.sums and records):
+        return
+    wrong = {
+        name: "has sha256 %s" % records[name]["sha256"] if name in records else "is missing"
+        for name, sha256 in request.sums.items()
+        if records.get(name, {"sha256": ""})["sha256"] not in (None, sha256)
+    }
+    wrong.update(
+        {name: "is not in the list" for name in records if name.endswith(manifests.SHARD) and name not in request.sums}
+    )
+    if wrong:
+        texts = manifests.faults_text(wrong)
+        raise FleetError(
+            "weights.not-as-listed",
+            "%s does not hold what the list of sha256sums says: %s. Bring these files again, or check the list (in a "
+            "play: model_weights_sha256sums).",
+            (folder, texts),
+            details={"rotted": sorted(wrong)},
+        )
+
+
+def filled(request, wanted):
+    """The wanted files with the checksums of the user's list."""
+    if not (request.sums and wanted):
+        return wanted
+    return {name: {**one, "sha256": request.sums.get(name, one["sha256"])} for name, one in wanted.items()}

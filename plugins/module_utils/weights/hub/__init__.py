@@ -97,8 +97,8 @@ class Wanted:
 
     revision: commit, tag or branch. destination: real path of the directory that servers load. endpoint: URL of the
     hub. format: mxfp4, bf16 or None for any. draft: whether it is a draft model; `target` then says of which model:
-    {repo, revision, destination, include, exclude, format}, or nothing, and `eagle3` whether it must be a head that NxD
-    Inference runs. draft_sizes: for a model, what its draft is: {name, hidden_size, vocab_size}, or nothing. sums:
+    {repo, revision, destination, include, exclude, format}, or nothing, and `eagle3` whether it must be a head that the
+    engine runs. draft_sizes: for a model, what its draft is: {name, hidden_size, vocab_size}, or nothing. sums:
     {path: sha256} that the files must have, by a list of the user's. workers: files at a time. min_rate: bytes a second
     below which a connection is dropped, looked at every min_rate_window_s; 0 for none. retries: attempts without a byte
     of progress before giving up. timeout_s: of one answer or silence.

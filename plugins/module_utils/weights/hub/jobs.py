@@ -355,11 +355,13 @@ def carried():
     from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import eagle3
     from ansible_collections.inference.fleet.plugins.module_utils.weights import (
         checkpoints,
+        draft_heads,
         hub,
         local,
         lock,
         manifest,
         progress,
+        sha256sums,
         sources,
         staging,
         standin,
@@ -381,9 +383,9 @@ def carried():
     from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import standin as standin_source
 
     return (
-        checkpoints, digest, directories, download, eagle3, errors, files, hub, huggingface, known, local, lock,
-        manifest, modelscope, os_errors, path_source, paths, plain, preview, private, progress, redact, selection,
-        sources, staging, standin, standin_source, transfer, worker,
+        checkpoints, digest, directories, download, draft_heads, eagle3, errors, files, hub, huggingface, known, local,
+        lock, manifest, modelscope, os_errors, path_source, paths, plain, preview, private, progress, redact, selection,
+        sha256sums, sources, staging, standin, standin_source, transfer, worker,
     )  # fmt: skip
 
 

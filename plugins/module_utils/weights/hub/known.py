@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+
 
 class Known(NamedTuple):
     """A commit of a repository. files: {path: (size, sha256)}, all of them but for those in the folders `besides`."""
@@ -98,3 +100,49 @@ def differences(known, records):
         elif records[path].get("sha256") not in (None, sha256):
             wrong[path] = "has sha256 %s, known is %s" % (records[path]["sha256"], sha256)
     return wrong
+
+
+def published(request, manifest, records):
+    """The known.Known that these files {name: {size}} are, by what the request or the manifest says; None for none."""
+    sizes = {name: record["size"] for name, record in records.items()}
+    return recognised(request.repo, request.revision or (manifest or {}).get("commit"), sizes)
+
+
+def check(request, folder, expected, records):
+    """Raise FleetError where files are not the published ones; returns what to warn of.
+
+    Of what is no weights people change this and that, a chat template, say; so without the revision that is a warning.
+    """
+    if expected is None:
+        return []
+    wrong = differences(expected, records)
+    bad = sorted(name for name in wrong if _must_be(request, expected, name))
+    texts = "; ".join("%s %s" % (name, wrong[name]) for name in bad or sorted(wrong))
+    if bad:
+        raise FleetError(
+            "weights.not-as-published",
+            "%s does not hold what %s commit %s is known to have: %s. Bring these files again; if it is another "
+            "version, set revision to the name of that.",
+            (folder, expected.repo, expected.commit, texts),
+            details={"rotted": bad},
+        )
+    if wrong:
+        return [
+            "%s does not hold what %s commit %s is known to have: %s. Unless that was changed on purpose, bring these "
+            "files again." % (folder, expected.repo, expected.commit, texts)
+        ]
+    return []
+
+
+def _must_be(request, published, name):
+    return name in published.files and (request.revision == published.commit or name.endswith(WEIGHTS))
+
+
+def filled(request, published, wanted):
+    """The wanted files with the known checksums of those that must have them."""
+    if published is None or wanted is None:
+        return wanted
+    return {
+        name: dict(record, sha256=published.files[name][1]) if _must_be(request, published, name) else record
+        for name, record in wanted.items()
+    }

@@ -14,8 +14,7 @@ from dataclasses import replace
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import files
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import eagle3
-from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
+from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints, draft_heads
 from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as manifests
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import HubProblem, explained, selection
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub.digest import difference
@@ -29,7 +28,7 @@ def describe(wanted, folder, complete=True, target=None):
         if target:
             checkpoints.check_draft_sizes(wanted.repo, sizes, target["name"], target)
         if complete and wanted.eagle3:
-            eagle3.check(folder, {})
+            draft_heads.check(folder, {})
         return sizes
     found = checkpoints.describe(folder)
     checkpoints.check_format(folder, found["format"], wanted.format)
@@ -104,10 +103,10 @@ class Preview:
         describe(self._wanted, folder, complete=False, target=sizes)
         index = self._index(self._wanted, target, listing, folder)
         if self._wanted.eagle3:
-            eagle3.check_configuration(folder, sizes)
+            draft_heads.check_configuration(folder, sizes)
             tensors = self._remote_tensors(listing, target, index)
             if tensors is not None:
-                eagle3.check_layers(folder, tensors)
+                draft_heads.check_layers(folder, tensors)
 
     @staticmethod
     def _index(wanted, target, listing, folder):
