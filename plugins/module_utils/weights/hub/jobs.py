@@ -342,68 +342,11 @@ def python_of(toolkit):
     return python
 
 
-def carried():
-    """Everything that the worker imports of this collection, the worker last; a quick look does without most of it."""
-    from ansible_collections.inference.fleet.plugins.module_utils import errors
-    from ansible_collections.inference.fleet.plugins.module_utils.node import (
-        directories,
-        files,
-        os_errors,
-        paths,
-        redact,
-    )
-    from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import eagle3
-    from ansible_collections.inference.fleet.plugins.module_utils.weights import (
-        checkpoints,
-        draft_heads,
-        hub,
-        local,
-        lock,
-        manifest,
-        progress,
-        sha256sums,
-        sources,
-        staging,
-        standin,
-    )
-    from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
-        digest,
-        download,
-        huggingface,
-        known,
-        modelscope,
-        plain,
-        preview,
-        private,
-        selection,
-        transfer,
-        worker,
-    )
-    from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import path as path_source
-    from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import standin as standin_source
-
-    return (
-        checkpoints, digest, directories, download, draft_heads, eagle3, errors, files, hub, huggingface, known, local,
-        lock, manifest, modelscope, os_errors, path_source, paths, plain, preview, private, progress, redact, selection,
-        sha256sums, sources, staging, standin, standin_source, transfer, worker,
-    )  # fmt: skip
-
-
 def packed():
     """The worker and what it needs of this collection as a zip that Python runs; the same bytes each time."""
-    import io
-    import zipfile
+    # here, since a quick look does without most of it
+    from ansible_collections.inference.fleet.plugins.module_utils.node import archive
+    from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import huggingface, modelscope, worker
 
-    buffer = io.BytesIO()
-    sources = {module.__name__: module for module in carried()}
-    folders = {"/".join(name.split(".")[:depth]) for name in sources for depth in range(1, name.count(".") + 1)}
-    entries = {folder + "/__init__.py": "" for folder in folders}
-    for name, module in sources.items():
-        path = name.replace(".", "/")
-        loader = module.__spec__.loader if module.__spec__ is not None else module.__loader__
-        entries[path + ("/__init__.py" if hasattr(module, "__path__") else ".py")] = loader.get_source(name)
-    entries["__main__.py"] = "from %s import main\n\nmain()\n" % carried()[-1].__name__
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(entries):
-            archive.writestr(zipfile.ZipInfo(path, date_time=(1980, 1, 1, 0, 0, 0)), entries[path])
-    return buffer.getvalue()
+    modules = [worker.__name__, huggingface.__name__, modelscope.__name__]  # the worker imports either by its name
+    return archive.packed(modules, "from %s import main\n\nmain()\n" % worker.__name__)
