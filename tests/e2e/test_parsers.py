@@ -17,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import yaml
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+from ansible_collections.inference.fleet.tests import doc_examples
 
 CLONE = Path(__file__).resolve().parents[2]
 JUDGE = Path(__file__).with_name("parser_judge.py")
@@ -29,7 +29,6 @@ CHIPS = {"accelerator": "trainium3", "count": 16}
 sys.path.insert(0, str(CLONE / "tools"))
 import engine_venv  # noqa: E402 - found by the path above
 import parser_venv  # noqa: E402 - found by the path above
-import trainium_doc  # noqa: E402 - found by the path above
 
 
 def planned(recipe, layer=None, chips=16):
@@ -40,7 +39,7 @@ def planned(recipe, layer=None, chips=16):
 
 def example(name):
     """An override out of docs/using/trainium-recipes.md."""
-    return yaml.safe_load(trainium_doc.example(name))["fleet_override"]
+    return doc_examples.example(name)["fleet_override"]
 
 
 def engine_lines():

@@ -9,10 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-import yaml
+from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.nodes import package_indexes
 from ansible_collections.inference.fleet.tests.runs import play
-from ansible_collections.inference.fleet.tools import trainium_doc
 
 PLAY = [
     {
@@ -25,7 +24,7 @@ PLAY = [
 
 
 def test_the_vendors_index_is_used_beside_the_other(tmp_path):
-    example = yaml.safe_load(trainium_doc.example("environment", trainium_doc.NODE_PAGE))
+    example = doc_examples.example("environment", doc_examples.TUTORIAL)
     for name, wheels in package_indexes.WHEELS.items():
         package_indexes.make_index(tmp_path / name, wheels)
     playbook, venv = tmp_path / "play.yml", tmp_path / "venv"
