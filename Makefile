@@ -6,16 +6,20 @@ SCENARIO ?=
 NODES ?= 10
 RELEASE ?=
 BIN := .venv/bin
+.DEFAULT_GOAL := help
 
-.PHONY: demo demo-stop test lint sanity unit e2e nodes nodes-test molecule matrix matrix-one fleet node node-stop \
-	soak bench-weights clean
+.PHONY: help demo demo-stop test lint sanity unit e2e nodes nodes-test molecule matrix matrix-one fleet node node-stop \
+	soak bench-weights docs docs-site clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+( [a-z-]+)*:.*## / {sub(" .*", "", $$1); printf "%-14s %s\n", $$1, $$2}' Makefile
 
 # Two verified gpt-oss servers on this machine. ARGS='-e …' goes to ansible-playbook.
-demo: .venv
+demo: .venv ## two verified servers on this machine; ARGS=… goes to ansible-playbook
 	$(BIN)/ansible-playbook site.yml -i inventories/local $(ARGS)
 
 # Takes the servers down; make demo-stop ARGS='-e fleet_purge=true' removes what demo installed as well.
-demo-stop: .venv
+demo-stop: .venv ## stop them; ARGS='-e fleet_purge=true' also removes what was installed
 	$(BIN)/ansible-playbook playbooks/stop.yml -i inventories/local $(ARGS)
 
 # The controller's environment. Rebuilt when what is in pyproject.toml changed.
@@ -24,37 +28,38 @@ demo-stop: .venv
 	$(PYTHON) tools/make_venv.py
 
 # Everything that CI runs: what is quick first, then what needs test nodes beside what does not.
-test: lint
+test: lint ## everything that CI runs
 	$(BIN)/python tools/checks.py nodes=nodes,molecule here=sanity,matrix-one,unit,e2e
 
-lint: .venv
+lint: .venv ## ruff, yamllint, ansible-lint, changelog fragments, plugin documentation
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/yamllint --strict .
 	$(BIN)/python tools/run.py ansible-lint
 	$(BIN)/antsibull-changelog lint
+	$(BIN)/python tools/run.py antsibull-docs lint-collection-docs --plugin-docs .
 
-sanity: .venv
+sanity: .venv ## ansible-test sanity
 	$(BIN)/python tools/sanity.py
 
-unit: .venv
+unit: .venv ## unit tests
 	$(BIN)/python tools/run.py pytest tests/unit
 
 # The local deployment end to end, with real vLLM.
-e2e: .venv
+e2e: .venv ## the local deployment end to end, with real vLLM
 	$(BIN)/python tools/run.py pytest tests/e2e
 
 # Servers under a real systemd, on a node in a container: needs root and Docker, which is started where none runs.
 # Without them it says so and is left out; with CI set it fails.
-nodes nodes-test: .venv
+nodes nodes-test: .venv ## servers on test nodes; needs root and Docker
 	$(BIN)/python tools/run.py pytest -x tests/nodes
 
 # Molecule's scenarios, each on nodes of its own: make molecule SCENARIO=default, all of them without.
-molecule: .venv
+molecule: .venv ## Molecule's scenarios; SCENARIO=default for one
 	$(BIN)/python tools/scenarios.py $(SCENARIO)
 
 # Plan, site and status under every supported ansible-core that this machine has a Python for; RELEASE=2.20 for one.
-matrix: .venv
+matrix: .venv ## playbooks under every supported ansible-core; RELEASE=2.20 for one
 	$(BIN)/python tools/matrix.py $(RELEASE)
 
 # The same under one release, another than that of .venv where there is a Python for it.
@@ -62,25 +67,34 @@ matrix-one: .venv
 	$(BIN)/python tools/matrix.py --other
 
 # Many nodes at once, and what the playbooks cost there: make fleet NODES=10.
-fleet: .venv
+fleet: .venv ## many test nodes at once; NODES=10
 	$(BIN)/python tools/fleet.py $(NODES)
 
 # A node to try things on: make node PLATFORM=cpu prints how to reach it, make node-stop removes all of this clone.
-node: .venv
+node: .venv ## start a test node; PLATFORM=cpu
 	$(BIN)/python tools/nodes.py create node-$(PLATFORM) --platform $(PLATFORM)
 
-node-stop: .venv
+node-stop: .venv ## remove the test nodes of this clone
 	$(BIN)/python tools/nodes.py destroy
 
 # Random kills for longer: SOAK_ROUNDS=10, SOAK_SEED=… to repeat a run. And other, more examples for the property tests.
-soak: .venv
+soak: .venv ## random kills and more examples; SOAK_ROUNDS=10, SOAK_SEED=…
 	$(BIN)/python tools/run.py pytest tests/unit -m 'hypothesis and not soak' --hypothesis-profile=soak
 	$(BIN)/python tools/run.py pytest tests/e2e tests/unit -m soak -s
 
 # model_weights against hf download on this machine: times, ratios, promises.
-bench-weights: .venv
+bench-weights: .venv ## model_weights against hf download
 	$(BIN)/python tools/run.py python tools/bench_weights.py $(ARGS)
 
-clean:
+# The pages that are generated from the source: error codes, recipe keys, variables of roles.
+docs: .venv ## write the generated pages of docs/ again
+	$(BIN)/python tools/errors_page.py
+	$(BIN)/python tools/reference_pages.py
+
+# Modules, plugins and roles as a site.
+docs-site: .venv ## build/docs/html: the documentation of modules and roles
+	$(BIN)/python tools/run.py python tools/docs_site.py
+
+clean: ## remove .venv, caches, test nodes and reports
 	test ! -d .cache/nodes || $(PYTHON) tools/nodes.py destroy
 	rm -rf .venv .ansible .cache build reports

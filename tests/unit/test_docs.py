@@ -1,14 +1,16 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Links of the documentation lead to files and headings that exist."""
+"""Links of the documentation lead to files and headings that exist; lists in it are complete."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.verify import probes
 
 CLONE = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -55,3 +57,24 @@ def test_a_link_to_nothing_is_found(tmp_path):
     good = "[a](there.md) [b](there.md#a-heading-yes) [c](there.md#twice-1) [d](https://example.com)\n```\n[e](x.md)\n```\n"
     page.write_text(good + "[f](gone.md) [g](there.md#gone) [h](#gone)\n")
     assert list(broken(page)) == ["gone.md", "there.md#gone", "#gone"]
+
+
+def test_every_probe_is_described():
+    page = (CLONE / "docs" / "using" / "verification.md").read_text(encoding="utf-8")
+    section = page.partition("## The sequence")[2].partition("\n## ")[0]
+    assert tuple(re.findall(r"^\| `([a-z-]+)`", section, re.MULTILINE)) == probes.FULL
+
+
+def test_every_recipe_is_in_the_support_matrix():
+    page = (CLONE / "docs" / "using" / "support.md").read_text(encoding="utf-8")
+    own = {path.stem for path in (CLONE / "recipes").glob("*.yml")} - {"images"}
+    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE)) == own
+
+
+def test_make_lists_its_targets():
+    said = subprocess.run(["make", "-s"], cwd=CLONE, capture_output=True, text=True, check=True).stdout
+    text = (CLONE / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.search(r"^\.PHONY:((?:.*\\\n)*.*)", text, re.MULTILINE).group(1).replace("\\", " ").split())
+    listed = dict(line.split(None, 1) for line in said.splitlines())
+    assert targets - set(listed) == {"nodes-test", "matrix-one"}
+    assert set(listed) <= targets

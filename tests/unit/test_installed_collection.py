@@ -20,7 +20,8 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import s
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 INSTALLED = {
-    "CHANGELOG.rst", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "changelogs", "docs", "meta", "playbooks",
+    "CHANGELOG.rst", "CONTRIBUTING.md", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "SECURITY.md", "changelogs",
+    "docs", "meta", "playbooks",
     "plugins", "recipes", "requirements.txt", "roles",
 }  # fmt: skip
 # What collects in a clone, of tools and of runs.
