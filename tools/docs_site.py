@@ -33,8 +33,9 @@ def main():
         check=True,
     )  # fmt: skip
     words = [word for key, value in SETTINGS.items() for word in ("-D", "%s=%s" % (key, value))]
-    subprocess.run(["sphinx-build", "-C", "-q", "-W", "--keep-going", *words, str(rst), str(BUILD / "html")], check=True)
-    print("The site is %s." % (BUILD / "html" / "index.html"))
+    html = BUILD / "html"
+    subprocess.run(["sphinx-build", "-C", "-q", "-W", "--keep-going", *words, str(rst), str(html)], check=True)
+    print("The site is %s." % (html / "index.html"))
 
 
 if __name__ == "__main__":

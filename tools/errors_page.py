@@ -21,7 +21,7 @@ PLUGINS = CLONE / "plugins"
 PAGE = CLONE / "docs" / "using" / "errors.md"
 CODE = re.compile(r"^[a-z][a-z0-9]*(-[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*$")
 ESCAPED = re.compile(r"([*|<\[])")
-IN_CODE = re.compile(r"`[^`\n]*\*[^`\n]*`")
+IN_CODE = re.compile(r"`[^`\n]*`")
 ADJACENT = re.compile(r"(?<!\\)\*(?=\*)")
 PLACE = re.compile(r"%(?:\((\w+)\))?[-0 +#]*\d*(?:\.\d+)?([srdfx%])")
 # The remedy begins with the first sentence, or part of one, that begins with such a word.

@@ -20,9 +20,8 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import s
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 INSTALLED = {
-    "CHANGELOG.rst", "CONTRIBUTING.md", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "SECURITY.md", "changelogs",
-    "docs", "meta", "playbooks",
-    "plugins", "recipes", "requirements.txt", "roles",
+    "CHANGELOG.rst", "CONTRIBUTING.md", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "SECURITY.md",
+    "changelogs", "docs", "meta", "playbooks", "plugins", "recipes", "requirements.txt", "roles",
 }  # fmt: skip
 # What collects in a clone, of tools and of runs.
 JUNK = (
