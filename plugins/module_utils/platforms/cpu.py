@@ -35,7 +35,7 @@ VECTORS = (
 
 
 def describe_cpu(system):
-    """{vendor, model, generation, flags, processors}: three texts, sorted flags, and the numbers of all CPUs."""
+    """{vendor, model, generation, flags, processors}: three strings, sorted flags, and the numbers of all CPUs."""
     first, processors, flags = system.cpu_info()
     if "CPU implementer" in first:
         chip = (first["CPU implementer"], first.get("CPU part", "?"))

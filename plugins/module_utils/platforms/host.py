@@ -29,7 +29,7 @@ class System:
         self.warnings = []
 
     def warn(self, text):
-        """Keep a warning for the form."""
+        """Keep a warning; each once."""
         if text not in self.warnings:
             self.warnings.append(text)
 

@@ -144,20 +144,20 @@ def _unknown(name):
 
 
 def _layer_faults(tensors, config):
-    wanted, found, unknown = shapes(config), {}, []
+    expected, found, unknown = shapes(config), {}, []
     outer = ("fc.weight", "norm.weight", "lm_head.weight", "embed_tokens.weight")
     for name, entry in sorted(tensors.items()):
         inside = LAYER.match(name)
         short = inside.group(1) if inside else name[6:] if name.startswith("model.") else name
-        if short in wanted and bool(inside) != (short in outer) and short not in found:
+        if short in expected and bool(inside) != (short in outer) and short not in found:
             found[short] = (name, entry.get("shape"))
         elif short != "fc.bias" or not config.get("fc_bias"):
             unknown.append(name)
-    faults = ["layer %s is missing" % name for name in sorted(set(wanted) - set(found))]
+    faults = ["layer %s is missing" % name for name in sorted(set(expected) - set(found))]
     faults += [
-        "layer %s has the shape %s, expected %s" % (name, shape, wanted[short])
+        "layer %s has the shape %s, expected %s" % (name, shape, expected[short])
         for short, (name, shape) in sorted(found.items())
-        if shape != wanted[short]
+        if shape != expected[short]
     ]
     faults += map(_unknown, unknown)
     if len(faults) > SHOWN:

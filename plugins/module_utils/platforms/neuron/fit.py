@@ -35,12 +35,12 @@ def shortfalls(found, hardware, needs, installs=()):
         )  # fmt: skip
     elif declared and count >= declared and hardware.get("cores") and lnc and found.lnc:
         cores = sum(device.cores for device in found.devices[:declared])
-        wanted = declared * hardware["cores"] // lnc
-        if cores < wanted:
+        planned = declared * hardware["cores"] // lnc
+        if cores < planned:
             messages.append(
                 "The inventory declares %d logical cores (fleet_hardware: count %d × cores %d / lnc %d), these %d "
                 "devices have %d. Set fleet_hardware.cores to what a device has."
-                % (wanted, declared, hardware["cores"], lnc, declared, cores)
+                % (planned, declared, hardware["cores"], lnc, declared, cores)
             )
     least = [device.memory_mib for device in found.devices if device.memory_mib is not None]
     for amount, who, key in (

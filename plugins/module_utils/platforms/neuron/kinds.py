@@ -15,7 +15,7 @@ TIMEOUT_S = 60  # neuron-ls of a server with 16 chips under load
 # Physical cores of a chip and its memory in GiB (Neuron architecture pages).
 KINDS = {"trainium1": (2, 32), "inferentia2": (2, 32), "trainium2": (8, 96), "trainium3": (8, 144)}
 GENERATIONS = {"trainium1": "v2", "inferentia2": "v2", "trainium2": "v3", "trainium3": "v4"}
-LNC = 2  # what a Trainium2 or 3 runs at unless it is told otherwise
+LNC = 2  # what a Trainium2 or 3 runs at unless it is configured otherwise
 # (driver from, runtime at least): a newer driver speaks a protocol that an older runtime does not (release notes).
 RUNTIME_FOR_DRIVER = (((2, 29), (2, 33)),)
 

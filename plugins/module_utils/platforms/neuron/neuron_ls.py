@@ -40,7 +40,7 @@ COLUMNS = {
 def parse_json(text, warn):
     """Records of `neuron-ls -j`: [{neuron_device, nc_count, …}] as the tool names them.
 
-    ValueError where it is no JSON of devices. What stands before the array (a log line) is told through warn(text).
+    ValueError where it is no JSON of devices. What stands before the array (a log line) goes to warn(text).
     """
     start = re.search(r"^\s*[\[{]", text, re.MULTILINE)
     if not start:
@@ -65,7 +65,7 @@ def parse_table(text, warn):
     """(records, {setting: text}) of `neuron-ls` as people see it: the same keys as parse_json, values as they mean.
 
     Older tables count physical cores and have a column of logical ones; newer ones count logical cores and have their
-    ids. A device with several processes has a line for each. A line that is not understood is told through warn(text).
+    ids. A device with several processes has a line for each. A line that is not understood goes to warn(text).
     """
     records, settings, columns, header = [], {}, None, []
     for line in text.splitlines():
@@ -141,8 +141,8 @@ def device_of(record, lnc, kind, warn):
         logical = _whole(record, "logical_nc")
         lnc, cores = (cores // logical if logical and cores % logical == 0 else None), logical
     else:
-        told = record.get("logical_neuroncore_config", lnc)
-        lnc = int(told) if str(told).isdigit() else None
+        given = record.get("logical_neuroncore_config", lnc)
+        lnc = int(given) if str(given).isdigit() else None
         if lnc is None and physical and cores and physical % cores == 0:
             lnc = physical // cores
     ids = record.get("neuroncore_ids")

@@ -39,9 +39,9 @@ def at_least(version, least):
     return numbers(version)[: len(numbers(least))] >= numbers(least)
 
 
-def is_version(version, wanted):
-    """Whether a package's version is the wanted one; 2.30 means any 2.30.x."""
-    return numbers(version)[: len(numbers(wanted))] == numbers(wanted)
+def is_version(version, other):
+    """Whether a package's version is another; 2.30 means any 2.30.x."""
+    return numbers(version)[: len(numbers(other))] == numbers(other)
 
 
 def check_packages(packages):
@@ -74,7 +74,7 @@ def check_packages(packages):
 def decide(packages, installed):
     """{name: version to install} of what is missing or older than its `least`. Pure.
 
-    installed: {name: version}. Without a `least` only the wanted version fits.
+    installed: {name: version}. Without a `least` only that version fits.
     """
     due = {}
     for name, package in packages.items():

@@ -13,9 +13,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.processes imp
 COMMAND_SHOWN = 120
 # What the plan gives each server; a script that sets one by itself makes them meet on the same cores or files.
 GIVEN = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES", "NEURON_COMPILED_ARTIFACTS", "BASE_COMPILE_WORK_DIR")
-# What a start script must leave to the plan: flag, its spellings, the placeholder for it, a word for what must be told
+# What a start script must leave to the plan: flag, its spellings, the placeholder for it, a word for what must be given
 # in some way (None: need not), the value for a plan entry (None: any).
-TOLD = (
+LEFT_TO_PLAN = (
     ("--port", "--port", "port", "port", lambda entry: str(entry["port"]) if entry["port"] else None),
     ("--host", "--host", "bind", "address", lambda entry: entry["bind"] if is_narrow(entry["bind"]) else None),
     ("--tensor-parallel-size", "--tensor[-_]parallel[-_]size|-tp", "device_count", None,
@@ -81,7 +81,7 @@ def _script_faults(path, code, users):
     ignored, given = _ignored(text, arguments), [word for word in arguments if word.startswith("--")]
     if ignored and len(ignored) < len(given):
         yield (
-            '%s takes no notice of %s. Copy the script and let it hand its arguments on to vLLM ("$@"), or read this '
+            '%s ignores %s. Copy the script and let it hand its arguments on to vLLM ("$@"), or read this '
             "one as it reads the others." % (path, ", ".join(ignored))
         )
         return
@@ -92,7 +92,7 @@ def _script_faults(path, code, users):
             "{HOST: ${bind}, PORT: ${port}}}." % (path, " ".join(arguments)[:COMMAND_SHOWN])
         )
         return
-    for flag, spelled, placeholder, word, value_of in TOLD:
+    for flag, spelled, placeholder, word, value_of in LEFT_TO_PLAN:
         values = [value_of(one) for one, _arguments in users]
         literals = list(_literals(code, spelled, flag in arguments))
         for number, line, literal in literals:
@@ -130,13 +130,13 @@ def _literals(code, spelled, given):
     """
     pattern = re.compile(r"(?<![\w-])(?:%s)(?:=|\s+)[\"']?([^\s\"'$;|&)]+)(?=[\s\"';|&)]|$)" % spelled)
     for lines in _commands(code):
-        whole = " ".join(line for _number, line in lines)
-        handed = [found.end() for found in HANDED_ON.finditer(whole)]
-        for found in pattern.finditer(whole):
+        command = " ".join(line for _number, line in lines)
+        handed = [found.end() for found in HANDED_ON.finditer(command)]
+        for found in pattern.finditer(command):
             if given and handed:
                 counts = found.start() > handed[-1]
             else:  # a variable behind it may hold the arguments
-                counts = VLLM.search(whole) and not (given and PUT_IN.search(whole, found.end()))
+                counts = VLLM.search(command) and not (given and PUT_IN.search(command, found.end()))
             if counts:
                 end = 0
                 for number, line in lines:

@@ -452,7 +452,7 @@ def test_a_script_that_takes_no_arguments(node):
          "--port 8000", [(3, "--port 8000")]),
         ('if [ -n "$1" ]; then MODE=$1; fi\nvllm serve /m --port 8000', ["takes no arguments"]),
         ('while [ $# -gt 0 ]; do case "$1" in --port) P=$2;; esac; shift 2; done\nvllm serve --port $P',
-         ["takes no notice of --host. Copy the script and let it hand its arguments on to vLLM"]),
+         ["ignores --host. Copy the script and let it hand its arguments on to vLLM"]),
         # nothing but the plan says how many cores there are
         ('vllm serve --tensor-parallel-size 8 "$@"', []),
         ('vllm serve --tensor_parallel_size 4 "$@"', [(1, "--tensor-parallel-size 4")]),
