@@ -9,6 +9,7 @@ engine_servers repairs, by the same functions.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pwd
 
@@ -26,6 +27,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.supervise import g
 GUARD_S = 30  # within which a process of a unit has become the guard, or what the guard records
 
 
+@dataclasses.dataclass
 class Difference:
     """One thing that differs.
 
@@ -33,13 +35,9 @@ class Difference:
     "rewrite" (without a restart), or None where it does so for another reason, or only somebody else can.
     """
 
-    def __init__(self, kind, text, heals=None):
-        self.kind = kind
-        self.text = text
-        self.heals = heals
-
-    def __repr__(self):
-        return "Difference(%r, %r, %r)" % (self.kind, self.text, self.heals)
+    kind: str
+    text: str
+    heals: str | None = None
 
 
 def file_differences(modes, expected):
@@ -50,9 +48,8 @@ def file_differences(modes, expected):
             continue
         old_mode, old_uid = modes[path]
         if old_mode != mode:
-            found.append(
-                Difference("file mode", "%s has mode %04o instead of %04o" % (path, old_mode, mode), "rewrite")
-            )
+            text = "%s has mode %04o instead of %04o" % (path, old_mode, mode)
+            found.append(Difference("file mode", text, "rewrite"))
         if uid is not None and old_uid != uid:
             names = (path, processes.user_name(old_uid), processes.user_name(uid))
             found.append(Difference("file owner", "%s belongs to %s instead of %s" % names, "rewrite"))
@@ -103,7 +100,7 @@ def unit_notes(unit):
 
 
 def differences(target, observed):
-    """[Difference] of a deployed server beyond its entry. target: servers.Desired; observed: servers.Observed."""
+    """[Difference] of a deployed server beyond its entry."""
     entry, found = target.entry, []
     if observed.unit is not None:
         found += unit_differences(observed.unit, observed.definition, target.definition)
@@ -117,11 +114,7 @@ def differences(target, observed):
         if is_strange(running, target.root):
             text = "its unit's process %d is no server of ours (%s)" % (running.pid, shown_command(running.command))
             found.append(Difference("process", text, "restart"))
-    elif (
-        observed.state.get("phase") == "running"
-        and observed.state.get("hash") == entry["hash"]
-        and not is_guard(running)
-    ):
+    elif observed.runs_entry(entry) and not is_guard(running):
         secrets = {name: target.secrets.get(name, observed.secrets.get(name)) for name in entry["secrets"]}
         found += process_differences(entry, running, secrets, target.user, observed.unit, observed.outside)
     return found

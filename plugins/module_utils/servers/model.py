@@ -103,6 +103,10 @@ class Observed:
         """Whether anything of it is left on the node."""
         return bool(self.files or self.pids or self.service or self.containers)
 
+    def runs_entry(self, entry):
+        """Whether its process is the engine of this entry, as the record of its start says."""
+        return self.fresh and self.state.get("phase") == "running" and self.state.get("hash") == entry["hash"]
+
     @property
     def runs(self):
         """Whether there is something to stop."""

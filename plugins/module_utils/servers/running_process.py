@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import re
@@ -29,6 +30,7 @@ SECRET_OPTION = re.compile(r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passw
 SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+@")
 
 
+@dataclasses.dataclass
 class Running:
     """A process as /proc shows it.
 
@@ -37,19 +39,17 @@ class Running:
     cgroup's limits; parent: limits of its parent, the service manager; age: seconds since its start; command: as text.
     """
 
-    def __init__(self, pid, argv=(), environment=None, limits=None, cpus=None, uid=None, unit=None, group=None,
-                 parent=None, age=0.0, command=None):  # fmt: skip
-        self.pid = pid
-        self.argv = list(argv)
-        self.environment = environment
-        self.limits = limits or {}
-        self.cpus = cpus
-        self.uid = uid
-        self.unit = unit
-        self.group = group or {}
-        self.parent = parent or {}
-        self.age = age
-        self.command = command
+    pid: int
+    argv: list = ()
+    environment: dict | None = None
+    limits: dict = dataclasses.field(default_factory=dict)
+    cpus: set | None = None
+    uid: int | None = None
+    unit: str | None = None
+    group: dict = dataclasses.field(default_factory=dict)
+    parent: dict = dataclasses.field(default_factory=dict)
+    age: float = 0.0
+    command: str | None = None
 
 
 def look_at(pid):
