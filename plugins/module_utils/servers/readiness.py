@@ -24,7 +24,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.verify import caus
 LOG_LINES = 15
 MESSAGE_LINES = 3
 THREADS = 32
-ANSWERS_CHAT = ("server", "frontend")
 UNVERIFIED = "not verified (check)"
 OPEN = "listens on all addresses"
 NO_KEY = "it asks for an API key and none is planned"
@@ -64,12 +63,13 @@ def probe(entry, timeout, secrets=None):
     port = health_port(entry)
     if port is None:
         return None
-    base = http_client.base_url(entry["bind"], port)
-    health = http_client.request("GET", base + entry["health"]["path"], timeout=timeout, headers=headers)
+    url = http_client.base_url(entry["bind"], port) + entry["health"]["path"]
+    health = http_client.request("GET", url, timeout=timeout, headers=headers)
     if not health.ok:
         return _lack("health", health, refusal)
-    if entry["role"] not in ANSWERS_CHAT or entry["port"] is None:
+    if entry["role"] not in faults.ASKED or entry["port"] is None:
         return None
+    base = http_client.base_url(entry["bind"], entry["port"])
     models = http_client.request("GET", base + "/v1/models", timeout=timeout, headers=headers)
     if not models.ok:
         return _lack("models", models, refusal)

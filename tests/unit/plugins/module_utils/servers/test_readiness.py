@@ -61,3 +61,22 @@ def test_a_server_that_was_ready_long_ago_neither_starts_nor_loads(monkeypatch, 
     observed.was_ready = True
     words, _final = readiness._problem(entry, observed, "health: no answer")
     assert words == "it was ready and does not answer any more since 00:16:40Z (180 s), health: no answer"
+
+
+def test_the_health_path_is_asked_at_its_own_port_and_completions_at_the_servers(monkeypatch):
+    health = {"port": 9000, "path": "/healthz", "budget_s": 300, "poll_s": 2}
+    asked = []
+
+    def request(method, url, body=None, timeout=30, headers=None):
+        asked.append(url)
+        text = '{"data": [{"id": "gpt-oss-120b"}]}'
+        return readiness.http_client.Response(method, url, status=200, text=text)
+
+    monkeypatch.setattr(readiness.http_client, "request", request)
+    assert readiness.probe(plan_entries.plan_entry(8000, health=health), 1) is None
+    assert asked == ["http://127.0.0.1:9000/healthz", "http://127.0.0.1:8000/v1/models",
+                     "http://127.0.0.1:8000/v1/chat/completions"]  # fmt: skip
+    asked.clear()
+    worker = plan_entries.plan_entry(None, role="decode", ports={"system": 9100}, health=dict(health, port=None))
+    assert readiness.probe(worker, 1) is None
+    assert asked == ["http://127.0.0.1:9100/healthz"]
