@@ -12,10 +12,10 @@ import re
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import split_reference
 from ansible_collections.inference.fleet.plugins.module_utils.containers.images import DOCKER_HUB, mirrored
+from ansible_collections.inference.fleet.plugins.module_utils.engines import API_KEY
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
 from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import leaders_to_follow, start_order
-from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import API_KEY
 
 COMMON_NAMES = ("hosts", "inventories", "inventory")
 

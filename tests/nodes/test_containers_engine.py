@@ -12,8 +12,7 @@ import signal
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.containers import engine as container_engine
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.node import files, processes
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.tests.nodes.words import NASTY, SLEEP, TEXT
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
@@ -53,7 +52,7 @@ class ContainerNode(small_node.SmallNode):
         return [pid for pid in self.running(name) if word in processes.argv(pid) and "--rm" not in processes.argv(pid)]
 
     def record(self, name):
-        return guard.read_json(self.paths.server_state(name)) or {}
+        return files.readable_json(self.paths.server_state(name)) or {}
 
     def end(self):
         with contextlib.suppress(container_engine.EngineError):
@@ -121,7 +120,7 @@ def rows(result):
 
 
 def environment_of(pid):
-    return {os.fsdecode(key): os.fsdecode(value) for key, value in guard.environment_of(pid).items()}
+    return {os.fsdecode(key): os.fsdecode(value) for key, value in processes.environment_of(pid).items()}
 
 
 def test_every_word_arrives_as_planned(each_node):
@@ -209,7 +208,7 @@ def test_whatever_is_killed_there_is_one_container_afterwards(each_node, victim)
     assert client in pids and init in pids
     assert processes.argv(client)[0] == each_node.engine.kind
     engine = next(
-        pid for pid in pids if processes.argv(pid)[0] == "/usr/bin/python3" and guard.process(pid).parent == init
+        pid for pid in pids if processes.argv(pid)[0] == "/usr/bin/python3" and processes.process(pid).parent == init
     )
     os.kill({"client": client, "init": init, "engine": engine}[victim], signal.SIGKILL)
     restarted(each_node, entry, container)
@@ -302,7 +301,7 @@ def test_a_secret_is_in_no_argv(node):
     ]
     client = node.record("server-0")["pid"]
     assert "--env=HF_TOKEN" in processes.argv(client)
-    assert "s3cr3t" not in " ".join(word for pid in guard.process_table() for word in processes.argv(pid))
+    assert "s3cr3t" not in " ".join(word for pid in processes.process_table() for word in processes.argv(pid))
     with open(node.paths.entry("server-0"), encoding="utf-8") as stream:
         assert "s3cr3t" not in stream.read()
 

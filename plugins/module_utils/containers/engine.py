@@ -3,8 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A node's container engine, docker or podman, through its command line: which containers are ours, images, ending.
 
-A copy of this file lies beside the guard on the node, so it stands alone: standard library only, nothing of the
-collection. A container is ours by its labels, never by its name: one of the same name may be somebody else's.
+A container is ours by its labels, never by its name: one of the same name may be somebody else's.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ import re
 import shutil
 import subprocess
 
+from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
+
 ENGINES = ("docker", "podman")
 LABEL_SERVER = "inference.fleet.server"
 LABEL_HASH = "inference.fleet.hash"
 LABEL_ROOT = "inference.fleet.root"
-PREFIX = "inference-fleet-"
 STOP_S = 15  # TERM to KILL
 CALL_S = 60
 NO_CONFIG = "/nonexistent/inference-fleet"  # the client's own configuration may hold proxies and other engines
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SEPARATOR = "\x1f"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # podman's own, which says nothing of them
 # Its settings, the later ones count; cdi_spec_dirs = ["/etc/cdi", …] in them are other folders.
@@ -102,7 +101,7 @@ class Container:
 def container_name(server, root):
     """Name of a server's container. Roots of their own have their own names, so that two can share an engine."""
     suffix = "-" + hashlib.sha256(os.fsencode(root)).hexdigest()[:8] if root else ""
-    return PREFIX + server + suffix
+    return node_paths.PREFIX + server + suffix
 
 
 def kind_of(words):
@@ -144,7 +143,7 @@ class Engine:
 
     def client_environment(self):
         """{str: str} that the client runs with: who runs it, and nothing that would lead it elsewhere."""
-        environment = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": os.path.expanduser("~")}
+        environment = {"PATH": node_paths.PATH, "LANG": "C.UTF-8", "HOME": os.path.expanduser("~")}
         runtime = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
         if os.path.isdir(runtime):  # a rootless engine finds its socket there
             environment["XDG_RUNTIME_DIR"] = runtime
@@ -155,7 +154,7 @@ class Engine:
 
     def program(self):
         """The client's path. EngineError (missing) where there is none."""
-        found = shutil.which(self.kind, path=PATH)
+        found = shutil.which(self.kind, path=node_paths.PATH)
         if found is None:
             raise EngineError("missing", "there is no program %s" % self.kind)
         return found

@@ -24,11 +24,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.engine 
 from ansible_collections.inference.fleet.plugins.module_utils.containers.merged_settings import lay
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import engine_problem
+from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, read_text, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import url_secrets
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 DROP_IN = "/etc/systemd/system/docker.service.d/inference-fleet.conf"
@@ -173,7 +174,7 @@ class Setup:
     # ---- what is installed
 
     def program(self):
-        return shutil.which(self.engine.kind, path=guard.PATH) is not None
+        return shutil.which(self.engine.kind, path=node_paths.PATH) is not None
 
     def missing(self):
         """The program that is not installed: the engine's own, or the init that podman needs; None for none."""
@@ -225,7 +226,7 @@ class Setup:
     def has_systemd(self):
         """Path of systemctl, None where there is no systemd."""
         runs = os.path.isdir(self.sysroot + SYSTEMD_RUNS)
-        return shutil.which("systemctl", path=guard.PATH) if runs else None
+        return shutil.which("systemctl", path=node_paths.PATH) if runs else None
 
     def systemctl(self, *arguments):
         """What systemctl prints. FleetError where it fails or there is no systemd."""
@@ -275,7 +276,7 @@ class Setup:
     def start(self):
         """What tells this start of docker from all others, "" where it cannot be told."""
         pid = (read_text(self.sysroot + DOCKER_PID) or "").strip()
-        process = guard.process(int(pid)) if pid.isdigit() else None
+        process = processes.process(int(pid)) if pid.isdigit() else None
         return "%s %s %d" % ((read_text(BOOT_ID) or "").strip(), pid, process.ticks) if process else ""
 
     def forget_what_was_taken(self):

@@ -30,11 +30,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.engine 
 from ansible_collections.inference.fleet.plugins.module_utils.containers.host_settings import pending_words
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import engine_problem
+from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob, fresh
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import url_secrets
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 DOCKER_HUB = "docker.io"
 DOCKER_HUB_LOGIN = "https://index.docker.io/v1/"  # what docker files its login under
@@ -55,7 +55,7 @@ LAYER_DONE = re.compile(r"^(?:Pull complete|Already exists|done|skipped: already
 def choose_engine(engine, address=None, environment=None):
     """The Engine for docker, podman or auto (docker where there is one). EngineError (missing) for auto without any."""
     if engine == "auto":
-        found = [kind for kind in ENGINES if shutil.which(kind, path=guard.PATH)]
+        found = [kind for kind in ENGINES if shutil.which(kind, path=node_paths.PATH)]
         if not found:
             raise EngineError("missing", "there is neither docker nor podman")
         engine = found[0]

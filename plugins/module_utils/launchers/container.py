@@ -21,7 +21,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.engine 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 TERM_S = 15
 KILL_S = 5
@@ -247,7 +246,7 @@ class ContainerLauncher:
         except EngineError as error:
             problem = error
         # whatever the engine says: one that hangs keeps no process alive
-        guard.terminate(lambda: self._processes(entry), TERM_S, KILL_S)
+        processes.terminate_found(lambda: self._processes(entry), TERM_S, KILL_S)
         if problem is not None:
             raise self._untold(entry, problem) from problem
         end = time.monotonic() + GONE_S

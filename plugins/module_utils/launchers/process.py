@@ -9,8 +9,8 @@ import os
 import shutil
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 TERM_S = 15  # as long as a service manager gives it
 KILL_S = 5
@@ -21,7 +21,7 @@ def program_problem(entry):
     if entry["launcher"] != "process":
         return None
     program = entry["launch"][0] if entry["launch"] else ""
-    path = entry["environment"].get("PATH", guard.PATH)
+    path = entry["environment"].get("PATH", node_paths.PATH)
     found = program if "/" in program else shutil.which(program, path=path)
     if found and os.path.isabs(found) and os.access(found, os.X_OK) and not os.path.isdir(found):
         return None
@@ -52,5 +52,5 @@ class ProcessLauncher:
         ]
 
     def stop_leftovers(self, entry):
-        guard.terminate(lambda: processes.processes_with_marker(self.root, entry["name"]), TERM_S, KILL_S)
+        processes.terminate_found(lambda: processes.processes_with_marker(self.root, entry["name"]), TERM_S, KILL_S)
         return self.leftovers(entry)

@@ -18,13 +18,14 @@ import shutil
 import subprocess
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, read_text, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PREFIX
 from ansible_collections.inference.fleet.plugins.module_utils.services import SYSTEMD_RUNS
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 NONE, AUTO, CRONTAB, USER_UNIT = WAYS = ("none", "auto", "crontab", "user-unit")
-PROGRAMS = guard.PATH
+PROGRAMS = node_paths.PATH
 LINGER = "/var/lib/systemd/linger"
 MARK = "# inference.fleet"
 EMPTY = re.compile("no crontab|no such file", re.IGNORECASE)  # what `crontab -l` says where there is none
@@ -98,7 +99,7 @@ class _Boot:
         self.script = node.paths.lib + "/lib/boot.sh"
         self.record = node.paths.lib + "/boot.json"
         digest = hashlib.sha256(os.fsencode(node.paths.root)).hexdigest()[:8]
-        self.unit = "%s%s.service" % (guard.PREFIX, digest)
+        self.unit = "%s%s.service" % (PREFIX, digest)
         self.units = self.user.pw_dir + "/.config/systemd/user"
         self.wants = "%s/default.target.wants/%s" % (self.units, self.unit)
         # cron ends a command at the first % without a backslash
@@ -141,8 +142,8 @@ class _Boot:
             "#!/bin/sh",
             "# Written by inference.fleet; the next run overwrites it. Starts the servers after a boot.",
         ]
-        lines += ["for definition in %s/%s*.conf; do" % (shlex.quote(self.manager.programs), guard.PREFIX)]
-        lines += ['    case "$definition" in *%swatchdog.conf) continue ;; esac' % guard.PREFIX]
+        lines += ["for definition in %s/%s*.conf; do" % (shlex.quote(self.manager.programs), PREFIX)]
+        lines += ['    case "$definition" in *%swatchdog.conf) continue ;; esac' % PREFIX]
         lines += ['    [ -e "$definition" ] || continue']
         if self.manager.socket_folder:
             lines += ["    mkdir -m 700 %s 2>/dev/null" % shlex.quote(self.manager.socket_folder)]

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -19,8 +21,7 @@ def write_atomic(path, data, mode=0o644, owner=None):
 
     owner: (uid, gid) or None. The folder must exist. Raises OSError, whose filename is `path`.
     """
-    if isinstance(data, str):
-        data = data.encode("utf-8")
+    data = as_bytes(data)
     folder = os.path.dirname(path)
     with about(path):
         handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=folder)
@@ -37,6 +38,20 @@ def write_atomic(path, data, mode=0o644, owner=None):
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def as_bytes(data):
+    """str as UTF-8, what is no text in it as it was; bytes as they are."""
+    return data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+
+
+def read_bytes(path):
+    """What is in `path`, or None where there is no such file."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def read_text(path):
@@ -57,6 +72,34 @@ def read_json(path):
         return json.loads(text)
     except ValueError:
         return None
+
+
+def readable_json(path):
+    """The same, and None also where the file cannot be read, as another user's."""
+    try:
+        return read_json(path)
+    except OSError:
+        return None
+
+
+def write_json(path, value):
+    """Put the JSON value at `path`, mode 0644, as write_atomic() does."""
+    write_atomic(path, json.dumps(value))
+
+
+@contextlib.contextmanager
+def folder_lock(path):
+    """One process at a time looks at what is in a folder and decides; file systems without locks go without."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.ENOSYS):
+                raise
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_hashed(path, blocks):

@@ -129,12 +129,11 @@ class DetachedJob:
         """Send it to the group of the first process, if that is still the job's: the number may be another's by now."""
         # here, since a quick look need not end anything
         from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-        from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
         lock = os.path.realpath(self.path("lock"))
         with contextlib.suppress(ProcessLookupError, ValueError):
             group = int(self.pid())
-            if any(lock in processes.open_files(pid) for pid in guard.process_table() if _group(pid) == group):
+            if any(lock in processes.open_files(pid) for pid in processes.process_table() if _group(pid) == group):
                 os.killpg(group, number)
 
     def log(self):

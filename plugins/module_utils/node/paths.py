@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 
+PREFIX = "inference-fleet-"  # of units, containers and programs of ours
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where system programs are
+
 
 class NodePaths:
     """The folders of a node below `root` ("" for the system's own).

@@ -8,14 +8,147 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import signal
 import socket
 import struct
+import time
 
-from ansible_collections.inference.fleet.plugins.module_utils.node import http_client
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
-
+MARKER_SERVER = "INFERENCE_FLEET_SERVER"  # both are in the environment of all that the guard starts
+MARKER_ROOT = "INFERENCE_FLEET_ROOT"
+LOOKS = 50  # at a process that shows no variables, LOOK_S apart, since it may be in the middle of execve
+LOOKS_WITH_ARGUMENTS = 5  # the same where it does show arguments: execve may have come to its end in between
+LOOK_S = 0.001
+PF_KTHREAD = 0x00200000  # include/linux/sched.h
+ENDED = ("Z", "X")  # states of processes that only wait to be forgotten
 LISTEN = "0A"  # TCP_LISTEN in include/net/tcp_states.h
 WILDCARDS = frozenset(("", "*", "0.0.0.0", "::"))
+
+
+class Process:
+    """A line of /proc/PID/stat: state (a letter), parent (pid), kernel (a kernel's own thread), ticks (start, in clock
+    ticks after boot)."""
+
+    def __init__(self, state, parent, kernel, ticks):
+        self.state = state
+        self.parent = parent
+        self.kernel = kernel
+        self.ticks = ticks
+
+
+def process(pid):
+    """The Process with this pid, or None where it is gone. A zombie is a Process whose state is "Z"."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as stream:
+            text = stream.read()
+    except OSError:
+        return None
+    fields = text[text.rfind(b")") + 2 :].split()  # the name before it may hold blanks and brackets
+    if len(fields) < 20:
+        return None
+    return Process(fields[0].decode("ascii"), int(fields[1]), bool(int(fields[6]) & PF_KTHREAD), int(fields[19]))
+
+
+def process_table():
+    """{pid: Process} of all processes that live; zombies and the kernel's own threads are not among them."""
+    table = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            found = process(int(entry))
+            if found is not None and found.state not in ENDED and not found.kernel:
+                table[int(entry)] = found
+    return table
+
+
+def environment_of(pid):
+    """{bytes: bytes} that the process was executed with; empty where it is gone or not ours to read."""
+    text, whole = b"", 0
+    try:
+        for _look in range(LOOKS):
+            text = _shown(pid, "environ")
+            if text or not _is_program(pid):
+                break
+            whole += bool(_shown(pid, "cmdline"))
+            if whole == LOOKS_WITH_ARGUMENTS:
+                break
+            time.sleep(LOOK_S)
+    except OSError:
+        return {}
+    return dict(item.split(b"=", 1) for item in text.split(b"\0") if b"=" in item)
+
+
+def _is_program(pid):
+    found = process(pid)
+    return found is not None and found.state not in ENDED and not found.kernel
+
+
+def _shown(pid, name):
+    with open("/proc/%d/%s" % (pid, name), "rb") as stream:
+        return stream.read()
+
+
+def markers_of(pid):
+    """(root, server) from the environment of a process that a guard started, else None. The system's root is "/"."""
+    environment = environment_of(pid)
+    server = environment.get(MARKER_SERVER.encode())
+    root = environment.get(MARKER_ROOT.encode())
+    return None if server is None or root is None else (os.fsdecode(root), os.fsdecode(server))
+
+
+def marked_processes(root):
+    """{server: sorted pids} of all that runs of this root's servers: the marked processes and all below them.
+
+    What an engine started with an emptied environment is found through its parent. This process and its ancestors are
+    never in it.
+    """
+    table = process_table()
+    spared = set()
+    pid = os.getpid()
+    while pid in table and pid not in spared:
+        spared.add(pid)
+        pid = table[pid].parent
+    server_of = {}
+    for pid in table:
+        markers = markers_of(pid)
+        if markers is not None and markers[0] == (root or "/"):
+            server_of[pid] = markers[1]
+    children = {}
+    for pid, found in table.items():
+        children.setdefault(found.parent, []).append(pid)
+    waiting = list(server_of)
+    while waiting:
+        parent = waiting.pop()
+        for child in children.get(parent, ()):
+            if child not in server_of:
+                server_of[child] = server_of[parent]
+                waiting.append(child)
+    servers = {}
+    for pid in sorted(set(server_of) - spared):
+        servers.setdefault(server_of[pid], []).append(pid)
+    return servers
+
+
+def terminate_found(find, term_s, kill_s):
+    """End what `find` (a function that gives pids) finds: TERM, up to term_s seconds, KILL, up to kill_s seconds.
+
+    It looks again and again, so a process that is forked meanwhile is ended as well. Returns the pids that survived.
+    """
+    for sign, seconds in ((signal.SIGTERM, term_s), (signal.SIGKILL, kill_s)):
+        signalled = set()
+        end = time.monotonic() + seconds
+        pause = 0.02
+        while True:
+            alive = set(find())
+            if not alive:
+                return []
+            for pid in alive - signalled:
+                signalled.add(pid)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, sign)
+            if time.monotonic() >= end:
+                break
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.25)
+    return sorted(find())
 
 
 def listening_sockets():
@@ -84,6 +217,10 @@ def port_holders(bind, port):
     A socket of the very address takes requests before one of all addresses does; several may share a port
     (SO_REUSEPORT).
     """
+    from ansible_collections.inference.fleet.plugins.module_utils.node import (
+        http_client,  # what the guard starts without
+    )
+
     host = http_client.connect_host(bind)
     host = "127.0.0.1" if host == "localhost" else host
     found = [(address, inode, uid) for address, number, inode, uid in _listeners() if number == port]
@@ -97,10 +234,10 @@ def port_holders(bind, port):
 def _holders(listeners):
     """[{pid, command, user, server, root}] of sockets ({inode: uid}), in the order of pids, those not seen last."""
     holders, missing = [], dict(listeners)
-    for pid in sorted(guard.process_table()) if missing else ():
+    for pid in sorted(process_table()) if missing else ():
         held = missing.keys() & _socket_inodes(pid)
         if held:
-            root, server = guard.markers_of(pid) or (None, None)
+            root, server = markers_of(pid) or (None, None)
             user = user_name(missing[min(held)])
             holders.append({"pid": pid, "command": command(pid), "user": user, "server": server, "root": root})
             missing = {inode: uid for inode, uid in missing.items() if inode not in held}
@@ -157,7 +294,7 @@ def argv(pid):
 
 def processes_with_marker(root, name):
     """Pids of all that runs of the server `name` of this root, children without its environment included."""
-    return guard.marked_processes(root).get(name, [])
+    return marked_processes(root).get(name, [])
 
 
 def terminate(pids, term_s, kill_s):
@@ -165,15 +302,15 @@ def terminate(pids, term_s, kill_s):
 
     A pid that has gone over to another process meanwhile is left alone; a zombie counts as ended.
     """
-    ticks = {pid: found.ticks for pid, found in ((pid, guard.process(pid)) for pid in pids) if found is not None}
+    ticks = {pid: found.ticks for pid, found in ((pid, process(pid)) for pid in pids) if found is not None}
 
     def alive():
         for pid, start in ticks.items():
-            found = guard.process(pid)
-            if found is not None and found.ticks == start and found.state not in guard.ENDED:
+            found = process(pid)
+            if found is not None and found.ticks == start and found.state not in ENDED:
                 yield pid
 
-    return guard.terminate(alive, term_s, kill_s)
+    return terminate_found(alive, term_s, kill_s)
 
 
 def memory_mib(pids):
@@ -204,8 +341,8 @@ def _field_kib(path, field):
 
 def started_at(pid):
     """When the process was started, in epoch seconds (float), None where it is gone or a zombie."""
-    found = guard.process(pid)
-    if found is None or found.state in guard.ENDED:
+    found = process(pid)
+    if found is None or found.state in ENDED:
         return None
     with open("/proc/stat", encoding="ascii") as stream:
         boot = next(int(line.split()[1]) for line in stream if line.startswith("btime "))

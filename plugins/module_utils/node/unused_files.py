@@ -19,12 +19,13 @@ import re
 import shutil
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import mount_points
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.python_environment import MARKER, PARTIAL
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import NAME, artifact_key
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.module_utils.weights.encodings import ENCODINGS, SUFFIX
 from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import Busy, WeightLock
 from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import (
@@ -159,14 +160,14 @@ def used_places(paths, planned, deployment):
     others = _processes(paths)
     for pattern in (UNITS, UNITS + "/*", glob.escape(paths.etc) + "/supervisor.d/*"):
         others += [read_text(file) or "" for file in glob.glob(pattern) if os.path.isfile(file)]
-    names |= set(guard.marked_processes(paths.root))
+    names |= set(processes.marked_processes(paths.root))
     return Used(texts, others, os.path.realpath(paths.lib)), names, entries
 
 
 def _processes(paths):
     """What running processes name: program, arguments, folder, and the environment of this root's servers."""
     texts = []
-    ours = {pid for pids in guard.marked_processes(paths.root).values() for pid in pids}
+    ours = {pid for pids in processes.marked_processes(paths.root).values() for pid in pids}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         if int(pid) == os.getpid():
             continue
@@ -236,7 +237,7 @@ def _artifacts(paths, used, entries):
             parents.add(os.path.dirname(artifact))
     for parent in sorted({os.path.realpath(one) for one in parents}):
         for name, path in _folders(parent):
-            ours = os.path.isfile(os.path.join(path, guard.ARTIFACT_RECORD))
+            ours = os.path.isfile(os.path.join(path, artifacts.RECORD))
             if KEY.match(name) and (ours or not os.listdir(path)) and not used.names(path):
                 yield Unused(path, "compiled artifact", "no planned or deployed server has this configuration")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import typing
 
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import parse_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 
 @dataclasses.dataclass
@@ -138,7 +138,7 @@ class Detector:
         None where the environment does not tell, is not ours to read, or names others, as in a container, where they
         count from 0 again.
         """
-        environment = guard.environment_of(pid)
+        environment = processes.environment_of(pid)
         given = set()
         for name in self.visible:
             try:

@@ -10,13 +10,13 @@ import os
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 TERM_S, KILL_S = 5, 5
-UNIT = re.compile(r"/%s([a-z0-9-]+)\.service(/|$)" % guard.PREFIX)
+UNIT = re.compile(r"/%s([a-z0-9-]+)\.service(/|$)" % node_paths.PREFIX)
 
 
 def holders(entries, system=None):
@@ -52,7 +52,7 @@ def _user(pid):
 
 def server_of(pid, root):
     """The server of this root that the process belongs to, by its environment or its unit; None for a stranger's."""
-    markers = guard.markers_of(pid)
+    markers = processes.markers_of(pid)
     if markers is not None:
         return markers[1] if markers[0] == (root or "/") else None
     if root:

@@ -33,7 +33,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.purge impo
 from ansible_collections.inference.fleet.plugins.module_utils.servers.shared_files import python_link_differs
 from ansible_collections.inference.fleet.plugins.module_utils.servers.staging import Staging, make_folder
 from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import start_order
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 SETTLE_S = 2.0  # how long a start may take to show its first sign; nothing waits for an engine
 PORT_FREE_S = 3.0
@@ -60,7 +59,8 @@ def apply(node, actions, desired, observed, shared, purge=False):
         if writes or shared or python_link_differs(node):
             _make_folders(node, desired, observed)
         for path, text in sorted(shared.items()):
-            staging.add(path, text)
+            if text is not None:
+                staging.add(path, text)
         for action in writes:
             _stage(node, staging, action, desired[action.name], owners[action.name])
         _probe_folders(node, starts)
@@ -75,6 +75,8 @@ def apply(node, actions, desired, observed, shared, purge=False):
             # as it was: the old files are back
             node.manager.start(start_order({name: observed[name].entry for name in stop_first if observed[name].entry}))
             raise
+        for path in (path for path, text in shared.items() if text is None):
+            os.unlink(path)
         if python_link_differs(node):
             make_folder(os.path.dirname(node_python.link(node.paths)))
             node_python.put(node.paths, node.manager.interpreter)
@@ -104,7 +106,7 @@ def stop(node, names, observed):
     if not names:
         return
     for pid in [pid for name in names for pid in observed[name].pids]:
-        if getattr(guard.process(pid), "state", None) == "T":  # else it would not see TERM, and KILL comes late
+        if getattr(processes.process(pid), "state", None) == "T":  # else it would not see TERM, and KILL comes late
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGCONT)
     node.manager.stop(names)

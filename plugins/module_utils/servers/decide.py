@@ -15,7 +15,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.diff impor
 )
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import STARTS, Action, Observed, condition
 from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import leaders_to_follow, start_order
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 
 NOT_ENABLED = "its unit is not enabled, so a reboot would not start it"
 
@@ -106,8 +106,8 @@ def _decide_one(desired, observed, state, purge):
         return Action(name, "restart", "it runs an older entry than the deployed one")
     changed = changed_weights(observed)
     if changed:
-        before = {folder: "digest " + old[: guard.DIGITS] for folder, old, _new in changed}
-        after = {folder: "digest " + new[: guard.DIGITS] for folder, _old, new in changed}
+        before = {folder: "digest " + old[: guard_state.DIGITS] for folder, old, _new in changed}
+        after = {folder: "digest " + new[: guard_state.DIGITS] for folder, _old, new in changed}
         return Action(name, "restart", changed_weights_words(changed), [("weights", before, after)])
     user = observed.state.get("user")
     if desired.user is not None and observed.fresh and user != desired.user:

@@ -22,7 +22,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.running_pr
     is_wrapper,
     shown_command,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import run
 
 GUARD_S = 30  # within which a process of a unit has become the guard, or what the guard records
 
@@ -178,10 +178,10 @@ def is_command(shown, launch):
 
 def _environment_differences(entry, running, secrets):
     shown = running.environment
-    if shown is None or shown.get(guard.MARKER_SERVER) != entry["name"]:
+    if shown is None or shown.get(processes.MARKER_SERVER) != entry["name"]:
         return []  # not ours to read, or overwritten by the engine
     given = {**entry["environment"], **secrets}
-    ours = set(guard.engine_environment(entry, {}, "")) | set(given)
+    ours = set(run.engine_environment(entry, {}, "")) | set(given)
     groups = {
         "lacks": {name for name in given if name not in shown},
         "has another value of": {
@@ -230,7 +230,7 @@ def is_strange(running, root):
     """Whether the process that a service manager runs for a server is neither a guard nor what a guard executed."""
     if running is None or running.environment is None or running.age < GUARD_S:
         return False
-    return running.environment.get(guard.MARKER_ROOT) != (root or "/") and not is_guard(running)
+    return running.environment.get(processes.MARKER_ROOT) != (root or "/") and not is_guard(running)
 
 
 def is_guard(running):

@@ -10,13 +10,13 @@ import contextlib
 import os
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils.node import http_client
+from ansible_collections.inference.fleet.plugins.module_utils.node import files, http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import health_port
 from ansible_collections.inference.fleet.plugins.module_utils.servers import api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Fault
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 
 HEALTH_S = 10.0  # for a health path that answers in milliseconds
 COMPLETION_S = 60.0  # for one token, behind all that a busy server has to do first
@@ -28,13 +28,13 @@ ASKED = ("server", "frontend")  # roles that answer completions
 
 def late_encodings(entry, state):
     """The Fault of a server whose vocabulary came, or was replaced, after it was started."""
-    noted, now = state.get("encodings"), guard.encodings_note(entry)
+    noted, now = state.get("encodings"), guard_state.encodings_note(entry)
     if noted is None or now is None:
         return None
     late = sorted(name for name in now if noted.get(name) != now[name])
     if not late:
         return None
-    folder = entry["environment"][guard.ENCODINGS_VARIABLE]
+    folder = entry["environment"][guard_state.ENCODINGS_VARIABLE]
     return Fault("the encodings in %s came or changed after its start (%s)" % (folder, ", ".join(late)))
 
 
@@ -45,7 +45,7 @@ def note_ready(paths, name, state):
     if state.get("pid") and read_json(path) != observed:
         with contextlib.suppress(OSError):
             make_directory(os.path.dirname(path))
-            guard.write_json(path, observed)
+            files.write_json(path, observed)
 
 
 def was_ready(paths, name, state):
@@ -65,7 +65,7 @@ def waiting_since(state, budget_s):
         return None
     first = starts[-1]
     for start in reversed(starts[:-1]):
-        if first - start > budget_s + guard.RESTART_DELAY_S:
+        if first - start > budget_s + guard_state.RESTART_DELAY_S:
             break
         first = start
     return first
@@ -119,7 +119,7 @@ def _hangs(entry, observed):
     What answers with a refusal lives. A completion may take its time on a busy server: one that goes on counting tokens
     meanwhile is busy.
     """
-    stopped = [pid for pid in observed.pids if getattr(guard.process(pid), "state", None) == "T"]
+    stopped = [pid for pid in observed.pids if getattr(processes.process(pid), "state", None) == "T"]
     if stopped:
         return "its process %s is stopped by a signal" % ", ".join(map(str, stopped))
     if health_port(entry) is None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.node import files, processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Fault
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 
 CLOCK_S = 2.0  # how far the time of a file and that of a process may be apart
 
@@ -22,11 +23,11 @@ def lost_record(paths, name, entry, service, state):
     entry: as deployed; service: its services.Status; state: the record that is there, {} without one.
     """
     pid = service.pid if service is not None else None
-    found = guard.process(pid) if pid else None
+    found = processes.process(pid) if pid else None
     if found is None or (state.get("pid"), state.get("ticks")) == (pid, found.ticks):
         return None
     script = paths.lib + "/lib/guard.py"
-    if guard.markers_of(pid) != (paths.root or "/", name) or script in processes.argv(pid):
+    if processes.markers_of(pid) != (paths.root or "/", name) or script in processes.argv(pid):
         return None  # a guard writes the record before it becomes the engine
     try:
         record = _rebuilt(paths, name, entry, pid, found.ticks)
@@ -42,14 +43,14 @@ def _rebuilt(paths, name, entry, pid, ticks):
     started = round(booted + ticks / os.sysconf("SC_CLK_TCK"), 3)
     entry = entry or {}
     files = [paths.entry(name), paths.secret(name), (entry.get("config") or {}).get("path")]
-    files += [os.path.join(folder, guard.WEIGHT_MANIFEST) for folder in entry.get("weights", ())]
-    encodings = guard.encodings_note(entry) if entry.get("environment") is not None else None
+    files += [os.path.join(folder, guard_state.WEIGHT_MANIFEST) for folder in entry.get("weights", ())]
+    encodings = guard_state.encodings_note(entry) if entry.get("environment") is not None else None
     written = [os.stat(path).st_mtime for path in filter(None, files) if os.path.exists(path)]
     written += [nanoseconds / 1e9 for _size, nanoseconds in (encodings or {}).values()]
     if not entry.get("hash") or any(moment > started + CLOCK_S for moment in written):
         return None
-    artifact = guard.artifact_of(entry)
-    compiled = read_json(os.path.join(artifact, guard.ARTIFACT_RECORD)) if artifact else None
+    artifact = artifacts.directory_of(entry)
+    compiled = read_json(os.path.join(artifact, artifacts.RECORD)) if artifact else None
     compiles = isinstance(compiled, dict) and (compiled.get("pid"), compiled.get("ticks")) == (pid, ticks)
     return {
         "name": name,
@@ -64,7 +65,7 @@ def _rebuilt(paths, name, entry, pid, ticks):
         "count": 1,
         "reason": None,
         "artifact": ("compiles" if compiles else "loads") if artifact else None,
-        "weights": {folder: guard.weights_note(folder) for folder in entry.get("weights", ())},
+        "weights": {folder: guard_state.weights_note(folder) for folder in entry.get("weights", ())},
         "encodings": encodings,
     }
 
@@ -73,7 +74,7 @@ def write_record(paths, record):
     """Put a record where the guard would have; it belongs to the server's user, who writes the next. Raises OSError."""
     path = paths.server_state(record["name"])
     owner = os.stat("/proc/%d" % record["pid"])
-    with guard.folder_lock(os.path.dirname(path)):
-        guard.write_json(path, record)
+    with files.folder_lock(os.path.dirname(path)):
+        files.write_json(path, record)
         if os.getuid() == 0:
             os.chown(path, owner.st_uid, owner.st_gid)

@@ -68,7 +68,7 @@ class Observed:
     its start ({} without one); fresh: whether that record is of the process that the manager runs now; service:
     services.Status or None; pids: all its processes, those in its container as well; containers:
     [container_engine.Container] of it, in any state; files: its files on disk; folders: existing directories of it that
-    a purge deletes; kept: directories of its artifact that a purge leaves; weights: {folder: guard.weights_note()} of
+    a purge deletes; kept: directories of its artifact that a purge leaves; weights: {folder: weights_note()} of
     its checkpoints as they are on disk; unit: services.Unit, None without a definition; running:
     running_process.Running of what the manager runs; outside: those of pids that are not in its unit; modes: {path:
     (mode, uid)} of its files; bound: why only a restart gives it another definition, else None; fault: what is wrong

@@ -12,13 +12,14 @@ import stat
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import our_containers
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, read_text
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import NAME, hash_is_true
 from ansible_collections.inference.fleet.plugins.module_utils.servers import faults, lost_record, running_process
 from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import entry_changes
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Observed, config_path
 from ansible_collections.inference.fleet.plugins.module_utils.servers.purge import purgeable
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 
 
 def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
@@ -33,7 +34,7 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
         entry = read_json(paths.entry(name))
         deployed[name] = entry if isinstance(entry, dict) and entry.get("name") == name else {"name": name}
     statuses = manager.statuses()
-    running = guard.marked_processes(paths.root)
+    running = processes.marked_processes(paths.root)
     containers = our_containers(paths.root, [*deployed.values(), *entries.values()])
     names = {*entries, *deployed, *manager.defined(), *statuses, *running, *containers}
     observed = {}
@@ -59,7 +60,7 @@ def _read_record(paths, one, planned):
         one.state = dict(one.fault.record or {})
     one.entry = _by_content(one.entry, planned, one.state, one.containers)
     if one.service is not None and one.service.pid is not None and one.state.get("pid") == one.service.pid:
-        process = guard.process(one.service.pid)
+        process = processes.process(one.service.pid)
         one.fresh = process is not None and process.ticks == one.state.get("ticks")
     one.was_ready = one.fresh and faults.was_ready(paths, one.name, one.state)
     runs = one.fault is None and one.fresh and one.state.get("phase") == "running"
@@ -86,7 +87,7 @@ def _read_files(paths, manager, one, planned):
 
 def _note_weights(observed, entries):
     """Add what the manifests beside the checkpoints say now, of those that said something at a server's start."""
-    notes = functools.lru_cache(maxsize=None)(guard.weights_note)
+    notes = functools.lru_cache(maxsize=None)(guard_state.weights_note)
     for name, one in observed.items():
         folders = (entries.get(name) or one.entry or {}).get("weights", ())
         one.weights = {folder: notes(folder) for folder in one.state.get("weights") or () if folder in folders}

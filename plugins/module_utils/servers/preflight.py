@@ -23,7 +23,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.host imp
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import platform_of
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.servers.desired import missing_cpus
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
 from ansible_collections.inference.fleet.plugins.module_utils.weights.checkpoints import check_draft
 
@@ -266,11 +265,11 @@ def _describe_holder(holder):
 def _running_hash(paths, name):
     """The hash of the entry that the server's engine runs, by what its guard recorded; None where it does not run."""
     state = read_json(paths.server_state(name)) or {}
-    found = guard.process(state.get("pid") or 0)
+    found = processes.process(state.get("pid") or 0)
     runs = (
         state.get("phase") == "running"
         and found is not None
-        and found.state not in guard.ENDED
+        and found.state not in processes.ENDED
         and found.ticks == state.get("ticks")
     )
     return state.get("hash", "") if runs else None
@@ -287,7 +286,7 @@ def _check_memory(system, paths, entries, needs, only, unchecked):
         return
     if not only:
         # What no longer is in the plan is stopped before anything is started.
-        leaving = [pids for name, pids in guard.marked_processes(paths.root).items() if name not in entries]
+        leaving = [pids for name, pids in processes.marked_processes(paths.root).items() if name not in entries]
         available += sum(processes.memory_mib(pids) or 0 for pids in leaving)
     if each * len(starting) * 1024 > available:
         yield (

@@ -11,8 +11,8 @@ import pwd
 import shutil
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import files
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import config_path
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 
 def remove(node, observed, desired, all_observed, purge):
@@ -72,11 +72,11 @@ def _purge(path):
 
 
 def forget_state(node, name):
-    """Delete the record of a server's last start, not while somebody reads it and writes it anew (guard.take_back)."""
+    """Delete the record of a server's last start, not while somebody reads it and writes it anew (take_back)."""
     unlink(node.paths.ready(name))
     path = node.paths.server_state(name)
     if os.path.lexists(path):
-        with guard.folder_lock(os.path.dirname(path)):
+        with files.folder_lock(os.path.dirname(path)):
             unlink(path)
 
 

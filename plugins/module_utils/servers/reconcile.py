@@ -106,7 +106,7 @@ def _add_shared(node, diff, shared):
     """The diff with what changes for all servers."""
     for path in sorted(shared):
         diff["before"] += "%s: %s\n" % (path, "another version" if os.path.exists(path) else "missing")
-        diff["after"] += "%s: as this collection has it\n" % path
+        diff["after"] += "%s: %s\n" % (path, "removed" if shared[path] is None else "as this collection has it")
     if python_link_differs(node):
         link = node_python.link(node.paths)
         diff["before"] += "%s: %s\n" % (link, "to another Python" if os.path.lexists(link) else "missing")

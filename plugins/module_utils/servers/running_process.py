@@ -14,7 +14,6 @@ import subprocess
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 UNLIMITED = -1
 LIMITS = {"Max open files": "NOFILE", "Max locked memory": "MEMLOCK"}
@@ -54,10 +53,10 @@ class Running:
 
 def look_at(pid):
     """The Running process `pid`, None where it is gone."""
-    found = guard.process(pid)
-    if found is None or found.state in guard.ENDED:
+    found = processes.process(pid)
+    if found is None or found.state in processes.ENDED:
         return None
-    environment = guard.environment_of(pid)
+    environment = processes.environment_of(pid)
     try:
         cpus = os.sched_getaffinity(pid)
         uid = os.stat("/proc/%d" % pid).st_uid
@@ -82,8 +81,8 @@ def look_at(pid):
 
 def lives(pid, ticks=None):
     """Whether the process is there and no zombie; ticks: of its start, where another one of this number is none."""
-    found = guard.process(pid)
-    return found is not None and found.state not in guard.ENDED and ticks in (None, found.ticks)
+    found = processes.process(pid)
+    return found is not None and found.state not in processes.ENDED and ticks in (None, found.ticks)
 
 
 def limits_of(pid):

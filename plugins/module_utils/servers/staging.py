@@ -12,6 +12,7 @@ import shutil
 import tempfile
 
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import as_bytes
 from ansible_collections.inference.fleet.plugins.module_utils.node.os_errors import about, os_error
 
 
@@ -37,7 +38,7 @@ class Staging:
             handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=folder)
         self.files.append((temporary, path))
         with about(path), os.fdopen(handle, "wb") as stream:
-            stream.write(text.encode("utf-8", "surrogateescape"))
+            stream.write(as_bytes(text))
             os.fchmod(stream.fileno(), mode)
             if owner is not None:
                 os.fchown(stream.fileno(), owner[0], owner[1])

@@ -26,13 +26,16 @@ import time
 import xmlrpc.client
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PREFIX
 from ansible_collections.inference.fleet.plugins.module_utils.services import ServiceManager, Status, Unit
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
+from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import START_LIMIT_EXIT
 
-REAPER = guard.PREFIX + "reaper"
+REAPER = PREFIX + "reaper"
 OTHERS = ("reaper", "watchdog")  # programs of ours that are no servers
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
 SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
@@ -119,7 +122,7 @@ class Supervisord(ServiceManager):
         self.programs = paths.etc + "/supervisor.d"
         self.pidfile = paths.run + "/supervisord.pid"
         self.log = paths.log + "/supervisord.log"
-        self.guard = paths.lib + "/lib/guard.py"
+        self.guard = archive.path(paths)
         self.socket = paths.run + "/supervisord.sock"
         self.socket_folder = None
         if len(os.fsencode(self.socket)) + SOCKET_SUFFIX_BYTES > SOCKET_PATH_BYTES:
@@ -190,12 +193,12 @@ class Supervisord(ServiceManager):
         argv += ["--secrets", self.paths.secret(name), "--root", self.paths.root]
         lines = [
             "; Written by inference.fleet; the next run overwrites it.",
-            "[program:%s%s]" % (guard.PREFIX, name),
+            "[program:%s%s]" % (PREFIX, name),
             "command=" + ini_command(argv),
             "directory=/",
             "autostart=true",
             "autorestart=unexpected",
-            "exitcodes=%d" % guard.START_LIMIT_EXIT,
+            "exitcodes=%d" % START_LIMIT_EXIT,
             "startsecs=0",
             "startretries=5",
             "stopsignal=TERM",
@@ -219,15 +222,15 @@ class Supervisord(ServiceManager):
         return "supervisord would start it again with another Python than the node's own"
 
     def definition_path(self, name):
-        return "%s/%s%s.conf" % (self.programs, guard.PREFIX, name)
+        return "%s/%s%s.conf" % (self.programs, PREFIX, name)
 
     def defined(self):
         try:
             files = os.listdir(self.programs)
         except FileNotFoundError:
             return []
-        names = {file[len(guard.PREFIX) : -5] for file in files
-                 if file.startswith(guard.PREFIX) and file.endswith(".conf")}  # fmt: skip
+        names = {file[len(PREFIX) : -5] for file in files
+                 if file.startswith(PREFIX) and file.endswith(".conf")}  # fmt: skip
         return sorted(names - set(OTHERS))
 
     def unit(self, name, status):
@@ -238,7 +241,7 @@ class Supervisord(ServiceManager):
         except FileNotFoundError:
             files = []
         others = [self.programs + "/" + file for file in files if file.endswith(".conf")
-                  and not file.startswith((".", guard.PREFIX))]  # fmt: skip
+                  and not file.startswith((".", PREFIX))]  # fmt: skip
         command = re.search(r"(?m)^command=(.*)$", read_text(path) or "")
         try:
             words = shlex.split(command.group(1).replace("%%", "%")) if command else []
@@ -307,9 +310,9 @@ class Supervisord(ServiceManager):
         if rows is None:
             return None
         return {
-            row["group"][len(guard.PREFIX) :]: row
+            row["group"][len(PREFIX) :]: row
             for row in rows
-            if row["group"].startswith(guard.PREFIX) and row["group"][len(guard.PREFIX) :] not in OTHERS
+            if row["group"].startswith(PREFIX) and row["group"][len(PREFIX) :] not in OTHERS
         }
 
     def statuses(self):
@@ -318,10 +321,10 @@ class Supervisord(ServiceManager):
     def daemons(self):
         """Pids of the supervisord processes of this root; a child that is not yet executed is not among them."""
         found = []
-        table = guard.process_table()
+        table = processes.process_table()
         marker = os.fsencode(self.paths.root or "/")
         for pid in table:
-            if guard.environment_of(pid).get(MARKER.encode()) == marker and "-c" in processes.argv(pid):
+            if processes.environment_of(pid).get(MARKER.encode()) == marker and "-c" in processes.argv(pid):
                 found.append(pid)
         return sorted(pid for pid in found if table[pid].parent not in found)
 
@@ -329,7 +332,7 @@ class Supervisord(ServiceManager):
         """The variables that supervisord is started with, {name: value}."""
         home = pwd.getpwuid(os.getuid()).pw_dir
         root = self.paths.root or "/"
-        return {"PATH": guard.PATH, "HOME": home, "LANG": "C.UTF-8", "PYTHONUTF8": "1", MARKER: root}
+        return {"PATH": node_paths.PATH, "HOME": home, "LANG": "C.UTF-8", "PYTHONUTF8": "1", MARKER: root}
 
     def _start_daemon(self):
         """Start supervisord unless it answers. It outlives this process and holds none of its files."""
@@ -448,7 +451,7 @@ class Supervisord(ServiceManager):
                     self._do("stopProcess", _full(name), False, accept=(NOT_RUNNING, BAD_NAME))
             time.sleep(0.1)
         for name in sorted(names & set(info)):
-            self._do("removeProcessGroup", guard.PREFIX + name, accept=(BAD_NAME,))
+            self._do("removeProcessGroup", PREFIX + name, accept=(BAD_NAME,))
 
     def start(self, names):
         self._start_daemon()
@@ -458,7 +461,7 @@ class Supervisord(ServiceManager):
             self._do("removeProcessGroup", REAPER)
             self._do("addProcessGroup", REAPER)
         for name in names:
-            self._do("addProcessGroup", guard.PREFIX + name, accept=(ALREADY_ADDED,))
+            self._do("addProcessGroup", PREFIX + name, accept=(ALREADY_ADDED,))
             self._do("startProcess", _full(name), False, accept=(ALREADY_STARTED,))
 
     def enable(self, names):
@@ -498,7 +501,7 @@ class Supervisord(ServiceManager):
 
 def _full(name):
     """group:process; both have the same name."""
-    return "%s%s:%s%s" % (guard.PREFIX, name, guard.PREFIX, name)
+    return "%s%s:%s%s" % (PREFIX, name, PREFIX, name)
 
 
 def _status(row):
@@ -507,7 +510,7 @@ def _status(row):
     pid = row["pid"] or None
     if state in ("RUNNING", "STARTING", "STOPPING"):
         return Status("up", pid)
-    if state == "EXITED" and row["exitstatus"] == guard.START_LIMIT_EXIT:
+    if state == "EXITED" and row["exitstatus"] == START_LIMIT_EXIT:
         return Status("failed", None, "start limit")
     if state in ("EXITED", "BACKOFF"):
         reason = row["spawnerr"] if state == "BACKOFF" else "it ended with exit status %s" % row["exitstatus"]

@@ -23,8 +23,11 @@ import subprocess
 
 from ansible_collections.inference.fleet.plugins.module_utils import server_spec
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PREFIX
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.services import (
     LOG_RATE_S,
     SYSTEMD_RUNS,
@@ -33,7 +36,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.services import (
     Unit,
     unit_files,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
+from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import (
+    ENCODINGS_VARIABLE,
+    START_LIMIT_EXIT,
+)
 
 UNITS = "/etc/systemd/system"
 SUFFIX = ".service"
@@ -107,7 +114,7 @@ class Systemd(ServiceManager):
         self.python = python or node_python.link(paths)
         self.interpreter = python
         self.units = units
-        self.guard = paths.lib + "/lib/guard.py"
+        self.guard = archive.path(paths)
 
     # ---- files
 
@@ -161,7 +168,7 @@ class Systemd(ServiceManager):
             *self._endings(entry),
             "Restart=always",
             "RestartSec=%d" % RESTART_S,
-            "RestartPreventExitStatus=%d" % guard.START_LIMIT_EXIT,
+            "RestartPreventExitStatus=%d" % START_LIMIT_EXIT,
             "KillMode=control-group",
             "TimeoutStopSec=%d" % (CONTAINER_STOP_WAIT_S if container else STOP_WAIT_S),
         ]
@@ -173,7 +180,7 @@ class Systemd(ServiceManager):
             "# where guards leave their records; it is made anew after a reboot and stays when a server stops",
             "RuntimeDirectory=inference-fleet/servers",
             "RuntimeDirectoryPreserve=yes",
-            "SyslogIdentifier=" + guard.PREFIX + name,
+            "SyslogIdentifier=" + PREFIX + name,
             "LogRateLimitIntervalSec=%d" % (LOG_RATE_S if self.log_limits()["rate"] else 0),
             "LogRateLimitBurst=%d" % self.log_limits()["rate"],
             *hardening(entry),
@@ -209,7 +216,7 @@ class Systemd(ServiceManager):
         if entry["container"]:
             paths += [mount["source"] for mount in entry["container"]["mounts"]]
         else:
-            paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(guard.ENCODINGS_VARIABLE) or ""]
+            paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(ENCODINGS_VARIABLE) or ""]
         found, artifact_key = set(), server_spec.artifact_key(entry)
         for path in paths:
             # a changed argument has another key, and is no reason to make systemd read all units again
@@ -226,7 +233,7 @@ class Systemd(ServiceManager):
     def _folders(self, entry, user):
         """A disk that a reboot empties takes the folders of an artifact with it, and the server's user cannot make
         them again; so root does before each start."""
-        artifact = guard.artifact_of(entry)
+        artifact = artifacts.directory_of(entry)
         if artifact is None or user is None:
             return []
         argv = [self.python, "-I", self.guard, "folders", self.paths.entry(entry["name"]), "--user", user]
@@ -256,7 +263,7 @@ class Systemd(ServiceManager):
     def log_tail(self, name, lines):
         if lines < 1:
             return []
-        text = self._call("journalctl", "--identifier", guard.PREFIX + name, "--lines", str(lines), "--output", "cat",
+        text = self._call("journalctl", "--identifier", PREFIX + name, "--lines", str(lines), "--output", "cat",
                           "--quiet", "--no-pager", "--all")  # fmt: skip
         return text.splitlines()[-lines:]
 
@@ -267,7 +274,7 @@ class Systemd(ServiceManager):
 
     def _call(self, program, *arguments, more_s=0):
         """What the program prints. FleetError where it fails, with its words, or takes longer than CALL_S + more_s."""
-        path = shutil.which(program, path=guard.PATH)
+        path = shutil.which(program, path=node_paths.PATH)
         if path is None:
             raise FleetError(
                 "systemd.program-missing",
@@ -280,7 +287,7 @@ class Systemd(ServiceManager):
                 [path, *arguments],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                env={"PATH": guard.PATH, "LANG": "C.UTF-8"},
+                env={"PATH": node_paths.PATH, "LANG": "C.UTF-8"},
                 encoding="utf-8",
                 errors="replace",
                 timeout=CALL_S + more_s,
@@ -310,7 +317,7 @@ class Systemd(ServiceManager):
             return {}
         defined = self.defined()
         # the pattern finds what runs on though its unit file is gone
-        shown = self._show([guard.PREFIX + "*" + SUFFIX, *map(unit_of, defined)])
+        shown = self._show([PREFIX + "*" + SUFFIX, *map(unit_of, defined)])
         found = {}
         for name, block in shown.items():
             if name in defined or block["Description"] == DESCRIPTION + name:
@@ -435,13 +442,13 @@ class Systemd(ServiceManager):
 
 def unit_of(name):
     """The unit of the server `name`."""
-    return guard.PREFIX + name + SUFFIX
+    return PREFIX + name + SUFFIX
 
 
 def name_of(unit):
     """The server's name of a unit, None where it cannot be one of ours."""
-    fits = unit.startswith(guard.PREFIX) and unit.endswith(SUFFIX)
-    return unit[len(guard.PREFIX) : -len(SUFFIX)] if fits else None
+    fits = unit.startswith(PREFIX) and unit.endswith(SUFFIX)
+    return unit[len(PREFIX) : -len(SUFFIX)] if fits else None
 
 
 def unit_status(block):
@@ -453,7 +460,7 @@ def unit_status(block):
     if state == "failed" and block.get("ExecMainStatus") in EXEC_FAILURES:
         return Status("failed", None, EXEC_FAILURES[block["ExecMainStatus"]])
     if state == "failed":
-        limit = block.get("ExecMainStatus") == str(guard.START_LIMIT_EXIT)
+        limit = block.get("ExecMainStatus") == str(START_LIMIT_EXIT)
         return Status("failed", None, "start limit" if limit else ending(block))
     if block["SubState"] == "auto-restart":
         return Status("restarting", None, ending(block))

@@ -9,7 +9,8 @@ import os
 import re
 import shlex
 
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PREFIX
 
 # systemd.unit(5), UNIT FILE LOAD PATH of the system manager, highest first
 FOLDERS = (
@@ -41,7 +42,7 @@ def drop_in_names(unit):
 
 def is_ours(path):
     """Whether a drop-in is for our units alone; others, as those of service.d, are the node's own policy."""
-    return os.path.basename(os.path.dirname(path)).startswith(guard.PREFIX)
+    return os.path.basename(os.path.dirname(path)).startswith(PREFIX)
 
 
 def drop_ins_on_disk(unit, folders=FOLDERS):
@@ -93,7 +94,7 @@ def executed_in(text):
 
 def containers_run():
     """Whether a container runs on this node, whose devices a reload of systemd might take away."""
-    for pid in guard.process_table():
+    for pid in processes.process_table():
         try:
             with open("/proc/%d/cgroup" % pid, encoding="utf-8", errors="replace") as stream:
                 if CONTAINER.search(stream.read()):

@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PREFIX
 from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord, systemd
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard, watchdog
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
 
-NAME = guard.PREFIX + "watchdog"
+NAME = PREFIX + "watchdog"
 HEADER = "Written by inference.fleet; the next run overwrites it."
 
 
@@ -34,7 +34,8 @@ class Settings:
 def ensure(node, settings, check=False):
     """Bring the watchdog of a node to `settings`; None: there is none. Returns {changed, diff}. Raises FleetError."""
     wanted = _files(node, settings) if settings else {}
-    files = sorted(_files(node, Settings(1, 1, 1)))
+    old = node.paths.lib + "/lib/watchdog.py"  # of versions before it was a part of the guard
+    files = [old, *sorted(_files(node, Settings(1, 1, 1)))]
     before = {path: read_text(path) for path in files if os.path.lexists(path)}
     active = _is_active(node, bool(before)) if before else False
     changed = before != wanted or active != bool(wanted)
@@ -68,18 +69,17 @@ def _words(files, active):
 def _files(node, settings):
     """{path: text} of all that the watchdog consists of."""
     paths = node.paths
-    script = paths.lib + "/lib/watchdog.py"
-    argv = [node_python.link(paths), "-I", script, paths.etc, "--state", paths.state]
+    argv = [node_python.link(paths), "-I", archive.path(paths), "watch", paths.etc, "--state", paths.state]
     argv += ["--root", paths.root, "--memory", paths.run + "/watchdog.json", "--failures", str(settings.failures)]
     argv += ["--timeout", str(settings.timeout)]
-    found = {script: inspect.getsource(watchdog)}
+    found = {}
     if node.manager.name == "systemd":
         units = node.manager.units
         found["%s/%s.service" % (units, NAME)] = (
             "# %s\n[Unit]\nDescription=inference.fleet: asks each server for a completion\n"
             "ConditionPathExists=%s\n\n[Service]\nType=oneshot\nExecStart=%s\n"
             "SyslogIdentifier=%s\nProtectSystem=full\nNoNewPrivileges=yes\n"
-            % (HEADER, script, systemd.unit_command(argv), NAME)
+            % (HEADER, archive.path(paths), systemd.unit_command(argv), NAME)
         )
         found["%s/%s.timer" % (units, NAME)] = (
             "# %s\n[Unit]\nDescription=inference.fleet: time to ask each server\n\n[Timer]\nOnActiveSec=%d\n"

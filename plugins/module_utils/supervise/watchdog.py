@@ -1,41 +1,34 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Asks each server of a node for one completion and restarts what does not answer. Standard library only.
+"""Asks each server of a node for one completion and restarts what does not answer.
 
-    watchdog.py ETC --state STATES --root ROOT --memory MEMORY.json --failures N --timeout S [--every S]
-
-A copy of this file lies on the node with guard.py beside it. Without --every it looks once, as a timer wants it.
-A server is restarted by ending its engine: its service manager starts it again, and the guard counts that as a start.
-Left alone are servers that do not run, whoever stopped them, and those that have not answered since their start and are
-still in their start budget.
+Without --every it looks once, as a timer wants it. A server is restarted by ending its engine: its service manager
+starts it again, and the guard counts that as a start. Left alone are servers that do not run, whoever stopped them, and
+those that have not answered since their start and are still in their start budget.
 """
 
 from __future__ import annotations
 
-import argparse
-import functools
 import http.client
-import importlib.util
 import json
 import os
 import sys
 import time
 
-API_KEY = "VLLM_API_KEY"
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import readable_json, write_json
+from ansible_collections.inference.fleet.plugins.module_utils.node.processes import (
+    ENDED,
+    markers_of,
+    process,
+    terminate_found,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.supervise.order import api_key
+from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import KILL_S, TERM_S
+
 ASKED = ("server", "frontend")  # who answers completions; of others the health path is asked
 LOCAL = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}
 METRICS_S = 5.0
-
-
-@functools.cache
-def guard():
-    """The module guard, of which a copy lies beside this script."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")
-    spec = importlib.util.spec_from_file_location("guard", path)
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 def say(text):
@@ -65,7 +58,7 @@ def fault(entry, secrets, timeout):
 
     What answers with a refusal (a status below 500) lives. So does one that goes on counting tokens: it is busy.
     """
-    key = secrets.get(API_KEY)
+    key = api_key(secrets)
     port = entry["port"] or (entry.get("ports") or {}).get("system")
     if port is None:
         return None, False
@@ -99,20 +92,20 @@ def look(options, memory):
     folder, kept = os.path.join(options.etc, "servers"), {}
     names = sorted(name[:-5] for name in os.listdir(folder) if name.endswith(".json")) if os.path.isdir(folder) else []
     for name in names:
-        entry = guard().read_json(os.path.join(folder, name + ".json"))
-        record = guard().read_json(os.path.join(options.state, name + ".json"))
+        entry = readable_json(os.path.join(folder, name + ".json"))
+        record = readable_json(os.path.join(options.state, name + ".json"))
         if not isinstance(entry, dict) or not isinstance(record, dict) or record.get("phase") != "running":
             continue
-        found = guard().process(record.get("pid") or 0)
-        if found is None or found.ticks != record.get("ticks") or found.state in guard().ENDED:
+        found = process(record.get("pid") or 0)
+        if found is None or found.ticks != record.get("ticks") or found.state in ENDED:
             continue
-        if guard().markers_of(record["pid"]) != (options.root or "/", name):
+        if markers_of(record["pid"]) != (options.root or "/", name):
             continue  # a record is the word of the server's user, and may name anybody's process
         known = memory.get(name) or {}
         if (known.get("pid"), known.get("ticks")) != (record["pid"], record["ticks"]):
             known = {"pid": record["pid"], "ticks": record["ticks"], "answered": False, "failures": 0}
         kept[name] = known
-        secrets = guard().read_json(os.path.join(options.etc, "secrets", name + ".json"))
+        secrets = readable_json(os.path.join(options.etc, "secrets", name + ".json"))
         reason, asked = fault(entry, secrets if isinstance(secrets, dict) else {}, options.timeout)
         if reason is None:
             known.update(failures=0, answered=known["answered"] or asked)
@@ -134,34 +127,22 @@ def restart(name, record, options):
     path = os.path.join(options.state, name + ".json")
 
     def same():
-        found, now = guard().process(record["pid"]), guard().read_json(path) or {}
-        lives = found is not None and found.ticks == record["ticks"] and found.state not in guard().ENDED
+        found, now = process(record["pid"]), readable_json(path) or {}
+        lives = found is not None and found.ticks == record["ticks"] and found.state not in ENDED
         return [record["pid"]] if lives and now.get("pid") == record["pid"] else []
 
-    left = guard().terminate(same, guard().TERM_S, guard().KILL_S)
+    left = terminate_found(same, TERM_S, KILL_S)
     if left:
         say("process %d of %s does not end" % (left[0], name))
 
 
-def main(arguments):
-    parser = argparse.ArgumentParser(prog="watchdog.py")
-    parser.add_argument("etc")
-    parser.add_argument("--state", required=True)
-    parser.add_argument("--root", required=True)
-    parser.add_argument("--memory", required=True)
-    parser.add_argument("--failures", type=int, required=True)
-    parser.add_argument("--timeout", type=float, required=True)
-    parser.add_argument("--every", type=float)
-    options = parser.parse_args(arguments)
+def watch(options):
+    """Look, every so often; the exit status."""
     while True:
-        memory = guard().read_json(options.memory)
+        memory = readable_json(options.memory)
         kept = look(options, memory if isinstance(memory, dict) else {})
         os.makedirs(os.path.dirname(options.memory), exist_ok=True)
-        guard().write_json(options.memory, kept)
+        write_json(options.memory, kept)
         if not options.every:
             return 0
         time.sleep(options.every)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

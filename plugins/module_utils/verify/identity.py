@@ -12,7 +12,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.server_spec import
 from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import entry_changes
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Observed, condition
 from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import observe
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 
 NOT_VERIFIED = "not verified: "
 BECOME = "run with become to see it"
@@ -98,8 +98,8 @@ def _running(entry, one):
             raise Stranger("no container of %s runs%s" % (name, _doing(one)))
         return one.pids[0] if one.pids else None, found.hash
     pid = one.state.get("pid")
-    process = guard.process(pid) if isinstance(pid, int) else None
-    alive = process is not None and process.ticks == one.state.get("ticks") and process.state not in guard.ENDED
+    process = processes.process(pid) if isinstance(pid, int) else None
+    alive = process is not None and process.ticks == one.state.get("ticks") and process.state not in processes.ENDED
     if alive and pid in one.pids:
         return pid, one.state.get("hash")
     if one.pids:
@@ -160,7 +160,7 @@ def _process_words(pid):
 
 
 def _short(text):
-    return text[: guard.DIGITS] if isinstance(text, str) and text else "unknown"
+    return text[: guard_state.DIGITS] if isinstance(text, str) and text else "unknown"
 
 
 def deployer_words(node, one):

@@ -132,7 +132,7 @@ def write_manifest(folder, records, times=None, **identity):
 def still_written(records):
     """The records of files whose bytes were found as they were under new times: when they were written is kept.
 
-    What reads weights once, at its start, asks for that (guard.weights_note).
+    What reads weights once, at its start, asks for that (guard_state.weights_note).
     """
     return {name: dict(one, written_ns=one.get("written_ns", one["mtime_ns"])) for name, one in records.items()}
 

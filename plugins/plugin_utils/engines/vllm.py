@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm_api_keys import API_KEY
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import API_KEY
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
     Engine,
     cache_bytes_of,

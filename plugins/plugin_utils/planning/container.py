@@ -17,7 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.engine 
     pinned_reference,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import MARKER_ROOT, MARKER_SERVER
+from ansible_collections.inference.fleet.plugins.module_utils.node.processes import MARKER_ROOT, MARKER_SERVER
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 DEFAULT_ENGINE = "docker"

@@ -12,8 +12,8 @@ import os
 from ansible import context
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.containers.images import check_mirror
+from ansible_collections.inference.fleet.plugins.module_utils.engines import API_KEY
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import API_KEY
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan, server_keys
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware

@@ -8,10 +8,9 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import vllm_api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.engines import API_KEY, vllm_api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import VARIABLE, api_keys, secret_value
-from ansible_collections.inference.fleet.plugins.module_utils.supervise.guard import API_KEY
 
 SECRETS = {API_KEY: VARIABLE, vllm_api_keys.OTHER_API_KEYS: VARIABLE}
 KEY_FLAG = "api-key"

@@ -13,8 +13,8 @@ import socket
 import subprocess
 import sys
 
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 DEPLOYER = {"by": "ada@ctl", "at": "2026-01-01T10:00:00Z", "run": "abc123", "recipe": "a-recipe"}
 FORWARDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "forwarder.py")
@@ -32,7 +32,7 @@ def a_port():
 def holding(listener, target, root="", name=""):
     """A process that holds the listener's port for the block, marked as the server `name` of `root` where one is
     given; it passes requests on to the port `target`. Yields its pid."""
-    markers = {guard.MARKER_SERVER: name, guard.MARKER_ROOT: root or "/"} if name else {}
+    markers = {processes.MARKER_SERVER: name, processes.MARKER_ROOT: root or "/"} if name else {}
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", FORWARDER, str(listener.fileno()), str(target)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **markers}, pass_fds=[listener.fileno()],
@@ -51,7 +51,7 @@ def write_down(root, entry, pid, runs=None, deployer=None):
     """The files of an entry whose process is `pid` and runs the entry with the hash `runs`, its own by default."""
     paths = NodePaths(str(root))
     record = {"name": entry["name"], "hash": runs or entry["hash"], "user": "x", "pid": pid, "phase": "running",
-              "ticks": guard.process(pid).ticks, "since": 1.0, "starts": [1.0], "count": 1}  # fmt: skip
+              "ticks": processes.process(pid).ticks, "since": 1.0, "starts": [1.0], "count": 1}  # fmt: skip
     for path, value in (
         (paths.entry(entry["name"]), entry),
         (paths.server_state(entry["name"]), record),

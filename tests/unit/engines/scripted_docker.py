@@ -62,8 +62,7 @@ class ScriptedEngine:
     """Clients of these kinds in a folder that the collection finds them in, and their state."""
 
     def __init__(self, folder, monkeypatch, kinds=("docker",)):
-        from ansible_collections.inference.fleet.plugins.module_utils.containers import engine as container_engine
-        from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+        from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
 
         self.bin = folder / "engine-bin"
         self.file = folder / "engine.json"
@@ -76,8 +75,7 @@ class ScriptedEngine:
             (self.bin / tool).symlink_to(shutil.which(tool))
         for kind in kinds:
             self.add(kind)
-        for module in (container_engine, guard):
-            monkeypatch.setattr(module, "PATH", str(self.bin))
+        monkeypatch.setattr(node_paths, "PATH", str(self.bin))
 
     def add(self, kind):
         """Install a client."""

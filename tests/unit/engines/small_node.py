@@ -24,11 +24,11 @@ import sys
 import time
 
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.servers import apply
 from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import MARKER, Supervisord
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 # What a node is given to show a first sign, and a port to become free: here other work may come between.
 apply.SETTLE_S = apply.PORT_FREE_S = 60
@@ -106,7 +106,7 @@ def free_port():
 
 def alive(pid):
     """Whether the process lives; a zombie does not."""
-    found = guard.process(pid)
+    found = processes.process(pid)
     return found is not None and found.state not in ("Z", "X")
 
 
@@ -202,17 +202,17 @@ class SmallNode:
 
     def running(self, name):
         """Pids of the server, from /proc."""
-        return guard.marked_processes(self.root).get(name, [])
+        return processes.marked_processes(self.root).get(name, [])
 
     def daemons(self):
         """Pids that carry supervisord's marker of this root: the daemon and its reaper."""
         mark = os.fsencode(self.root)
-        return [pid for pid in guard.process_table() if guard.environment_of(pid).get(MARKER.encode()) == mark]
+        return [pid for pid in processes.process_table() if processes.environment_of(pid).get(MARKER.encode()) == mark]
 
     def end(self):
         """Kill all that runs of this node."""
         for _turn in range(2):
-            for pid in [*self.daemons(), *itertools.chain(*guard.marked_processes(self.root).values())]:
+            for pid in [*self.daemons(), *itertools.chain(*processes.marked_processes(self.root).values())]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         folder = Supervisord(self.paths, sys.prefix).socket_folder

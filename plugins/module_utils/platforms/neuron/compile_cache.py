@@ -22,10 +22,11 @@ import time
 from functools import partial
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import files
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_hashed
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_key, check_entries
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import check_space, hash_files
 
 MANIFEST = "manifest.json"
@@ -43,7 +44,7 @@ def artifacts_of(entries):
     """
     found = {}
     for name, entry in check_entries(entries).items():
-        path, key = guard.artifact_of(entry), artifact_key(entry)
+        path, key = artifacts.directory_of(entry), artifact_key(entry)
         if path is not None and key is not None:
             one = {"path": path, "key": key, "user": entry["user"], "entry": entry, "servers": []}
             found.setdefault(path, one)["servers"].append(name)
@@ -89,7 +90,7 @@ def read_manifest(archive):
         )
     for name, record in files.items():
         parts = name.split("/")
-        if name.startswith("/") or ".." in parts or "" in parts or name == guard.ARTIFACT_RECORD:
+        if name.startswith("/") or ".." in parts or "" in parts or name == artifacts.RECORD:
             raise FleetError(
                 "artifact.file-name-invalid",
                 "%s names the file %r, which cannot be part of an artifact.",
@@ -177,7 +178,7 @@ def _some(entries):
         raise FleetError(
             "artifact.no-server-has-one",
             "None of this host's servers has a compiled artifact (%s equal to directories.artifact).",
-            (guard.ARTIFACT_VARIABLE,),
+            (artifacts.VARIABLE,),
         )
     return wanted
 
@@ -185,7 +186,7 @@ def _some(entries):
 def _look(path):
     if not os.path.isdir(path):
         return "empty", {}
-    return guard.artifact_state(path)
+    return artifacts.state_of(path)
 
 
 def _lacking(one, state, record):
@@ -194,7 +195,7 @@ def _lacking(one, state, record):
         return _words(state, record)
     if record.get("key") not in (None, one["key"]):
         return "is of another configuration (key %s, this one is %s)" % (record.get("key"), one["key"])
-    misfit = guard.artifact_misfit(one["entry"], record)
+    misfit = artifacts.misfit_of(one["entry"], record)
     return misfit and "does not fit any more: %s" % misfit
 
 
@@ -219,7 +220,7 @@ def _pack(one, record, target):
         "server": record.get("server"),
         "host": record.get("host"),
         "at": record.get("at"),
-        **{name: record[name] for name in guard.ARTIFACT_IDENTITY if name in record},
+        **{name: record[name] for name in artifacts.IDENTITY if name in record},
         "files": {
             name: {"size": os.path.getsize(os.path.join(one["path"], name)), "sha256": hashes[name]} for name in names
         },
@@ -310,7 +311,7 @@ def find_archive(folder, key, servers):
 
 def _check_fit(one, archive, manifest):
     """FleetError unless the archive was made with the packages and from the weights that this node has."""
-    misfit = guard.artifact_misfit(one["entry"], manifest)
+    misfit = artifacts.misfit_of(one["entry"], manifest)
     if misfit is not None:
         raise FleetError(
             "artifact.does-not-fit-node",
@@ -324,7 +325,7 @@ def _check_fit(one, archive, manifest):
 def _fault(one, state, record):
     """Why what is there is to be replaced, None where it stays."""
     if state == "complete":
-        return guard.artifact_misfit(one["entry"], record)
+        return artifacts.misfit_of(one["entry"], record)
     return None if state in ("compiling", "foreign") else _words(state, record)
 
 
@@ -351,28 +352,28 @@ def _unpack(one, archive, manifest):
         os.chmod(staging, 0o755)
         _extract(archive, manifest, staging)
         record = {
-            "schema": guard.ARTIFACT_SCHEMA,
+            "schema": artifacts.SCHEMA,
             "key": one["key"],
             "state": "complete",
             "server": manifest.get("server"),
             "host": manifest.get("host"),
             "found": False,
             "imported": True,
-            **{name: manifest[name] for name in guard.ARTIFACT_IDENTITY if name in manifest},
+            **{name: manifest[name] for name in artifacts.IDENTITY if name in manifest},
             "at": round(time.time(), 3),
             "files": {name: file["size"] for name, file in manifest["files"].items()},
         }
-        guard.write_json(os.path.join(staging, guard.ARTIFACT_RECORD), record)
+        files.write_json(os.path.join(staging, artifacts.RECORD), record)
         if owner is not None:
             for folder, _folders, names in os.walk(staging):
                 for name in (folder, *(os.path.join(folder, name) for name in names)):
                     os.chown(name, *owner)
         if os.path.isdir(path):
-            with guard.folder_lock(path):
-                state, record = guard.artifact_state(path)
+            with files.folder_lock(path):
+                state, record = artifacts.state_of(path)
                 if _fault(one, state, record) is None:
                     return manifest  # a server was quicker
-                guard.clear_artifact(path)
+                artifacts.clear(path)
                 os.rename(staging, path)
         else:
             os.rename(staging, path)

@@ -14,10 +14,14 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import eagle3, fit, start_script
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import (
+    artifacts,
+    eagle3,
+    fit,
+    start_script,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_key
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
 
 COMMAND_SHOWN = 120
@@ -60,7 +64,7 @@ def checks(context, given):
 
 def _held(context, entries, given):
     """Cores that the servers are given and that a process which is not a server of this root holds."""
-    own = {pid for pids in guard.marked_processes(context.root).values() for pid in pids}
+    own = {pid for pids in processes.marked_processes(context.root).values() for pid in pids}
     lnc = context.hardware.get("lnc") or context.needs.get("lnc")
     held = {}
     for device in context.found.devices:
@@ -79,7 +83,7 @@ def _held(context, entries, given):
                 if cores is None:
                     record[4].append(device.id)
     for pid, (holder, devices, cores, users, whole) in sorted(held.items()):
-        markers = guard.markers_of(pid)
+        markers = processes.markers_of(pid)
         command = processes.command(pid) or holder["command"] or "its command is gone"
         yield (
             "pid %d (%s%s) holds Neuron device%s %s (cores %s), which %s %s given.%s Stop it; a server of another root "
@@ -141,17 +145,17 @@ def _looks(entries):
     """(path, entry, state, record, why the next start clears it or None) of each artifact that can be looked at."""
     found = {}
     for entry in entries:
-        path = guard.artifact_of(entry)
+        path = artifacts.directory_of(entry)
         if path is not None:
             found.setdefault(path, entry)
     for path, entry in found.items():
         try:
-            state, record = guard.artifact_state(path)
+            state, record = artifacts.state_of(path)
         except OSError:
             continue
-        fault = guard.artifact_misfit(entry, record) if state == "complete" else None
-        if state in guard.ARTIFACT_FAULTS:
-            fault = guard.ARTIFACT_FAULTS[state] % record.get("server")
+        fault = artifacts.misfit_of(entry, record) if state == "complete" else None
+        if state in artifacts.FAULTS:
+            fault = artifacts.FAULTS[state] % record.get("server")
         yield path, entry, state, record, fault
 
 

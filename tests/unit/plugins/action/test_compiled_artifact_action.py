@@ -16,8 +16,8 @@ import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.action import compiled_artifact as action
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import compile_cache as compiled_artifact
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 
 _spec = importlib.util.spec_from_file_location(
     "plan_entries_of_artifact_action", pathlib.Path(__file__).parents[2] / "engines" / "plan_entries.py"
@@ -31,7 +31,7 @@ KEY = "0123456789abcdef"
 def server(folder, name="server-0"):
     path = str(folder / KEY)
     return plan_entries.plan_entry(
-        8000, name, platform="neuron", environment={guard.ARTIFACT_VARIABLE: path}, directories={"artifact": path},
+        8000, name, platform="neuron", environment={artifacts.VARIABLE: path}, directories={"artifact": path},
         hooks=plan_entries.compile_cache(KEY),
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ def archives(monkeypatch, tmp_path):
     path = tmp_path / "one" / KEY
     path.mkdir(parents=True)
     (path / "model.pt").write_text("graph")
-    guard.complete_artifact(str(path), {"name": "server-0", "environment": {}, "artifact_key": KEY})
+    artifacts.complete(str(path), {"name": "server-0", "environment": {}, "artifact_key": KEY})
     folder = tmp_path / "archives"
     node = Node(
         monkeypatch, tmp_path / "one", state="exported", servers=[server(tmp_path / "one")], destination=str(folder)

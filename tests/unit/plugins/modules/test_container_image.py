@@ -12,12 +12,11 @@ import signal
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.containers import engine as container_engine
 from ansible_collections.inference.fleet.plugins.module_utils.containers import images as container_images
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import pinned_reference
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import containers as guard_containers
 from ansible_collections.inference.fleet.plugins.modules import container_image
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import CANNOT_BE_USED, ScriptedEngine, image
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
@@ -157,11 +156,17 @@ def test_a_new_digest_leaves_the_image_that_runs(engine, pull, monkeypatch, tagg
         True, True, False, False,
     ]  # fmt: skip
     assert sources(engine) == ([] if tagged else [first]) + [second]
-    monkeypatch.setattr(guard, "container_engine", lambda: container_engine)  # on a node its own copy
     for digest, ident in ((D1, A), (D2, B)):
         entry = {"container": {"engine": "docker", "image": NAME + ":1", "digest": digest}, "command": ["serve"],
                  "launch": ["docker", "run", pinned_reference(NAME + ":1", digest), "serve"], "hash": "1"}  # fmt: skip
-        assert guard.container_argv(entry) == ["docker", "run", "--label=inference.fleet.hash=1", ident, "serve"]
+        argv = guard_containers.launch_command(entry)
+        assert argv == [
+            "docker",
+            "run",
+            "--label=inference.fleet.hash=1",
+            ident,
+            "serve",
+        ]
 
 
 LOGINS = {

@@ -22,6 +22,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import services
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.launchers import process as process_launcher
+from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
@@ -30,7 +31,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms import d
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.servers import run
 from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, alive, rehash, wait_until
@@ -193,7 +195,7 @@ def test_a_killed_engine_comes_back_and_leaves_nothing(node):
 
 def environment(pid):
     """That of the engine, once the guard has become it."""
-    return wait_until(lambda: _of_engine(guard.environment_of(pid)), what="the engine")
+    return wait_until(lambda: _of_engine(processes.environment_of(pid)), what="the engine")
 
 
 def _of_engine(found):
@@ -333,7 +335,7 @@ def test_restarts_that_were_asked_for_do_not_end_at_the_start_limit(node):
     node.ready([lead, bound])
     manager = supervisord.Supervisord(node.paths, sys.prefix)
     full = "inference-fleet-lead:inference-fleet-lead"
-    for number in range(guard.BURST + 1):
+    for number in range(guard_state.BURST + 1):
         manager._call("stopProcess", full, True)
         paths = [node.paths.server_state(name) for name in ("lead", "bound")]
         wait_until(lambda paths=paths: [read_json(path)["starts"] for path in paths] == [[], []], what="the reaper")
@@ -680,13 +682,13 @@ def _check_arrival(node, names, drawn):
         for name, (arguments, environment) in zip(names, drawn)
     ]
     node.servers(entries)
-    user = guard.user_of_process()
-    base = {"PATH": guard.PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "LANG": "C.UTF-8",
-            "SPT_NOENV": "1"}  # fmt: skip
+    user = guard_state.user_of_process()
+    base = {"PATH": node_paths.PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name,
+            "LANG": "C.UTF-8", "SPT_NOENV": "1"}  # fmt: skip
     for entry in entries:
         (pid,) = wait_until(lambda name=entry["name"]: _executed(node, name))
         assert processes.argv(pid) == entry["command"]
-        own = {**base, **entry["environment"], guard.MARKER_SERVER: entry["name"], guard.MARKER_ROOT: node.root}
+        own = {**base, **entry["environment"], processes.MARKER_SERVER: entry["name"], processes.MARKER_ROOT: node.root}
         with open("/proc/%d/environ" % pid, "rb") as stream:
             items = stream.read().split(b"\0")[:-1]
         assert sorted(items) == sorted(("%s=%s" % item).encode() for item in own.items())
@@ -698,10 +700,10 @@ def _executed(node, name):
 
 
 def test_through_ansible_itself(node, tmp_path):
-    """From the zip that Ansible sends to a node: the guard's source is in it, and what it starts outlives it."""
+    """From the zip that Ansible sends to a node: the guard's parts are in it, and what it starts outlives it."""
     entry = node.entry("server-0")
     args = {"servers": [entry], "root": node.root, "manager": "supervisord", "toolkit": sys.prefix}
-    collections = pathlib.Path(guard.__file__).parents[6]
+    collections = pathlib.Path(archive.__file__).parents[6]
     assert (collections / "ansible_collections").is_dir()
     (tmp_path / "ansible.cfg").write_text("", encoding="utf-8")
     environment = {
@@ -718,15 +720,14 @@ def test_through_ansible_itself(node, tmp_path):
     assert run.returncode == 0, run.stdout + run.stderr
     assert json.loads(run.stdout.split("=>", 1)[1])["servers"][0]["state"] == "running"
     node.ready([entry])
-    source = pathlib.Path(guard.__file__).read_text(encoding="utf-8")
-    assert pathlib.Path(node.paths.lib + "/lib/guard.py").read_text(encoding="utf-8") == source
+    assert pathlib.Path(archive.path(node.paths)).read_bytes() == archive.content()
     assert node.servers([entry])["changed"] is False
 
 
 def test_a_kill_is_healed_when_the_environment_of_ansible_is_gone(node, tmp_path):
     """`make clean` after a deployment, and then another clone with an environment of its own."""
     entry, found = node.entry("server-0"), []
-    site = pathlib.Path(guard.__file__).parents[6]
+    site = pathlib.Path(archive.__file__).parents[6]
     for name in ("first", "second"):
         controller = tmp_path / name
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(controller)], check=True)

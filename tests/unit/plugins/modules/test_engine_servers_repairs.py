@@ -13,10 +13,10 @@ import time
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.node import boot, processes
+from ansible_collections.inference.fleet.plugins.module_utils.node import boot, files, processes
+from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.servers import faults
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 
@@ -31,7 +31,7 @@ def reasons(result):
 
 def stop_by_signal(pid):
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: guard.process(pid).state == "T", what="the signal")
+    wait_until(lambda: processes.process(pid).state == "T", what="the signal")
 
 
 def test_a_record_that_is_gone_is_made_anew(node):
@@ -111,7 +111,7 @@ def test_one_that_was_never_seen_ready_is_given_its_budget_and_no_more(node):
     first = pids(node.servers([entry]))
     stop_by_signal(first["server-0"])
     state = read_json(node.paths.server_state("server-0"))
-    guard.write_json(node.paths.server_state("server-0"), dict(state, starts=[time.time() - 100]))
+    files.write_json(node.paths.server_state("server-0"), dict(state, starts=[time.time() - 100]))
     result = node.servers([entry])
     assert result["repaired"]["server-0"].startswith("it does not answer 10")
     assert "s after its start, its start budget is 0 s: its process" in result["repaired"]["server-0"]
@@ -232,7 +232,7 @@ def test_a_reboot_below_a_root(node, tmp_path, monkeypatch):
     program = tmp_path / "crontab"
     program.write_text('#!/bin/sh\n[ "$1" = - ] && exec cat > "%s"\nexec cat "%s"\n' % (table, table))
     program.chmod(0o755)
-    monkeypatch.setattr(boot, "PROGRAMS", "%s:%s" % (tmp_path, guard.PATH))
+    monkeypatch.setattr(boot, "PROGRAMS", "%s:%s" % (tmp_path, node_paths.PATH))
     monkeypatch.setattr(boot, "cron_runs", lambda: True)
     table.write_text("# mine\n")
     first = pids(node.servers(entries, start_on_boot="crontab"))

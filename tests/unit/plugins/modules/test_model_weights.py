@@ -19,7 +19,7 @@ import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.node import directories as node_layout
 from ansible_collections.inference.fleet.plugins.module_utils.node import files
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints, standin
 from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
 from ansible_collections.inference.fleet.plugins.module_utils.weights import local as local_weights
@@ -212,7 +212,7 @@ class TestStandin:
 
     def test_new_times_alone_are_no_change_and_cost_one_look(self, stand_in, hashed):
         stand_in.run()
-        note = guard.weights_note(str(stand_in.destination))
+        note = guard_state.weights_note(str(stand_in.destination))
         os.utime(stand_in.destination / "config.json", ns=(1, 1))
         hashed.clear()
         assert not stand_in.run(check_mode=True)["changed"]
@@ -220,7 +220,7 @@ class TestStandin:
         assert hashed == ["config.json"] * 2
         assert not stand_in.run()["changed"]
         assert hashed == ["config.json"] * 2
-        assert guard.weights_note(str(stand_in.destination)) == note  # no server restarts for it
+        assert guard_state.weights_note(str(stand_in.destination)) == note  # no server restarts for it
 
     def test_a_newer_one_replaces_an_older(self, stand_in, tmp_path):
         stand_in.run()

@@ -27,7 +27,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import Redactor
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import eagle3
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
 from ansible_collections.inference.fleet.plugins.module_utils.weights import hub as hub_package
 from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
@@ -261,16 +261,16 @@ class TestBrought:
 
     def test_new_times_alone_are_no_change_and_cost_one_look(self, node):
         node.run()
-        note = guard.weights_note(str(node.destination))
+        note = guard_state.weights_note(str(node.destination))
         os.utime(node.destination / SHARD, ns=(1, 1))
         node.hub.stop()
         assert node.run()["message"] == "as wanted"
         assert node.manifest()["files"][SHARD]["mtime_ns"] == 1
-        assert guard.weights_note(str(node.destination)) == note  # no server restarts for it
+        assert guard_state.weights_note(str(node.destination)) == note  # no server restarts for it
         node.hub.start()
         rot(node.destination / SHARD)
         assert node.run(verify="full")["repaired"] == [SHARD]
-        assert guard.weights_note(str(node.destination)) != note
+        assert guard_state.weights_note(str(node.destination)) != note
 
     def test_a_missing_file_comes_again(self, node):
         node.run()

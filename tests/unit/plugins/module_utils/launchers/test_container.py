@@ -9,8 +9,6 @@ All of it is of a root of its own: processes are looked for in the real /proc, a
 from __future__ import annotations
 
 import json
-import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -23,8 +21,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.launchers import container, get_launcher
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.services import systemd
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
-from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from ansible_collections.inference.fleet.tests.unit.engines import guard_place, small_node
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import CANNOT_BE_USED, ScriptedEngine, image
 
@@ -219,10 +216,10 @@ def marked(tmp_path):
     """A process that the node's /proc shows as the server's, as one in a container is."""
     with small_node.watched(tmp_path):
         root = str(tmp_path / "r")
-        environment = {guard.MARKER_SERVER: "server-0", guard.MARKER_ROOT: root}
+        environment = {processes.MARKER_SERVER: "server-0", processes.MARKER_ROOT: root}
         child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], env=environment)
         try:
-            small_node.wait_until(lambda: guard.markers_of(child.pid) == (root, "server-0"))
+            small_node.wait_until(lambda: processes.markers_of(child.pid) == (root, "server-0"))
             yield root, child
         finally:
             child.kill()
@@ -249,17 +246,12 @@ def test_a_unit_ends_in_time_though_its_engine_hangs(engine, tmp_path, marked, o
     """As systemd calls it: nothing runs any more when it is through, within the unit's TimeoutStopSec."""
     root, child = marked
     (tmp_path / "server-0.json").write_text(json.dumps(entry(tmp_path)))
-    bench = tmp_path / "lib"
-    bench.mkdir()
-    for name, module in (("guard", guard), ("container_engine", container_engine)):
-        source = pathlib.Path(module.__file__)
-        text, count = re.subn("(?m)^PATH = .*$", "PATH = %r" % str(engine.bin), source.read_text())
-        assert count == 1
-        (bench / (name + ".py")).write_text(text)
+    script = tmp_path / "guard.py"
+    script.write_bytes(guard_place.altered("node/paths.py", 'PATH = "', 'PATH = "%s:' % engine.bin))
     (engine.bin / "docker").write_text("#!/bin/sh\nexec /bin/sleep 600\n")
     reaper = threading.Thread(target=child.wait)
     reaper.start()
-    argv = [sys.executable, "-I", str(bench / "guard.py"), "end", str(tmp_path / "server-0.json"), "--root", root]
+    argv = [sys.executable, "-I", str(script), "end", str(tmp_path / "server-0.json"), "--root", root]
     done = subprocess.run([*argv, *options], stdout=subprocess.PIPE, text=True, timeout=systemd.CONTAINER_STOP_WAIT_S,
                           check=False)  # fmt: skip
     reaper.join(60)

@@ -15,8 +15,7 @@ import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import alive, wait_until
 
 PORTS = range(18180, 18200)
 SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(900)"]
@@ -93,7 +92,7 @@ def test_who_holds_a_port():
 
 def test_the_holder_of_a_port_may_be_a_server_of_ours_or_unseen(monkeypatch):
     with listener("127.0.0.1") as (port, _inode):
-        monkeypatch.setattr(guard, "markers_of", lambda pid: ("/r", "server-0"))
+        monkeypatch.setattr(processes, "markers_of", lambda pid: ("/r", "server-0"))
         holder = processes.port_holder("127.0.0.1", port)
         assert (holder["root"], holder["server"]) == ("/r", "server-0")
         monkeypatch.setattr(processes, "_socket_inodes", lambda pid: set())
@@ -108,14 +107,14 @@ def test_the_holder_of_a_port_may_be_a_server_of_ours_or_unseen(monkeypatch):
 
 def test_marked_processes_and_their_children_are_found_and_nothing_else(tmp_path):
     root = str(tmp_path)  # of this run alone
-    marks = {guard.MARKER_SERVER: "server-0", guard.MARKER_ROOT: root}
+    marks = {processes.MARKER_SERVER: "server-0", processes.MARKER_ROOT: root}
     # an emptied environment below a marked process
     script = "import os, subprocess, sys; subprocess.run([sys.executable, '-I', '-S', '-c', '%s'], env={})" % SLEEP[-1]
     with child([*SLEEP[:-1], script], env=marks) as parent, child(env=dict(marks, INFERENCE_FLEET_ROOT="/")) as other:
         with child(env={"A": "INFERENCE_FLEET_SERVER=server-0"}):
             found = wait_until(lambda: _two(processes.processes_with_marker(root, "server-0")))
             (below,) = set(found) - {parent.pid}
-            wait_until(lambda: guard.environment_of(below) == {})  # a fork has its parent's until it is executed
+            wait_until(lambda: processes.environment_of(below) == {})  # a fork has its parent's until it is executed
             assert processes.processes_with_marker(root, "server-1") == []
             assert other.pid in processes.processes_with_marker("", "server-0")
         assert processes.terminate(found, 60, 60) == []
@@ -128,9 +127,12 @@ def _two(found):
 
 def test_this_process_and_its_ancestors_are_never_found(monkeypatch):
     marks = {os.getpid(): ("/tests", "server-0"), os.getppid(): ("/tests", "server-0")}
-    monkeypatch.setattr(guard, "markers_of", marks.get)
-    assert guard.marked_processes("/tests") == {} or os.getpid() not in guard.marked_processes("/tests")["server-0"]
-    assert os.getppid() not in guard.marked_processes("/tests").get("server-0", [])
+    monkeypatch.setattr(processes, "markers_of", marks.get)
+    assert (
+        processes.marked_processes("/tests") == {}
+        or os.getpid() not in processes.marked_processes("/tests")["server-0"]
+    )
+    assert os.getppid() not in processes.marked_processes("/tests").get("server-0", [])
 
 
 def test_terminate_ends_what_ignores_term_and_takes_a_zombie_for_ended():
@@ -140,7 +142,7 @@ def test_terminate_ends_what_ignores_term_and_takes_a_zombie_for_ended():
         assert processes.terminate([stubborn.pid, mild.pid], 0.3, 60) == []
         assert time.monotonic() - began >= 0.3
         # nobody has waited for them yet
-        assert guard.process(mild.pid).state == guard.process(stubborn.pid).state == "Z"
+        assert processes.process(mild.pid).state == processes.process(stubborn.pid).state == "Z"
         assert processes.started_at(mild.pid) is None
         assert (mild.wait(), stubborn.wait()) == (-signal.SIGTERM, -signal.SIGKILL)
         assert processes.terminate([mild.pid], 0, 0) == []
@@ -155,7 +157,7 @@ def test_terminate_tells_who_survived(monkeypatch):
 
 def test_a_pid_that_went_over_to_another_process_is_left_alone(monkeypatch):
     with child() as process:
-        real = guard.process
+        real = processes.process
         seen = []
 
         def recycled(pid):
@@ -165,7 +167,7 @@ def test_a_pid_that_went_over_to_another_process_is_left_alone(monkeypatch):
             seen.append(pid)
             return found
 
-        monkeypatch.setattr(guard, "process", recycled)
+        monkeypatch.setattr(processes, "process", recycled)
         assert processes.terminate([process.pid], 1, 1) == []
         assert process.poll() is None
 
@@ -194,8 +196,8 @@ def test_memory_without_the_right_to_read_smaps(monkeypatch):
 def test_the_kernels_own_threads_are_not_processes():
     if processes.command(2) != "[kthreadd]":
         pytest.skip("this namespace has no kernel threads")
-    assert guard.process(2).kernel
-    assert 2 not in guard.process_table()
+    assert processes.process(2).kernel
+    assert 2 not in processes.process_table()
 
 
 def test_names_with_blanks_and_brackets(tmp_path):
@@ -203,7 +205,7 @@ def test_names_with_blanks_and_brackets(tmp_path):
     os.symlink("/bin/sleep", path)
     with child([str(path), "900"]) as process:
         wait_until(lambda: processes.argv(process.pid)[:1] == [str(path)])
-        found = guard.process(process.pid)
+        found = processes.process(process.pid)
         assert (found.parent, found.kernel) == (os.getpid(), False)
         assert found.state in ("S", "R")
         assert processes.argv(process.pid) == [str(path), "900"]
@@ -226,3 +228,41 @@ def test_a_server_that_listens_wider_than_it_is_bound(bind, listens, wider):
         sockets = processes.listening_sockets()
         assert processes.open_to_all(bind, port, sockets) == wider
         assert processes.open_to_all(bind, 1, sockets) is None
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("looks", [0, 20])
+def test_a_process_in_the_middle_of_execve_is_found(tmp_path, monkeypatch, looks, done):
+    """It shows neither variables nor arguments then; done: execve ends after the last look in vain at the first."""
+    seen, real = [], processes._shown
+    marks = {processes.MARKER_SERVER: "server-0", processes.MARKER_ROOT: str(tmp_path)}
+    child = subprocess.Popen(["sleep", "900"], env=marks)
+
+    def shown(pid, name):
+        seen.extend([name] if pid == child.pid else [])
+        return b"" if pid == child.pid and len(seen) <= 2 * looks - done else real(pid, name)
+
+    try:
+        wait_until(lambda: real(child.pid, "cmdline").startswith(b"sleep"))
+        monkeypatch.setattr(processes, "_shown", shown)
+        assert processes.marked_processes(str(tmp_path)) == {"server-0": [child.pid]}
+        assert seen == ["environ", "cmdline"] * looks + ["environ"]
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_process_that_shows_nothing_at_all_is_not_waited_for_long(monkeypatch):
+    monkeypatch.setattr(processes, "_shown", lambda pid, name: b"")
+    looks = []
+    monkeypatch.setattr(processes.time, "sleep", looks.append)
+    assert processes.environment_of(os.getpid()) == {}
+    assert looks == [processes.LOOK_S] * processes.LOOKS
+    monkeypatch.setattr(processes, "_shown", lambda pid, name: b"" if name == "environ" else b"sleep")
+    assert processes.environment_of(os.getpid()) == {}
+    assert len(looks) == processes.LOOKS + processes.LOOKS_WITH_ARGUMENTS - 1
+    ended = subprocess.Popen(["true"])
+    wait_until(lambda: not alive(ended.pid))
+    looks.clear()
+    assert processes.environment_of(ended.pid) == {} and looks == []
+    ended.wait()

@@ -13,12 +13,13 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Accelerators, Device
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.platform import Platform
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 
 _spec = importlib.util.spec_from_file_location(
     "plan_entries_of_holders", pathlib.Path(__file__).parents[3] / "engines" / "plan_entries.py"
@@ -46,7 +47,7 @@ def node(monkeypatch, tmp_path):
 
         def ours(self, device, server="server-0", **kwargs):
             return self.started(
-                device, **{guard.MARKER_SERVER: server, guard.MARKER_ROOT: self.root, **kwargs}
+                device, **{processes.MARKER_SERVER: server, processes.MARKER_ROOT: self.root, **kwargs}
             )  # fmt: skip
 
     class Detected(Platform):
@@ -78,13 +79,13 @@ def test_what_is_left_of_ours_is_ended(node):
 def test_what_is_others_is_named_and_left(node):
     stranger, other_root = (
         node.started(0),
-        node.started(0, **{guard.MARKER_SERVER: "server-0", guard.MARKER_ROOT: "/x"}),
+        node.started(0, **{processes.MARKER_SERVER: "server-0", processes.MARKER_ROOT: "/x"}),
     )
     node.started(1)
     found, _why = device_holders.release([entry()], node.root)
     assert [(one["pid"], one["devices"]) for one in found] == [(stranger.pid, [0]), (other_root.pid, [0])]
     assert stranger.poll() is None
-    user = guard.user_of_process().pw_name
+    user = guard_state.user_of_process().pw_name
     words = device_holders.describe(dict(found[0], command="python x"))
     assert words == "process %d of %s (python x) on device 0" % (stranger.pid, user)
 

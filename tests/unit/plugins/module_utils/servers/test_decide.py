@@ -13,6 +13,7 @@ import pathlib
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import Container
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical, entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.servers import decide as deciding
@@ -29,7 +30,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.rows impor
 from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import start_order
 from ansible_collections.inference.fleet.plugins.module_utils.services import Status
 from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import Supervisord
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -220,7 +220,7 @@ def test_a_server_that_runs_is_observed_though_its_entry_was_deleted(tmp_path, m
     paths, pid = NodePaths(str(tmp_path)), os.getpid()
     manager = Manager(paths)
     monkeypatch.setattr(manager, "statuses", lambda: {"server-0": Status("up", pid)})
-    record = {"pid": pid, "ticks": guard.process(pid).ticks, "phase": "running", "hash": entry()["hash"]}
+    record = {"pid": pid, "ticks": processes.process(pid).ticks, "phase": "running", "hash": entry()["hash"]}
     for path, text in ((paths.server_state("server-0"), json.dumps(record)), (paths.etc + "/x", "")):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         pathlib.Path(path).write_text(text)

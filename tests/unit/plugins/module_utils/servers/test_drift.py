@@ -17,7 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers import dri
 from ansible_collections.inference.fleet.plugins.module_utils.servers.decide import decide
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Desired, Observed
 from ansible_collections.inference.fleet.plugins.module_utils.services import Status, Unit, unit_files
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import run
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ def entry(**changes):
 
 
 def running(**changes):
-    environment = {**guard.engine_environment(entry(), {}, ""), "TOKEN": "t0p"}
+    environment = {**run.engine_environment(entry(), {}, ""), "TOKEN": "t0p"}
     values = {"argv": COMMAND, "environment": environment, "limits": NOFILE, "cpus": {0, 1, 2, 3}, "uid": os.getuid(),
               "unit": UNIT, "group": {"memory.max": "max", "cpu.max": "max 100000", "pids.max": "max"},
               "parent": NOFILE, "age": 1000.0, "command": " ".join(COMMAND)}  # fmt: skip

@@ -19,7 +19,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.paths import 
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.servers import preflight
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.tests.unit import node_helpers
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import port_block
 
@@ -57,7 +56,7 @@ def listener():
         def start(port, root=None, server=None, mib=1):
             environment = dict(os.environ)
             if server:
-                environment.update({guard.MARKER_ROOT: str(root), guard.MARKER_SERVER: server})
+                environment.update({processes.MARKER_ROOT: str(root), processes.MARKER_SERVER: server})
             child = stack.enter_context(
                 subprocess.Popen(
                     [sys.executable, "-c", LISTENER, str(port), str(mib)],
@@ -93,7 +92,7 @@ def run_state(root, name, pid, phase="running", ticks=None):
     """What a guard records of a server's process."""
     path = pathlib.Path(NodePaths(str(root)).server_state(name))
     path.parent.mkdir(parents=True, exist_ok=True)
-    ticks = guard.process(pid).ticks if ticks is None else ticks
+    ticks = processes.process(pid).ticks if ticks is None else ticks
     path.write_text(json.dumps({"name": name, "pid": pid, "ticks": ticks, "phase": phase}))
 
 
@@ -294,7 +293,7 @@ def test_memory_is_needed_by_servers_that_do_not_run(tmp_path, listener):
     assert memory_of(tmp_path, *three) is None, "server-1 runs and has its memory"
     run_state(tmp_path, "server-1", pid, phase="restarting")
     assert memory_of(tmp_path, *three) == lacks
-    run_state(tmp_path, "server-1", pid, ticks=guard.process(pid).ticks - 1)
+    run_state(tmp_path, "server-1", pid, ticks=processes.process(pid).ticks - 1)
     assert memory_of(tmp_path, *three) == lacks, "the number belongs to another process by now"
     run_state(tmp_path, "server-1", 2**22 + 1, ticks=1)
     assert memory_of(tmp_path, *three) == lacks

@@ -501,7 +501,7 @@ def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):
     command = [word.decode() for word in read_words(text.split("ExecStart=")[1].split("\n")[0])]
     lib, run = node.paths.lib + "/lib", node.paths.run
     assert command == [
-        node_python.link(node.paths), "-I", lib + "/watchdog.py", node.paths.etc,
+        node_python.link(node.paths), "-I", lib + "/guard.py", "watch", node.paths.etc,
         "--state", node.paths.state, "--root", node.paths.root, "--memory", run + "/watchdog.json", "--failures", "3",
         "--timeout", "5",
     ]  # fmt: skip

@@ -41,7 +41,7 @@ class Node:
         markers = {"INFERENCE_FLEET_SERVER": server, "INFERENCE_FLEET_ROOT": root}
         self.process = subprocess.Popen(sleep, env=markers)
         pid = self.process.pid
-        record = {"name": "server-0", "phase": phase, "pid": pid, "ticks": watchdog.guard().process(pid).ticks,
+        record = {"name": "server-0", "phase": phase, "pid": pid, "ticks": watchdog.process(pid).ticks,
                   "started": time.time() - age}  # fmt: skip
         for path, value in (("servers", entry or ENTRY), ("state", record), ("secrets", secrets)):
             (self.folder / path).mkdir(exist_ok=True)

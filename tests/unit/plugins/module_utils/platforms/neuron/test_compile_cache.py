@@ -14,8 +14,10 @@ import tarfile
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import files
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import compile_cache as compiled_artifact
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 
 _spec = importlib.util.spec_from_file_location(
     "plan_entries_of_artifacts", pathlib.Path(__file__).parents[4] / "engines" / "plan_entries.py"
@@ -43,9 +45,9 @@ def complete(folder, directory=KEY, key=KEY):
     (path / "weights").mkdir(parents=True)
     (path / "model.pt").write_bytes(b"graph" * 1000)
     (path / "weights" / "tp0").write_bytes(os.urandom(3000))
-    guard.complete_artifact(str(path), {"name": "server-0", "environment": {}, "artifact_key": key})
-    record = guard.read_json(str(path / guard.ARTIFACT_RECORD))
-    guard.write_json(str(path / guard.ARTIFACT_RECORD), dict(record, found=False))
+    artifacts.complete(str(path), {"name": "server-0", "environment": {}, "artifact_key": key})
+    record = files.readable_json(str(path / artifacts.RECORD))
+    files.write_json(str(path / artifacts.RECORD), dict(record, found=False))
     return path
 
 
@@ -68,7 +70,7 @@ def tree(path):
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
-        if file.is_file() and file.name != guard.ARTIFACT_RECORD
+        if file.is_file() and file.name != artifacts.RECORD
     }
 
 
@@ -84,8 +86,8 @@ def test_from_one_node_to_another(tmp_path, exported):
     done = compiled_artifact.take_over(wanted, str(archives))
     assert (done["changed"], done["message"]) == (True, "imported " + KEY)
     assert tree(other / KEY) == tree(path)
-    assert guard.artifact_state(str(other / KEY))[0] == "complete"
-    record = guard.read_json(str(other / KEY / guard.ARTIFACT_RECORD))
+    assert artifacts.state_of(str(other / KEY))[0] == "complete"
+    record = files.readable_json(str(other / KEY / artifacts.RECORD))
     assert (record["schema"], record["key"], record["imported"], record["found"]) == (1, KEY, True, False)
     assert sorted(os.listdir(other)) == [KEY]
     again = compiled_artifact.take_over(wanted, str(tmp_path / "gone"))
@@ -123,8 +125,8 @@ def test_only_what_is_whole_is_exported(tmp_path):
     path = complete(tmp_path / "one")
     (path / "model.pt").write_bytes(b"graph")
     assert " lacks files that it had. " in error(compiled_artifact.export, servers, str(tmp_path / "archives"))
-    record = guard.compiling_record({"name": "server-0", "health": {"budget_s": 1}})
-    guard.write_json(str(path / guard.ARTIFACT_RECORD), record)
+    record = artifacts.compiling_record({"name": "server-0", "health": {"budget_s": 1}})
+    files.write_json(str(path / artifacts.RECORD), record)
     assert " is being compiled by server-0. " in error(compiled_artifact.export, servers, str(tmp_path / "archives"))
     assert not (tmp_path / "archives").exists()
     message = error(compiled_artifact.export, [plan_entries.plan_entry(8000)], str(tmp_path))
@@ -140,11 +142,11 @@ def test_what_is_compiled_now_or_is_somebody_elses_stays(tmp_path, exported):
     (path / "mine").write_text("x")
     result = compiled_artifact.take_over([entry(tmp_path / "two")], str(archives))
     assert (result["changed"], result["artifacts"][0]["state"]) == (False, "foreign")
-    record = guard.compiling_record({"name": "server-0", "health": {"budget_s": 1}})
-    guard.write_json(str(path / guard.ARTIFACT_RECORD), record)
+    record = artifacts.compiling_record({"name": "server-0", "health": {"budget_s": 1}})
+    files.write_json(str(path / artifacts.RECORD), record)
     result = compiled_artifact.take_over([entry(tmp_path / "two")], str(archives))
     assert result["artifacts"][0]["message"] == "is being compiled by server-0"
-    guard.write_json(str(path / guard.ARTIFACT_RECORD), dict(record, boot="before"))
+    files.write_json(str(path / artifacts.RECORD), dict(record, boot="before"))
     assert compiled_artifact.take_over([entry(tmp_path / "two")], str(archives))["changed"]
     assert not (path / "mine").exists()
 
@@ -264,13 +266,13 @@ def test_what_a_start_here_would_clear_is_not_exported(tmp_path, monkeypatch):
     (weights / "config.json").write_text("{}")
     files = {name: {"size": 1, "sha256": name, "mtime_ns": 1} for name in ("config.json", "a.safetensors")}
     (weights / "a.safetensors").write_text("x")
-    manifest = weights / guard.WEIGHT_MANIFEST
+    manifest = weights / guard_state.WEIGHT_MANIFEST
     manifest.write_text(json.dumps({"schema": 1, "files": files}))
     servers = [entry(tmp_path / "one", weights=[str(weights)])]
-    record = guard.read_json(str(path / guard.ARTIFACT_RECORD))
-    here = {"host": guard.socket.gethostname(), **guard.artifact_identity(servers[0])}
+    record = files.readable_json(str(path / artifacts.RECORD))
+    here = {"host": artifacts.socket.gethostname(), **artifacts.identity_of(servers[0])}
     here["machine"] = here["machine"] or "unknown"
-    guard.write_json(str(path / guard.ARTIFACT_RECORD), dict(record, **here))
+    files.write_json(str(path / artifacts.RECORD), dict(record, **here))
     archives = str(tmp_path / "archives")
     assert compiled_artifact.export(servers, archives)["changed"]
     files["a.safetensors"]["mtime_ns"] = 2
@@ -293,9 +295,9 @@ def test_other_packages_or_weights_refuse_an_archive(tmp_path):
     (tmp_path / "v" / "bin" / "vllm").chmod(0o755)
     (packages / "neuronx_cc-2.21.dist-info").mkdir(parents=True)
     has = {"weights": [str(weights)], "command": [str(tmp_path / "v" / "bin" / "vllm"), "serve"]}
-    record = guard.read_json(str(path / guard.ARTIFACT_RECORD))
-    identity = guard.artifact_identity(entry(tmp_path, **has))
-    guard.write_json(str(path / guard.ARTIFACT_RECORD), dict(record, **identity))
+    record = files.readable_json(str(path / artifacts.RECORD))
+    identity = artifacts.identity_of(entry(tmp_path, **has))
+    files.write_json(str(path / artifacts.RECORD), dict(record, **identity))
     archives = str(tmp_path / "archives")
     compiled_artifact.export([entry(tmp_path / "one", **has)], archives)
     two = entry(tmp_path / "two", **has)
@@ -312,17 +314,17 @@ def test_other_packages_or_weights_refuse_an_archive(tmp_path):
     refusal("with neuronx-cc 2.21, and this node has neuronx-cc 2.22")
     (packages / "neuronx_cc-2.22.dist-info").rename(packages / "neuronx_cc-2.21.dist-info")
     (weights / "config.json").write_text("{ }")
-    now = guard.weights_identity(str(weights))["files"]
+    now = artifacts.weights_identity(str(weights))["files"]
     words = "from other weights (digest %s) than those in %s (digest %s)"
     refusal(words % (identity["weights"][0]["files"][:12], weights, now[:12]))
     (weights / "config.json").write_text("{}")
     assert compiled_artifact.take_over([two], archives)["changed"]
-    imported = guard.read_json(str(tmp_path / "two" / KEY / guard.ARTIFACT_RECORD))
+    imported = files.readable_json(str(tmp_path / "two" / KEY / artifacts.RECORD))
     assert (imported["versions"], imported["weights"]) == (identity["versions"], identity["weights"])
     assert imported["machine"] == identity["machine"]
     assert not compiled_artifact.take_over([two], archives)["changed"]
     # what does not fit any more is replaced
-    guard.write_json(str(tmp_path / "two" / KEY / guard.ARTIFACT_RECORD), dict(imported, versions={"vllm": "0"}))
+    files.write_json(str(tmp_path / "two" / KEY / artifacts.RECORD), dict(imported, versions={"vllm": "0"}))
     asked = compiled_artifact.take_over([two])
     assert asked["artifacts"][0]["message"] == (
         "it was compiled with no neuronx-cc, vllm 0, and this node has neuronx-cc 2.21, no vllm"

@@ -12,11 +12,11 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import preflight as neuron_preflight
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import start_script
 from ansible_collections.inference.fleet.plugins.module_utils.servers import preflight
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
@@ -160,7 +160,7 @@ def holder():
     def start(root=None, server=None, **variables):
         environment = {**os.environ, **variables}
         if server:
-            environment.update({guard.MARKER_ROOT: root, guard.MARKER_SERVER: server})
+            environment.update({processes.MARKER_ROOT: root, processes.MARKER_SERVER: server})
         child = subprocess.Popen(
             [sys.executable, "-c", "import sys; print(1, flush=True); sys.stdin.read()", "training"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
@@ -231,7 +231,7 @@ def test_a_server_that_runs_as_planned_is_not_refused_for_who_shares_its_chip(no
     stranger, (entry,) = holder(), node.plan(**HALF)[0]
     node.records[0]["neuron_processes"] = [{"pid": stranger, "command": "training"}]
     own = holder(node.root, "server-0")
-    state = {"name": "server-0", "phase": "running", "pid": own, "ticks": guard.process(own).ticks,
+    state = {"name": "server-0", "phase": "running", "pid": own, "ticks": processes.process(own).ticks,
              "hash": entry["hash"]}  # fmt: skip
     path = pathlib.Path(NodePaths(node.root).server_state("server-0"))
     path.parent.mkdir(parents=True)

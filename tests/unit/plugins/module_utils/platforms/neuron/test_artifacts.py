@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -15,15 +14,13 @@ import sys
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import guard
+from ansible_collections.inference.fleet.plugins.module_utils.node import files, processes
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive, order
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
-
-_spec = importlib.util.spec_from_file_location(
-    "small_node_of_artifacts", pathlib.Path(__file__).parents[3] / "engines" / "small_node.py"
-)
-small_node = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small_node)
 
 # Compiles unless model.pt is whole: the first half at once, the other after a while, or, with -1 seconds, when the log
 # has a neighbour LOG.go; then answers its health path.
@@ -64,7 +61,7 @@ class Fleet:
         self.folder = folder
         self.node = small_node.SmallNode(folder / "r")
         self.guard = folder / "guard.py"
-        self.guard.write_bytes(pathlib.Path(guard.__file__).read_bytes())
+        self.guard.write_bytes(archive.content())
         self.artifact = folder / "artifacts" / "k1"
         self.log = folder / "compiles"
         self.running = []
@@ -106,19 +103,19 @@ class Fleet:
         return (self.folder / (name + ".log")).read_text()
 
     def healthy(self, entry):
-        return small_node.wait_until(lambda: guard.is_healthy(entry, ""), 60, "%s answers" % entry["name"])
+        return small_node.wait_until(lambda: order.is_healthy(entry, ""), 60, "%s answers" % entry["name"])
 
     def compiles(self):
         return self.log.read_text().split() if self.log.exists() else []
 
     def record(self):
-        return guard.read_json(str(self.artifact / guard.ARTIFACT_RECORD)) or {}
+        return files.readable_json(str(self.artifact / artifacts.RECORD)) or {}
 
     def completed(self):
         return small_node.wait_until(lambda: self.record().get("state") == "complete" and self.record())
 
     def state(self, name):
-        return guard.read_json(self.node.paths.server_state(name)) or {}
+        return files.readable_json(self.node.paths.server_state(name)) or {}
 
 
 @pytest.fixture
@@ -136,7 +133,7 @@ def test_one_compiles_and_the_other_waits_without_any_order(fleet):
     small_node.wait_until(lambda: fleet.compiles() == ["server-0"])
     time.sleep(1.1)  # of which the record tells
     assert fleet.state("server-0")["artifact"] == "compiles"
-    assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
+    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
     second, _process = fleet.start("server-1")
     small_node.wait_until(lambda: fleet.state("server-1").get("phase") == "waiting for server-0")
     assert fleet.state("server-1")["reason"] == "it compiles"
@@ -157,7 +154,7 @@ def test_what_a_killed_compilation_left_is_cleared(fleet):
     _entry, process = fleet.start("server-0", seconds=900)
     small_node.wait_until((fleet.artifact / "model.pt").exists)
     fleet.kill(process)
-    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
+    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
     (fleet.artifact / "left").mkdir()
     (fleet.artifact / "left" / "over").write_text("x")
     entry, _process = fleet.start("server-1")
@@ -178,7 +175,7 @@ def test_a_complete_one_is_loaded_and_a_cut_one_compiled_again(fleet):
     fleet.kill(process)
     assert fleet.compiles() == ["server-0"]
     (fleet.artifact / "model.pt").write_text("onet")
-    assert guard.artifact_state(str(fleet.artifact))[0] == "damaged"
+    assert artifacts.state_of(str(fleet.artifact))[0] == "damaged"
     entry, process = fleet.start("server-0", seconds=0)
     fleet.healthy(entry)
     assert fleet.compiles() == ["server-0", "server-0"]
@@ -190,22 +187,22 @@ def test_somebody_elses_is_loaded_and_never_cleared(fleet):
     fleet.artifact.mkdir(parents=True)
     (fleet.artifact / "model.pt").write_text("onetwo")
     (fleet.artifact / "notes").write_text("mine")
-    assert guard.artifact_state(str(fleet.artifact))[0] == "foreign"
+    assert artifacts.state_of(str(fleet.artifact))[0] == "foreign"
     entry, process = fleet.start("server-0")
     fleet.healthy(entry)
     assert fleet.compiles() == []
     assert fleet.completed()["found"] is True
     fleet.kill(process)
     (fleet.artifact / "notes").unlink()
-    assert guard.artifact_state(str(fleet.artifact))[0] == "foreign"  # its owner may change it
+    assert artifacts.state_of(str(fleet.artifact))[0] == "foreign"  # its owner may change it
 
 
 def test_the_watch_is_nobodys_child_and_ends_with_the_engine(fleet):
     entry, process = fleet.start("server-0", seconds=900)
     small_node.wait_until(fleet.compiles)
-    pids = guard.marked_processes(fleet.node.root)["server-0"]
+    pids = processes.marked_processes(fleet.node.root)["server-0"]
     (watch,) = set(pids) - {process.pid}
-    assert guard.process(watch).parent != process.pid
+    assert processes.process(watch).parent != process.pid
     os.kill(process.pid, signal.SIGKILL)
     process.wait(60)
     small_node.wait_until(lambda: not small_node.alive(watch), what="the watch ends")
@@ -233,35 +230,35 @@ def test_folders_that_a_reboot_took_are_made_again(fleet):
 
 def test_a_compiler_of_another_host_is_believed_for_its_budget(fleet, monkeypatch):
     fleet.artifact.mkdir(parents=True)
-    record = guard.compiling_record({"name": "server-3", "health": {"budget_s": 60}})
-    path = str(fleet.artifact / guard.ARTIFACT_RECORD)
-    guard.write_json(path, dict(record, host="node-2", pid=1, ticks=0))
-    assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
-    guard.write_json(path, dict(record, host="node-2", since=record["since"] - 61))
-    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
-    guard.write_json(path, dict(record, boot="another"))
-    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
-    guard.write_json(path, record)
-    assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
+    record = artifacts.compiling_record({"name": "server-3", "health": {"budget_s": 60}})
+    path = str(fleet.artifact / artifacts.RECORD)
+    files.write_json(path, dict(record, host="node-2", pid=1, ticks=0))
+    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
+    files.write_json(path, dict(record, host="node-2", since=record["since"] - 61))
+    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
+    files.write_json(path, dict(record, boot="another"))
+    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
+    files.write_json(path, record)
+    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
 
 
 def test_two_nodes_of_one_name_are_told_by_their_machine(fleet, monkeypatch):
     fleet.artifact.mkdir(parents=True)
-    monkeypatch.setattr(guard, "machine_id", lambda: "m1")
-    record = dict(guard.compiling_record({"name": "server-3", "health": {"budget_s": 60}}), pid=1, ticks=0)
-    path = str(fleet.artifact / guard.ARTIFACT_RECORD)
-    guard.write_json(path, record)
-    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
-    guard.write_json(path, dict(record, machine="m2"))
-    assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
-    guard.write_json(path, dict(record, machine=None))
-    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
+    monkeypatch.setattr(artifacts, "machine_id", lambda: "m1")
+    record = dict(artifacts.compiling_record({"name": "server-3", "health": {"budget_s": 60}}), pid=1, ticks=0)
+    path = str(fleet.artifact / artifacts.RECORD)
+    files.write_json(path, record)
+    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
+    files.write_json(path, dict(record, machine="m2"))
+    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
+    files.write_json(path, dict(record, machine=None))
+    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
 
 
 def taken_over(fleet, record):
     """What another host does with a compilation that it takes for dead."""
-    guard.clear_artifact(str(fleet.artifact))
-    guard.write_json(str(fleet.artifact / guard.ARTIFACT_RECORD), record)
+    artifacts.clear(str(fleet.artifact))
+    files.write_json(str(fleet.artifact / artifacts.RECORD), record)
     (fleet.artifact / "model.pt").write_text("half")
 
 
@@ -270,12 +267,12 @@ def test_a_compilation_that_another_host_took_over_is_left_to_it(fleet):
     small_node.wait_until((fleet.artifact / "model.pt").exists)
     theirs = dict(fleet.record(), host="node-2", server="server-3", since=time.time())
     taken_over(fleet, theirs)
-    (watch,) = set(guard.marked_processes(fleet.node.root)["server-0"]) - {process.pid}
+    (watch,) = set(processes.marked_processes(fleet.node.root)["server-0"]) - {process.pid}
     pathlib.Path("%s.go" % fleet.log).touch()
     fleet.healthy(entry)
     small_node.wait_until(lambda: not small_node.alive(watch), what="the watch ends")
     assert fleet.record() == theirs
-    assert guard.artifact_state(str(fleet.artifact))[0] == "compiling"
+    assert artifacts.state_of(str(fleet.artifact))[0] == "compiling"
     words = "the artifact %s is not recorded as complete: its record is of server-3 on node-2 by now" % fleet.artifact
     assert words in fleet.text("server-0")
 
@@ -283,8 +280,8 @@ def test_a_compilation_that_another_host_took_over_is_left_to_it(fleet):
 def test_the_record_of_a_compilation_that_is_gone_is_not_made_up(fleet):
     entry, process = fleet.start("server-0", seconds=-1)
     small_node.wait_until((fleet.artifact / "model.pt").exists)
-    (fleet.artifact / guard.ARTIFACT_RECORD).unlink()
-    (watch,) = set(guard.marked_processes(fleet.node.root)["server-0"]) - {process.pid}
+    (fleet.artifact / artifacts.RECORD).unlink()
+    (watch,) = set(processes.marked_processes(fleet.node.root)["server-0"]) - {process.pid}
     pathlib.Path("%s.go" % fleet.log).touch()
     fleet.healthy(entry)
     small_node.wait_until(lambda: not small_node.alive(watch), what="the watch ends")
@@ -298,21 +295,21 @@ def test_a_server_of_another_root_is_not_taken_for_the_one_that_compiles(fleet):
     other, _process = fleet.start("server-0", seconds=0)
     fleet.healthy(other)
     fleet.completed()
-    record = guard.compiling_record(dict(other, hooks=compile_cache("f2")))  # by this process, which lives
+    record = artifacts.compiling_record(dict(other, hooks=compile_cache("f2")))  # by this process, which lives
     taken_over(fleet, record)
     fleet.start("server-1", key="f2")
     small_node.wait_until(lambda: fleet.state("server-1").get("phase") == "waiting for server-0")
     assert fleet.record() == record
-    guard.clear_artifact(str(fleet.artifact))
+    artifacts.clear(str(fleet.artifact))
     assert fleet.completed()["server"] == "server-1"
 
 
 def test_a_cache_beside_the_compiled_graphs_is_no_part_of_the_artifact(tmp_path):
-    for name in ("cache/modelinfo.json", "cache/neuron/compile_cache/a1/graph.neff", guard.ARTIFACT_RECORD, "x"):
+    for name in ("cache/modelinfo.json", "cache/neuron/compile_cache/a1/graph.neff", artifacts.RECORD, "x"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("12")
     entry = {"environment": {"VLLM_CACHE_ROOT": str(tmp_path / "cache")}}
-    assert guard.artifact_files(str(tmp_path), entry) == {"cache/neuron/compile_cache/a1/graph.neff": 2, "x": 2}
+    assert artifacts.files_of(str(tmp_path), entry) == {"cache/neuron/compile_cache/a1/graph.neff": 2, "x": 2}
 
 
 def test_a_follower_of_a_whole_artifact_needs_no_leader(fleet):
@@ -339,7 +336,7 @@ def test_a_fresh_node_compiles_once_though_the_leader_is_killed(fleet):
     for name in ("server-1", "server-2"):
         small_node.wait_until(lambda name=name: fleet.state(name).get("phase") == "waiting for server-0")
     fleet.kill(process)
-    assert guard.artifact_state(str(fleet.artifact))[0] == "abandoned"
+    assert artifacts.state_of(str(fleet.artifact))[0] == "abandoned"
     pathlib.Path("%s.go" % fleet.log).touch()
     fleet.start("server-0", seconds=-1)  # as its service manager does
     for follower in followers:
@@ -382,45 +379,47 @@ def test_what_is_in_the_environment_of_the_command(tmp_path):
     python = environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21.1+abc", torch_neuronx="2.9.0")
     found = {"vllm": "0.11.1", "neuronx-cc": "2.21.1+abc", "torch-neuronx": "2.9.0"}
     entry = {"launcher": "process", "command": [python, "-m", "vllm"], "environment": {}}
-    assert guard.environment_versions(entry) == found
+    assert artifacts.environment_versions(entry) == found
     script = {"launcher": "process", "command": ["/bin/sh", "/start.sh"]}
-    assert guard.environment_versions(dict(script, environment={"VIRTUAL_ENV": str(tmp_path / "v")})) == found
+    assert artifacts.environment_versions(dict(script, environment={"VIRTUAL_ENV": str(tmp_path / "v")})) == found
     (tmp_path / "v" / "bin" / "python3").symlink_to("python")
-    assert guard.environment_versions(dict(script, environment={"PATH": str(tmp_path / "v/bin") + ":/bin"})) == found
-    assert guard.environment_versions(dict(entry, launcher="container")) == {}
-    assert guard.environment_versions(dict(entry, command=[str(tmp_path / "gone")])) == {}
+    assert (
+        artifacts.environment_versions(dict(script, environment={"PATH": str(tmp_path / "v/bin") + ":/bin"})) == found
+    )
+    assert artifacts.environment_versions(dict(entry, launcher="container")) == {}
+    assert artifacts.environment_versions(dict(entry, command=[str(tmp_path / "gone")])) == {}
 
 
 def test_what_weights_are(tmp_path):
     path = checkpoint(tmp_path / "a")
-    one, note = guard.weights_identity(path), guard.weights_note(path)
-    assert guard.weights_identity(checkpoint(tmp_path / "b"))["content"] == one["content"]
-    assert guard.weights_identity(checkpoint(tmp_path / "b"))["files"] == one["files"]
-    plain = guard.weights_identity(checkpoint(tmp_path / "c", manifest=False))
+    one, note = artifacts.weights_identity(path), guard_state.weights_note(path)
+    assert artifacts.weights_identity(checkpoint(tmp_path / "b"))["content"] == one["content"]
+    assert artifacts.weights_identity(checkpoint(tmp_path / "b"))["files"] == one["files"]
+    plain = artifacts.weights_identity(checkpoint(tmp_path / "c", manifest=False))
     assert plain == {"files": one["files"], "content": None, "written": None}
-    assert guard.weights_note(str(tmp_path / "c")) is None
-    changed = guard.weights_identity(checkpoint(tmp_path / "b", shards=("one", "TWO")))
+    assert guard_state.weights_note(str(tmp_path / "c")) is None
+    changed = artifacts.weights_identity(checkpoint(tmp_path / "b", shards=("one", "TWO")))
     assert (changed["files"] == one["files"], changed["content"] == one["content"]) == (True, False)
-    assert guard.weights_identity(checkpoint(tmp_path / "b", shards=("one", "three")))["files"] != one["files"]
-    assert guard.weights_identity(checkpoint(tmp_path / "b", config='{"a": 1}'))["files"] != one["files"]
+    assert artifacts.weights_identity(checkpoint(tmp_path / "b", shards=("one", "three")))["files"] != one["files"]
+    assert artifacts.weights_identity(checkpoint(tmp_path / "b", config='{"a": 1}'))["files"] != one["files"]
     # a shard that was mended: the same bytes as the manifest always said, written anew
     os.utime(tmp_path / "a" / "model-0.safetensors", ns=(1, 1))
-    assert guard.weights_note(path) == note  # until the manifest says so
+    assert guard_state.weights_note(path) == note  # until the manifest says so
     checkpoint(tmp_path / "a")
-    mended = guard.weights_identity(path)
+    mended = artifacts.weights_identity(path)
     assert (mended["content"], mended["written"] == one["written"]) == (one["content"], False)
-    assert guard.weights_note(path) != note
+    assert guard_state.weights_note(path) != note
     # a text beside the weights is no part of what is compiled
     (tmp_path / "a" / "README.md").write_text("more")
-    assert guard.weights_identity(path) == mended
-    assert guard.weights_identity(str(tmp_path / "nothing")) is None
-    (tmp_path / "a" / guard.WEIGHT_MANIFEST).write_text('{"files": ["x"]}')
-    assert guard.weights_note(path) is None
-    assert guard.WEIGHT_MANIFEST == weight_manifest.MANIFEST
+    assert artifacts.weights_identity(path) == mended
+    assert artifacts.weights_identity(str(tmp_path / "nothing")) is None
+    (tmp_path / "a" / guard_state.WEIGHT_MANIFEST).write_text('{"files": ["x"]}')
+    assert guard_state.weights_note(path) is None
+    assert guard_state.WEIGHT_MANIFEST == weight_manifest.MANIFEST
 
 
 def misfit(entry, record):
-    return guard.artifact_misfit(entry, record)
+    return artifacts.misfit_of(entry, record)
 
 
 def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
@@ -428,7 +427,7 @@ def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
     path = checkpoint(tmp_path / "w")
     entry = {"name": "server-0", "launcher": "process", "command": [python], "environment": {}, "artifact_key": "f1",
              "weights": [path, str(tmp_path / "draft")], "health": {"budget_s": 60}}  # fmt: skip
-    record = guard.compiling_record(entry)
+    record = artifacts.compiling_record(entry)
     assert record["versions"] == {"vllm": "0.11.1", "neuronx-cc": "2.21"}
     assert (record["weights"][1], misfit(entry, record)) == (None, None)
     assert misfit(dict(entry, artifact_key="f2"), record) == (
@@ -444,34 +443,34 @@ def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
     assert misfit(dict(entry, artifact_key="f2"), dict(record, found=True)) is None  # somebody else's
     environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21")
     checkpoint(tmp_path / "w", shards=("one", "TWO"))
-    new = guard.weights_identity(path)
+    new = artifacts.weights_identity(path)
     assert misfit(entry, record) == (
         "it was compiled from other weights (digest %s) than those in %s (digest %s)"
         % (old["content"][:12], path, new["content"][:12])
     )
-    (tmp_path / "w" / guard.WEIGHT_MANIFEST).unlink()
+    (tmp_path / "w" / guard_state.WEIGHT_MANIFEST).unlink()
     assert misfit(entry, record) is None  # the same sizes, and nothing else is known
     checkpoint(tmp_path / "w", shards=("one", "three"), manifest=False)
     assert misfit(entry, record).startswith("it was compiled from other weights (digest %s)" % old["files"][:12])
 
 
 def test_weights_that_were_mended_since_do_not_fit_on_the_machine_that_compiled(tmp_path, monkeypatch):
-    monkeypatch.setattr(guard, "machine_id", lambda: "m1")
+    monkeypatch.setattr(artifacts, "machine_id", lambda: "m1")
     path = checkpoint(tmp_path / "w")
     entry = {"name": "server-0", "environment": {}, "artifact_key": "f1", "weights": [path], "health": {"budget_s": 60}}
-    record = guard.compiling_record(entry)
+    record = artifacts.compiling_record(entry)
 
     def written_anew(*names):
         for name in names:
             os.utime(tmp_path / "w" / name, ns=(1, 1))
-        weight_manifest.write_manifest(path, guard.weight_records(path))
+        weight_manifest.write_manifest(path, guard_state.weight_records(path))
 
     written_anew("README.md")
     assert misfit(entry, record) is None
     written_anew("model-0.safetensors")
     assert misfit(entry, record) == "weights in %s were mended since (model-0.safetensors)" % path
     with monkeypatch.context() as other:
-        other.setattr(guard, "machine_id", lambda: "m2")  # it has another copy of the same bytes
+        other.setattr(artifacts, "machine_id", lambda: "m2")  # it has another copy of the same bytes
         assert misfit(entry, record) is None
     assert misfit(entry, dict(record, host="node-2")) is None
     written_anew("model-1.safetensors", "config.json")  # all came anew
@@ -483,8 +482,8 @@ def test_what_does_not_fit_any_more_is_compiled_again_and_told(fleet):
     entry, process = fleet.start("server-0", seconds=0, weights=[weights])
     fleet.healthy(entry)
     record = fleet.completed()
-    assert (record["key"], record["weights"]) == ("f1", [guard.weights_identity(weights)])
-    assert fleet.state("server-0")["weights"] == {weights: guard.weights_note(weights)}
+    assert (record["key"], record["weights"]) == ("f1", [artifacts.weights_identity(weights)])
+    assert fleet.state("server-0")["weights"] == {weights: guard_state.weights_note(weights)}
     fleet.kill(process)
     entry, process = fleet.start("server-0", seconds=0, weights=[weights])
     fleet.healthy(entry)
@@ -499,7 +498,7 @@ def test_what_does_not_fit_any_more_is_compiled_again_and_told(fleet):
     fleet.healthy(follower)
     assert fleet.compiles() == ["server-0", "server-0"]
     assert "clearing the artifact %s: it was compiled from other weights" % fleet.artifact in fleet.text("server-0")
-    assert fleet.completed()["weights"] == [guard.weights_identity(weights)]
+    assert fleet.completed()["weights"] == [artifacts.weights_identity(weights)]
     fleet.kill(process)
     entry, process = fleet.start("server-0", seconds=0, weights=[weights], key="f2")
     fleet.healthy(entry)

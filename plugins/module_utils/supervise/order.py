@@ -1,0 +1,70 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The order of starts: a server waits until those before it are healthy."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS
+from ansible_collections.inference.fleet.plugins.module_utils.node import http_client
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import readable_json
+from ansible_collections.inference.fleet.plugins.module_utils.node.processes import process
+from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import say
+
+REQUEST_S = 5.0
+
+
+def wait_for(leader, options, state, needless):
+    """Wait until the server `leader` answers its health path with 200. False when its start budget is over.
+
+    needless: a function that says whether there is nothing to wait for any more.
+    """
+    began = time.monotonic()
+    told = False
+    while True:
+        if needless():
+            return True
+        entry = readable_json(os.path.join(os.path.dirname(options.entry), leader + ".json"))
+        health = (entry or {}).get("health", {})
+        beside = [os.path.join(os.path.dirname(path), leader + ".json") for path in (options.state, options.secrets)]
+        if entry is not None and is_healthy(entry, *beside):
+            return True
+        if not told:
+            told = True
+            say("waiting for %s" % leader)
+            state.write("waiting for " + leader, None if entry else "%s is not deployed on this node" % leader)
+        budget = health.get("budget_s", 300)
+        if time.monotonic() - began > budget:
+            say("%s was not healthy within its %d s" % (leader, budget))
+            return False
+        time.sleep(health.get("poll_s", 2))
+
+
+def is_healthy(entry, state_path, secrets_path=None):
+    """Whether the server answers 200 on its health path; one without any port is healthy when its engine runs.
+
+    secrets_path: of the server's secrets, for a health path that asks for its API key.
+    """
+    port = entry["port"] or entry["ports"].get("system")
+    if port is None:
+        state = readable_json(state_path) or {}
+        found = process(state.get("pid") or 0)
+        return state.get("phase") == "running" and found is not None and found.ticks == state.get("ticks")
+    url = http_client.base_url(entry["bind"], port) + entry["health"]["path"]
+    return http_client.request("GET", url, timeout=REQUEST_S, headers=key_header(secrets_path)).ok
+
+
+def key_header(secrets_path):
+    """The header with a server's API key; {} where it has none, or its secrets are another user's."""
+    secrets = readable_json(secrets_path) if secrets_path else None
+    key = api_key(secrets if isinstance(secrets, dict) else {})
+    usable = isinstance(key, str) and key.isascii() and key.isprintable()
+    return {"Authorization": "Bearer " + key} if usable else {}
+
+
+def api_key(secrets):
+    """The key among a server's secrets, None where it has none."""
+    return next((secrets[name] for name in API_KEYS if name in secrets), None)

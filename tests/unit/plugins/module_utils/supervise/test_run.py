@@ -1,0 +1,188 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The guard becomes an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import time
+
+from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
+from ansible_collections.inference.fleet.tests.unit.engines import small_node
+
+SHOW = (
+    "import json, os, resource, signal; print(json.dumps({'environ': dict(os.environ), 'cwd': os.getcwd(), "
+    "'cpus': sorted(os.sched_getaffinity(0)), 'nofile': resource.getrlimit(resource.RLIMIT_NOFILE), "
+    "'pid': os.getpid(), 'input': os.readlink('/proc/self/fd/0'), "
+    "'ignored': open('/proc/self/status').read().split('SigIgn:')[1].split()[0], "
+    "'fds': sorted(os.listdir('/proc/self/fd'))[:-1]}))"
+)
+
+
+def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
+    entry = place.node.entry("server-0")
+    entry = small_node.rehash(
+        entry,
+        command=[*small_node.python_command("-c", SHOW)],
+        environment={"LANG": "de_DE.UTF-8", "X": "1"},
+        cpus=str(min(os.sched_getaffinity(0))),
+    )
+    place.write(entry, HF_TOKEN="hf_secret")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = time.time()
+    try:
+        run = subprocess.run(
+            place.command(entry),
+            env={"LEAK": "1", "TERM": "xterm", "SUPERVISOR_ENABLED": "1", "LD_PRELOAD": ""},
+            stdin=subprocess.PIPE,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    shown = json.loads(run.stdout)
+    user = guard_state.user_of_process()
+    assert shown["environ"] == {
+        "PATH": node_paths.PATH,
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "LANG": "de_DE.UTF-8",
+        "SPT_NOENV": "1",
+        "X": "1",
+        "HF_TOKEN": "hf_secret",
+        "INFERENCE_FLEET_SERVER": "server-0",
+        "INFERENCE_FLEET_ROOT": place.node.root,
+        **({"LC_CTYPE": shown["environ"]["LC_CTYPE"]} if "LC_CTYPE" in shown["environ"] else {}),
+    }
+    assert shown["cwd"] == entry["directories"]["work"]
+    assert shown["cpus"] == [0]
+    assert shown["nofile"][0] == shown["nofile"][1] == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert shown["input"] == os.devnull
+    assert shown["fds"] == ["0", "1", "2"]
+    # Python itself ignores SIGPIPE and SIGXFSZ, the engine that it is here too. Signals 32 and 33 are libc's own: who
+    # started the tests may have left them ignored, and no program can change that.
+    libc = 1 << 31 | 1 << 32
+    assert int(shown["ignored"], 16) & ~libc == (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
+    state = place.state(entry)
+    assert (state["name"], state["hash"], state["pid"], state["phase"], state["count"]) == (
+        "server-0",
+        entry["hash"],
+        shown["pid"],
+        "running",
+        1,
+    )
+    assert state["starts"] == [state["started"]]
+    assert before - 0.001 <= state["started"] <= time.time() + 0.001
+    assert "hf_secret" not in json.dumps(state)
+
+
+def test_the_start_limit_trips_and_its_interval_is_long_enough(place):
+    entry = small_node.rehash(place.node.entry("server-0"), command=["true"])
+    entry["health"]["budget_s"] = 1500
+    assert guard_state.start_interval(1500) == 5 * 1505 * 2
+    # five compilations of 25 minutes, each of which fails at its end
+    assert guard_state.start_interval(1500) > 5 * 1500
+    for number in range(1, 4):
+        assert place.run(entry, "--burst", "3", "--restart-delay", "0.05").returncode == 0
+        assert place.state(entry)["count"] == number
+    run = place.run(entry, "--burst", "3", "--restart-delay", "0.05")
+    reason = "start limit: it started 3 times within 9000 s and ended each time"
+    assert (run.returncode, place.state(entry)["phase"], place.state(entry)["reason"]) == (194, "failed", reason)
+    assert run.stdout.endswith(" guard: %s\n" % reason)
+    assert place.state(entry)["count"] == 3
+    # starts that are long ago do not count
+    state = place.state(entry)
+    state["starts"] = [start - 9001 for start in state["starts"]]
+    pathlib.Path(place.node.paths.server_state("server-0")).write_text(json.dumps(state), encoding="utf-8")
+    assert place.run(entry, "--burst", "3", "--restart-delay", "0.05").returncode == 0
+    assert place.state(entry)["count"] == 4
+
+
+def test_it_waits_between_starts(place):
+    entry = small_node.rehash(place.node.entry("server-0"), command=["true"])
+    for _start in range(2):
+        assert place.run(entry, "--restart-delay", "0.4").returncode == 0
+    first, second = place.state(entry)["starts"]
+    assert second - first >= 0.4
+    process = place.start(entry, "--restart-delay", "3600")
+    small_node.wait_until(lambda: place.state(entry)["phase"] == "restarting")
+    assert place.state(entry)["reason"] == "it ended; start 3 of 5 within 36300 s"
+    process.kill()
+    process.wait()
+
+
+def test_what_cannot_be_executed_is_recorded(place):
+    cases = [
+        ({"command": ["/no/such/engine"]}, "it cannot be executed: [Errno 2] No such file or directory"),
+        ({"command": ["no-such-engine"]}, "it cannot be executed: there is no 'no-such-engine' in " + node_paths.PATH),
+        ({"cpus": "4000-4003"}, "it cannot be executed: cpus 4000-4003 are not among this node's"),
+        ({"directories": {"work": "/no/such/folder"}}, "it cannot be executed: [Errno 2] No such file or directory: "
+                                                       "'/no/such/folder'"),
+    ]  # fmt: skip
+    for number, (changes, reason) in enumerate(cases):
+        entry = small_node.rehash(place.node.entry("server-%d" % number), **changes)
+        os.makedirs(place.node.paths.directories(entry["name"])["work"], exist_ok=True)
+        (place.folder / (entry["name"] + ".json")).write_text(json.dumps(entry), encoding="utf-8")
+        run = subprocess.run(
+            place.command(entry, "--restart-delay", "0.01"), capture_output=True, text=True, timeout=300, check=False
+        )
+        state = place.state(entry)
+        assert (run.returncode, state["phase"], state["count"]) == (127, "failed", 1)
+        assert state["reason"].startswith(reason)
+        assert state["reason"] in run.stdout
+
+
+def test_without_its_entry_it_says_so(place):
+    entry = place.node.entry("server-0")
+    run = subprocess.run(
+        place.command(entry, "--restart-delay", "0.01"), capture_output=True, text=True, timeout=300, check=False
+    )
+    assert run.returncode == 1
+    assert run.stdout.endswith("server-0.json is missing or no JSON; engine_servers writes it\n")
+
+
+def test_it_sweeps_what_an_earlier_start_left_and_not_itself(place):
+    entry = place.node.entry("server-0", "--child", "--away", "--ignore-term")
+    first = place.start(entry)
+    old = small_node.wait_until(lambda: _two(place.node.running("server-0")))
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    (orphan,) = [pid for pid in old if pid != first.pid]
+    assert small_node.alive(orphan)
+    place.guard.write_bytes(place.altered("supervise/state.py", "TERM_S = 5.0", "TERM_S = 0.2"))
+    second = place.start(entry, "--restart-delay", "0.01")
+    small_node.wait_until(lambda: place.state(entry)["count"] == 2)
+    assert not small_node.alive(orphan)
+    assert second.poll() is None
+    small_node.wait_until(lambda: second.pid in place.node.running("server-0"))
+    os.killpg(second.pid, signal.SIGKILL)
+    second.wait()
+
+
+def _two(found):
+    return found if len(found) == 2 else None
+
+
+def test_the_copy_runs_with_another_copy_of_the_same_root(place):
+    """Two guards of one server at a time: the later one ends the earlier one, so there are never two engines."""
+    leader = place.node.entry("leader", health={"path": "/health", "budget_s": 600, "poll_s": 0.1})
+    place.write(leader)
+    entry = place.node.entry("server-0", start={"after": ["leader"]})
+    first = place.start(entry)
+    small_node.wait_until(lambda: place.state(entry).get("phase") == "waiting for leader")
+    second = place.start(entry)
+    assert first.wait(60) == -signal.SIGTERM
+    assert processes.processes_with_marker(place.node.root, "server-0") == [second.pid]
+    second.kill()
+    second.wait()
