@@ -31,7 +31,7 @@ _spec.loader.exec_module(plan_entries)
 @pytest.fixture
 def node(monkeypatch, tmp_path):
     """Two devices of four cores; started(device, **markers) starts a process that holds one until it ends."""
-    processes = []
+    started = []
 
     class Node:
         root = str(tmp_path)
@@ -42,7 +42,7 @@ def node(monkeypatch, tmp_path):
             )
             process = subprocess.Popen([sys.executable, "-c", code], env=markers, stdout=subprocess.PIPE)
             process.stdout.readline()
-            processes.append((device, process))
+            started.append((device, process))
             return process
 
         def ours(self, device, server="server-0", **kwargs):
@@ -54,14 +54,14 @@ def node(monkeypatch, tmp_path):
         def detect(self, system):
             devices = [Device(id=number, memory_mib=None, cores=4, numa=None, cpus="",
                               core_ids=list(range(4 * number, 4 * number + 4))) for number in (0, 1)]  # fmt: skip
-            for number, process in processes:
+            for number, process in started:
                 if process.poll() is None:
                     devices[number].holders.append({"pid": process.pid, "command": "x"})
             return Accelerators("trainium3", "AWS", "", "", None, devices)
 
     monkeypatch.setitem(PLATFORMS, "neuron", Detected())
     yield Node()
-    for _device, process in processes:
+    for _device, process in started:
         process.kill()
         process.wait()
 

@@ -539,9 +539,9 @@ def script(folder, name, text):
 
 
 def test_a_program_that_fails_is_told_with_its_words(tmp_path, monkeypatch):
-    monkeypatch.setattr(systemd.guard, "PATH", "%s:/usr/bin:/bin" % tmp_path)
+    monkeypatch.setattr(systemd.node_paths, "PATH", "%s:/usr/bin:/bin" % tmp_path)
     made = systemd.Systemd(NodePaths(""), units=str(tmp_path))
-    monkeypatch.setattr(systemd.guard, "PATH", str(tmp_path))
+    monkeypatch.setattr(systemd.node_paths, "PATH", str(tmp_path))
     with pytest.raises(FleetError) as caught:
         made.log_tail("server-0", 5)
     assert caught.value.message == (

@@ -425,12 +425,12 @@ def misfit(entry, record):
 def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
     python = environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21")
     path = checkpoint(tmp_path / "w")
-    entry = {"name": "server-0", "launcher": "process", "command": [python], "environment": {}, "artifact_key": "f1",
-             "weights": [path, str(tmp_path / "draft")], "health": {"budget_s": 60}}  # fmt: skip
+    entry = {"name": "server-0", "launcher": "process", "command": [python], "environment": {},
+             "hooks": compile_cache("f1"), "weights": [path, str(tmp_path / "draft")], "health": {"budget_s": 60}}  # fmt: skip
     record = artifacts.compiling_record(entry)
     assert record["versions"] == {"vllm": "0.11.1", "neuronx-cc": "2.21"}
     assert (record["weights"][1], misfit(entry, record)) == (None, None)
-    assert misfit(dict(entry, artifact_key="f2"), record) == (
+    assert misfit(dict(entry, hooks=compile_cache("f2")), record) == (
         "it was compiled for another configuration (key f1, this one is f2)"
     )
     old = record["weights"][0]
@@ -440,7 +440,7 @@ def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
     )
     assert misfit(entry, dict(record, versions={})) is None
     assert misfit(entry, {"key": "f1"}) is None  # of a version that wrote none
-    assert misfit(dict(entry, artifact_key="f2"), dict(record, found=True)) is None  # somebody else's
+    assert misfit(dict(entry, hooks=compile_cache("f2")), dict(record, found=True)) is None  # somebody else's
     environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21")
     checkpoint(tmp_path / "w", shards=("one", "TWO"))
     new = artifacts.weights_identity(path)
@@ -457,7 +457,13 @@ def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
 def test_weights_that_were_mended_since_do_not_fit_on_the_machine_that_compiled(tmp_path, monkeypatch):
     monkeypatch.setattr(artifacts, "machine_id", lambda: "m1")
     path = checkpoint(tmp_path / "w")
-    entry = {"name": "server-0", "environment": {}, "artifact_key": "f1", "weights": [path], "health": {"budget_s": 60}}
+    entry = {
+        "name": "server-0",
+        "environment": {},
+        "hooks": compile_cache("f1"),
+        "weights": [path],
+        "health": {"budget_s": 60},
+    }
     record = artifacts.compiling_record(entry)
 
     def written_anew(*names):

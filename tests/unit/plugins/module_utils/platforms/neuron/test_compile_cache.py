@@ -45,7 +45,7 @@ def complete(folder, directory=KEY, key=KEY):
     (path / "weights").mkdir(parents=True)
     (path / "model.pt").write_bytes(b"graph" * 1000)
     (path / "weights" / "tp0").write_bytes(os.urandom(3000))
-    artifacts.complete(str(path), {"name": "server-0", "environment": {}, "artifact_key": key})
+    artifacts.complete(str(path), {"name": "server-0", "environment": {}, "hooks": plan_entries.compile_cache(key)})
     record = files.readable_json(str(path / artifacts.RECORD))
     files.write_json(str(path / artifacts.RECORD), dict(record, found=False))
     return path
@@ -264,10 +264,10 @@ def test_what_a_start_here_would_clear_is_not_exported(tmp_path, monkeypatch):
     path, weights = complete(tmp_path / "one"), tmp_path / "weights"
     weights.mkdir()
     (weights / "config.json").write_text("{}")
-    files = {name: {"size": 1, "sha256": name, "mtime_ns": 1} for name in ("config.json", "a.safetensors")}
+    listed = {name: {"size": 1, "sha256": name, "mtime_ns": 1} for name in ("config.json", "a.safetensors")}
     (weights / "a.safetensors").write_text("x")
     manifest = weights / guard_state.WEIGHT_MANIFEST
-    manifest.write_text(json.dumps({"schema": 1, "files": files}))
+    manifest.write_text(json.dumps({"schema": 1, "files": listed}))
     servers = [entry(tmp_path / "one", weights=[str(weights)])]
     record = files.readable_json(str(path / artifacts.RECORD))
     here = {"host": artifacts.socket.gethostname(), **artifacts.identity_of(servers[0])}
@@ -275,8 +275,8 @@ def test_what_a_start_here_would_clear_is_not_exported(tmp_path, monkeypatch):
     files.write_json(str(path / artifacts.RECORD), dict(record, **here))
     archives = str(tmp_path / "archives")
     assert compiled_artifact.export(servers, archives)["changed"]
-    files["a.safetensors"]["mtime_ns"] = 2
-    manifest.write_text(json.dumps({"schema": 1, "files": files}))
+    listed["a.safetensors"]["mtime_ns"] = 2
+    manifest.write_text(json.dumps({"schema": 1, "files": listed}))
     assert error(compiled_artifact.export, servers, str(tmp_path / "others")) == (
         "There is nothing whole to export: %s does not fit any more: weights in %s were mended since (a.safetensors). "
         "Deploy this node first; the artifact is complete once its server is ready." % (path, weights)
