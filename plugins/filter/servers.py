@@ -12,7 +12,7 @@ import re
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import split_reference
 from ansible_collections.inference.fleet.plugins.module_utils.containers.images import DOCKER_HUB, mirrored
-from ansible_collections.inference.fleet.plugins.module_utils.engines import API_KEY
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
 from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import leaders_to_follow, start_order
@@ -27,7 +27,8 @@ def secret_names(servers):
 
 def api_key_names(servers):
     """Names of the variables that hold the API keys which the servers' clients send, each once."""
-    return list(dict.fromkeys(entry["secrets"][API_KEY] for entry in servers if API_KEY in entry["secrets"]))
+    named = (entry["secrets"][name] for entry in servers for name in API_KEYS if name in entry["secrets"])
+    return list(dict.fromkeys(named))
 
 
 def client_key(values):

@@ -12,7 +12,7 @@ import os
 from ansible import context
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.containers.images import check_mirror
-from ansible_collections.inference.fleet.plugins.module_utils.engines import API_KEY
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan, server_keys
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
@@ -523,7 +523,11 @@ def exposed_warnings(planned):
     addresses, hosts = {}, {}
     for host, item in planned.items():
         for entry in item["servers"]:
-            if entry["port"] and not server_keys.is_loopback(entry["bind"]) and API_KEY not in entry["secrets"]:
+            if (
+                entry["port"]
+                and not server_keys.is_loopback(entry["bind"])
+                and not set(API_KEYS) & set(entry["secrets"])
+            ):
                 addresses[entry["bind"]] = hosts[host] = True
     if not hosts:
         return []

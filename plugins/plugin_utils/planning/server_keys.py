@@ -8,11 +8,12 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import API_KEY, vllm_api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.engines import vllm_api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS, OTHER_API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import VARIABLE, api_keys, secret_value
 
-SECRETS = {API_KEY: VARIABLE, vllm_api_keys.OTHER_API_KEYS: VARIABLE}
+SECRETS = dict.fromkeys((*API_KEYS, *OTHER_API_KEYS), VARIABLE)
 KEY_FLAG = "api-key"
 LOCKED = (
     "is in a vault that is locked, or opened with another password; give its password (--ask-vault-pass, "
@@ -101,7 +102,7 @@ def missing_secrets(entries, variables):
     for entry in entries:
         for name, variable in sorted(entry["secrets"].items()):
             # the other keys come from the variable of the first one, which is told already
-            lacking = name != vllm_api_keys.OTHER_API_KEYS and _lacking(variables, name, variable)
+            lacking = name not in OTHER_API_KEYS and _lacking(variables, name, variable)
             if lacking:
                 problems.setdefault((name, variable, lacking), []).append(entry["name"])
     return [
