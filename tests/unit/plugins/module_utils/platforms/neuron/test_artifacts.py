@@ -426,7 +426,8 @@ def test_an_artifact_for_anything_else_does_not_fit(tmp_path):
     python = environment(tmp_path / "v", vllm="0.11.1", neuronx_cc="2.21")
     path = checkpoint(tmp_path / "w")
     entry = {"name": "server-0", "launcher": "process", "command": [python], "environment": {},
-             "hooks": compile_cache("f1"), "weights": [path, str(tmp_path / "draft")], "health": {"budget_s": 60}}  # fmt: skip
+             "hooks": compile_cache("f1"), "weights": [path, str(tmp_path / "draft")],
+             "health": {"budget_s": 60}}  # fmt: skip
     record = artifacts.compiling_record(entry)
     assert record["versions"] == {"vllm": "0.11.1", "neuronx-cc": "2.21"}
     assert (record["weights"][1], misfit(entry, record)) == (None, None)
