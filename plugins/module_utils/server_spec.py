@@ -60,6 +60,7 @@ def current(entry):
     result = {key: value for key, value in entry.items() if key != "artifact_key"}
     start = dict(entry.get("start") or {})
     leaders, key = start.pop("artifact_leaders", []), entry.get("artifact_key")
+    start.setdefault("units", [])
     result.update(schema=SCHEMA, start=start, health={"port": None, **(entry.get("health") or {})}, hooks={})
     if key:
         path = (entry.get("directories") or {}).get("artifact")

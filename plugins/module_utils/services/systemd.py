@@ -143,7 +143,7 @@ class Systemd(ServiceManager):
         # others is not systemd's matter: a server that loads must neither start it again nor stand behind it.
         compiling = server_spec.artifact_leaders(entry)
         leaders = [unit_of(leader) for leader in entry["start"]["after"] if leader not in compiling]
-        container = entry["container"]
+        container, others = entry["container"], entry["start"].get("units", ())
         needed = [DOCKER] if container and container["engine"] == "docker" and not container["address"] else []
         lines = [
             HEADER.rstrip("\n"),
@@ -151,8 +151,8 @@ class Systemd(ServiceManager):
             "Description=" + DESCRIPTION + name,
             "# systemd holds a removed unit until its next reload, and docker or a follower would start it again",
             "ConditionPathExists=" + self.definition_path(name),
-            "Wants=" + " ".join(["network-online.target", *leaders]),
-            "After=" + " ".join(["network-online.target", *needed, *leaders]),
+            "Wants=" + " ".join(["network-online.target", *leaders, *others]),
+            "After=" + " ".join(["network-online.target", *needed, *leaders, *others]),
             *("Requires=" + unit for unit in needed),
             *("PartOf=" + unit for unit in leaders if entry["start"].get("restart_with_leader")),
             *("RequiresMountsFor=" + unit_word(path, variables=False) for path in self._needed_paths(entry)),

@@ -27,6 +27,9 @@ def group_counts(recipe, hardware):
     numbered = [group for group in groups if group["count"] != "auto"]
     fixed = sum(group["count"] * group["devices"] for group in numbered)
     left = hardware.units - fixed
+    if automatic and not automatic[0].get("device_list"):
+        left -= sum(max(0, len(group["device_list"]) - group["count"] * group["devices"])
+                    for group in numbered if group.get("device_list"))  # fmt: skip
     if left < 0:
         taking = [group for group in numbered if group["count"] and group["devices"]]
         raise FleetError(
@@ -41,7 +44,11 @@ def group_counts(recipe, hardware):
                 " or ".join("servers.%s.count" % group_name(group) for group in taking),
             ),
         )
-    counts = [group["count"] if group in numbered else _automatic(group, left, hardware) for group in groups]
+    free = [len(group["device_list"]) if group.get("device_list") else left for group in groups]
+    counts = [
+        group["count"] if group in numbered else _automatic(group, count, hardware)
+        for group, count in zip(groups, free)
+    ]
     if not 0 < sum(counts) <= MAX_SERVERS:
         raise FleetError(
             "plan.servers-too-many",
@@ -93,6 +100,78 @@ def server_names(recipe, counts):
     if double:
         raise FleetError("plan.name-twice", "two servers are named '%s'; rename one of the groups.", (double[0],))
     return names
+
+
+def assign(recipe, hardware, names):
+    """{server: its devices}, without the servers that an excluded device belongs to: the others keep theirs.
+
+    names: {group: [server]}. A server takes the devices of its instance's device_list, else those of its group's, else
+    the next ones that no list names.
+    """
+    instances = recipe.get("instances") or {}
+    given, taken = {}, {}
+    for group in recipe["servers"]:
+        size, listed = group["devices"], group.get("device_list")
+        for index, name in enumerate(names[group_name(group)]):
+            own = (instances.get(name) or {}).get("device_list")
+            if own is None and listed is None:
+                continue
+            key = "instances.%s.device_list" % name if own is not None else "servers.%s.device_list" % group_name(group)
+            given[name] = own if own is not None else listed[index * size : (index + 1) * size]
+            _check_list(key, name, given[name], size, hardware, taken, own is not None)
+            taken.update(dict.fromkeys(given[name], key))
+        for device in listed or ():
+            taken.setdefault(device, "servers.%s.device_list" % group_name(group))
+    free = (device for device in range(hardware.units) if device not in taken)
+    found = {}
+    for group in recipe["servers"]:
+        for name in names[group_name(group)]:
+            devices = given[name] if name in given else [next(free, None) for _piece in range(group["devices"])]
+            if None in devices:
+                raise FleetError(
+                    "plan.devices-too-few-left",
+                    "server '%s' needs %d %ss, but the lists of devices leave too few of the %d. Shorten them, or "
+                    "lower servers.%s.count.",
+                    (name, group["devices"], hardware.unit, hardware.units, group_name(group)),
+                )
+            found[name] = list(devices)
+    kept = {name: devices for name, devices in found.items() if not hardware.excluded & set(devices)}
+    if not any(kept.values()) and any(found.values()):
+        raise FleetError(
+            "plan.devices-all-excluded",
+            "fleet_hardware.exclude is %s, which leaves no server its devices. Remove some, or fleet_recipe from the "
+            "host.",
+            (list(hardware.exclude),),
+        )
+    return kept
+
+
+def _check_list(key, name, devices, size, hardware, taken, own):
+    if len(devices) != size:
+        raise FleetError(
+            "plan.device-list-length",
+            "%s gives server '%s' %d %ss, but it takes %d. Give as many.",
+            (key, name, len(devices), hardware.unit, size),
+        )
+    for device in devices:
+        if device >= hardware.units:
+            raise FleetError(
+                "plan.device-unknown",
+                "%s has the %s %d; allowed: 0 to %d. Use one of these.",
+                (key, hardware.unit, device, hardware.units - 1),
+            )
+        if device in taken or devices.count(device) > 1:
+            raise FleetError(
+                "plan.device-twice",
+                "%s has the %s %d, which %s has as well. Remove it from one of them.",
+                (key, hardware.unit, device, taken.get(device, "the same list")),
+            )
+        if own and device in hardware.excluded:
+            raise FleetError(
+                "plan.device-excluded",
+                "%s has the %s %d, which fleet_hardware.exclude takes out. Use another one.",
+                (key, hardware.unit, device),
+            )
 
 
 def cpus(group, own, devices, hardware, where):

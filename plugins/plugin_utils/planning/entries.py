@@ -23,7 +23,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import P
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import check_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import apply, group_name
 
-PORT_NAMES = ("metrics", "system", "side_channel")  # always placeholders; a group may have others
+PORT_NAMES = ("metrics", "system", "side_channel")  # placeholders whether a group has them or not
 SYSTEM_USER = "inference-fleet"
 HOME = re.compile(r"^/home/([a-z_][a-z0-9_-]*)/")
 ENDINGS = {"yaml": "yml", "json": "json"}
@@ -31,7 +31,8 @@ ENDINGS = {"yaml": "yml", "json": "json"}
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """What is the same for all servers of a host. names: {group: [server]}, context: placeholders with their values."""
+    """What is the same for all servers of a host. names: {group: [server]} of those that there are, context:
+    placeholders with their values."""
 
     recipe: dict
     hardware: object
@@ -48,7 +49,8 @@ class Draft:
     where: names it in messages. recipe: the recipe as it is for this server, its paths resolved (see plan.deployment).
     context: placeholders with their values. command, flags, variables, config: as the recipe has them, placeholders
     unresolved; then command, values ({flag: value}), environment and config as the engine gets them, and arguments
-    ({canonical flag: value}), what it makes of them. key: of what it compiles.
+    ({canonical flag: value}), what it makes of them. key: of what it compiles. own_names: placeholders that say where
+    others are.
     """
 
     where: str
@@ -62,6 +64,7 @@ class Draft:
     config: dict | None
     container: dict | None
     key: str | None = None
+    own_names: frozenset = frozenset()
     directories: dict = dataclasses.field(default_factory=dict)
     values: dict = dataclasses.field(default_factory=dict)
     arguments: dict = dataclasses.field(default_factory=dict)
@@ -96,17 +99,17 @@ class Draft:
             self.config = {"path": self.context["config"], "format": self.config["format"], "content": content}
 
 
-def entry_of(host, prepared, group, own, index, devices):
+def entry_of(host, prepared, group, own, name, devices):
     """A server's entry, without its hash.
 
     prepared: plan.deployment of the recipe for this group. own: what the instance has differently.
     """
+    index = int(name.rpartition("-")[2])
     recipe, site = prepared, host.site
     engine, platform = ENGINES[recipe["engine"]], PLATFORMS[recipe["platform"]]
-    name = host.names[group_name(group)][index]
     where = "server '%s'" % name
     declared = _container(recipe, platform, own, where)
-    server = _draft(host, recipe, group, own, index, devices, declared, where)
+    server = _draft(host, recipe, group, own, name, devices, declared, where)
     local = server.context
     server.key = platform.artifact_key(server)
     # Without a leader each server compiles for itself, so each has an artifact of its own.
@@ -130,7 +133,7 @@ def entry_of(host, prepared, group, own, index, devices):
     check_bytes(where, {"environment.%s" % key: [value] for key, value in server.environment.items()})
     platform.check_server(where, server)
     start = recipe["start"]
-    after, leaders = _after(host, group, index, start, where)
+    after, leaders = _after(host, group, name, start, where)
     secrets = {key: value for key, value in recipe.get("secrets", {}).items() if value is not None}
     environment = server.environment
     if site.api_key:
@@ -162,9 +165,9 @@ def entry_of(host, prepared, group, own, index, devices):
         "user": None if site.root or declared else _user(recipe),
         "model_id": recipe["model"]["id"],
         "reasoning_field": recipe.get("reasoning_field", "reasoning"),
-        "health": {"port": None, "path": start["health_path"], "budget_s": start["budget_s"],
-                   "poll_s": start["poll_s"]},
-        "start": {"after": after, "restart_with_leader": start["restart_with_leader"]},
+        "health": {"port": _ports(group, index).get((group.get("health") or {}).get("port")),
+                   "path": start["health_path"], "budget_s": start["budget_s"], "poll_s": start["poll_s"]},
+        "start": {"after": after, "units": start["units"], "restart_with_leader": start["restart_with_leader"]},
         "hooks": platform.hooks(server, leaders),
         "cpus": cpus(group, own, devices, host.hardware, where),
         "weights": [path for path in (local["model"], local["draft"]) if path],
@@ -174,9 +177,9 @@ def entry_of(host, prepared, group, own, index, devices):
     return entry
 
 
-def _draft(host, recipe, group, own, index, devices, declared, where):
+def _draft(host, recipe, group, own, name, devices, declared, where):
     """The Draft of a server, with nothing resolved but its recipe's paths. Sets ${config} and ${max_num_seqs}."""
-    local = _context(host, recipe, group, own, index, devices)
+    local = _context(host, recipe, group, own, name, devices, declared)
     if declared and container.has_own_network(declared):
         local["bind"] = "0.0.0.0"  # inside; the ports are published on the host's address
     config = None
@@ -190,6 +193,7 @@ def _draft(host, recipe, group, own, index, devices, declared, where):
     return Draft(
         where, {**recipe, "container": declared}, host.hardware, devices, local, recipe["command"], flags,
         _merged("environment", recipe, own), config, declared,
+        own_names=frozenset((*PORT_NAMES, *group.get("ports", {}), *dict(host.site.endpoints))),
     )  # fmt: skip
 
 
@@ -198,9 +202,11 @@ def _ports(group, index):
     return {name: port + index for name, port in group.get("ports", {}).items() if port is not None}
 
 
-def _context(host, recipe, group, own, index, devices):
+def _context(host, recipe, group, own, name, devices, contained):
     """Placeholders of one server, but for its directories and its artifact's key; None: has no value here."""
     base, model, draft = group_name(group), recipe["model"], recipe["model"].get("draft")
+    index = int(name.rpartition("-")[2])
+    inside = range(len(devices)) if contained else devices  # what a container is given it numbers from 0
     return {
         **host.context,
         "bind": host.site.bind,
@@ -210,7 +216,7 @@ def _context(host, recipe, group, own, index, devices):
         "draft": draft["path"] if draft else None,
         "draft_tokens": draft["tokens"] if draft else None,
         "venv": recipe["venv"]["path"] if recipe.get("venv") else None,
-        "name": host.names[base][index],
+        "name": name,
         "group": base,
         "index": index,
         "role": group["role"],
@@ -218,8 +224,10 @@ def _context(host, recipe, group, own, index, devices):
         "devices": ",".join(str(device) for device in devices) or None,
         "device_range": ranges(devices) or None,
         "device_count": len(devices),
+        "container_devices": ",".join(str(device) for device in inside) or None,
         "config": None,
         "max_num_seqs": None,
+        **dict(host.site.endpoints),
         **dict.fromkeys(PORT_NAMES),
         **_ports(group, index),
         **PLATFORMS[recipe["platform"]].placeholders(host.hardware, devices),
@@ -238,7 +246,7 @@ def _directories(host, name, local, where):
     return directories
 
 
-def _after(host, group, index, start, where):
+def _after(host, group, name, start, where):
     """(servers that one starts after, those of them that may be waited for only until what they compile is there)."""
     names = host.names
     after = []
@@ -249,7 +257,7 @@ def _after(host, group, index, start, where):
             )
         after += names[other]
     leader = names[group_name(group)][0]
-    if start["order"] != "leader-first" or index == 0 or leader in after:
+    if start["order"] != "leader-first" or name == leader or leader in after:
         return after, []
     # for servers that restart together the order has another reason
     return [*after, leader], [] if start["restart_with_leader"] else [leader]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import os
@@ -14,9 +15,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.engine 
 from ansible_collections.inference.fleet.plugins.module_utils.containers.images import check_mirror
 from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan, server_keys
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan, server_keys, services
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import ACCELERATORS, parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
@@ -27,6 +28,7 @@ ENGINE_GROUPS = ("vllm", "trtllm", "dynamo")
 CAPACITY = ("refuse", "warn")  # fleet_capacity: what is done about servers that cannot fit
 # Shared variables of the collection; those of roles carry the role's name instead.
 KNOWN = (
+    "fleet_address",
     "fleet_api_key",
     "fleet_api_key_version",
     "fleet_artifact_dir",
@@ -38,6 +40,7 @@ KNOWN = (
     "fleet_capacity",
     "fleet_clean",
     "fleet_clean_shared",
+    "fleet_cluster",
     "fleet_container_engine",
     "fleet_deployment",
     "fleet_hardware",
@@ -204,12 +207,13 @@ def without_recipe(names, groups):
     )
 
 
-def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, required=True):
+def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, required=True, others=None):
     """(entries, deployment, capacity) of one host; ([], None, []) where it has no fleet_recipe. Raises FleetError.
 
     variables: HostVariables. groups: names of the host's groups. inventory_sources: paths given with -i. deploys:
     whether servers that cannot fit are a mistake; who stops them, or reads their logs, need not care. required: whether
-    a host of a platform or an engine needs a fleet_recipe; who stops what runs there does not.
+    a host of a platform or an engine needs a fleet_recipe; who stops what runs there does not. others: host ->
+    HostVariables of the inventory's hosts.
     """
     mistakes = input_checks.Mistakes()
     with mistakes.noted():
@@ -225,30 +229,16 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
         mistakes.raise_any()
         return [], None, []
     check_variables(variables, mistakes)
-    before = len(mistakes.errors)
-    recipe, path, layers, hardware = None, None, [], None
-    for key in overrides.override_names(variables.names):
-        with mistakes.noted():
-            layers.append((key, variables.get(key)))
-    overridden = len(mistakes.errors) == before
-    with mistakes.noted():
-        path = recipes.find_recipe(name, recipe_paths(variables, inventory_sources))
-        recipe = recipes.resolve_recipe(path, layers) if overridden else None
+    recipe, path, layers, hardware = declared_of(variables, inventory_sources, mistakes)
     if recipe is not None:
         with mistakes.noted():
             _check_groups(recipes.label_of(path), recipe, groups)
-    with mistakes.noted():
-        if "fleet_hardware" not in variables.names:
-            raise FleetError(
-                "hardware.missing",
-                "fleet_hardware is not set; declare what the node has, for example {accelerator: %s, count: 1}.",
-                (recipe["needs"]["accelerators"][0] if recipe else "cpu",),
-            )
-        hardware = parse_hardware(variables.get("fleet_hardware"), "inventory")
     site, rule = _site(variables, recipe or {}, deploys, mistakes)
     mistakes.raise_any()
     label = recipes.label_of(path)
     try:
+        if others is not None:
+            site = dataclasses.replace(site, endpoints=_endpoints(host, recipe, others, inventory_sources))
         entries, deployment = plan.plan_host(host, recipe, hardware, site), plan.deployment(recipe, site, host)
         fits = capacity.check(entries, deployment, hardware)
         if rule == "warn":
@@ -265,6 +255,43 @@ def plan_one(host, variables, groups=(), inventory_sources=(), deploys=False, re
         used = [name for name, layer in layers if layer]
         where = "%s%s: " % (label, " with " + ", ".join(used) if used else "")
         raise error.within(where) from error
+
+
+def declared_of(variables, inventory_sources, mistakes):
+    """(recipe, its path, layers of overrides, Hardware) of a host with a fleet_recipe; None for what is wrong, which is
+    noted in `mistakes`."""
+    before = len(mistakes.errors)
+    recipe, path, layers, hardware = None, None, [], None
+    for key in overrides.override_names(variables.names):
+        with mistakes.noted():
+            layers.append((key, variables.get(key)))
+    overridden = len(mistakes.errors) == before
+    with mistakes.noted():
+        path = recipes.find_recipe(variables.get("fleet_recipe"), recipe_paths(variables, inventory_sources))
+        recipe = recipes.resolve_recipe(path, layers) if overridden else None
+    with mistakes.noted():
+        if "fleet_hardware" not in variables.names:
+            raise FleetError(
+                "hardware.missing",
+                "fleet_hardware is not set; declare what the node has, for example {accelerator: %s, count: 1}.",
+                (recipe["needs"]["accelerators"][0] if recipe else next(iter(ACCELERATORS)),),
+            )
+        hardware = parse_hardware(variables.get("fleet_hardware"), "inventory")
+    return recipe, path, layers, hardware
+
+
+def _endpoints(host, recipe, others, inventory_sources):
+    """services.endpoints() of a host."""
+
+    def planned_of(other):
+        variables, mistakes = others(other), input_checks.Mistakes()
+        if variables.get("fleet_recipe") is None:
+            return None
+        found, _path, _layers, hardware = declared_of(variables, inventory_sources, mistakes)
+        mistakes.raise_any()
+        return found, hardware
+
+    return services.endpoints(host, recipe, lambda: others(host).get("groups") or {}, others, planned_of)
 
 
 def _check_groups(label, recipe, groups):
@@ -289,13 +316,13 @@ def _site(variables, recipe, deploys, mistakes):
         lambda name, value: choice(name, value, ENGINES),
     )  # fmt: skip
     rule = _read(variables, "fleet_capacity", CAPACITY[0], mistakes, lambda name, value: choice(name, value, CAPACITY))
-    if recipe.get("launcher") == "container":
+    if "container" in {one.get("launcher") for one in (recipe, *recipe.get("servers", ()))}:
         with mistakes.noted():
             check_mirror(variables.get("fleet_registry_mirror"))
     has_key = False
     with mistakes.noted():
         has_key = server_keys.has_key(variables, deploys)
-    secrets = {**(recipe.get("secrets") or {}), **(server_keys.SECRETS if has_key else {})}
+    secrets = {**plan.secrets_of(recipe), **(server_keys.SECRETS if has_key else {})}
     versions = {
         key: _read(variables, secret + "_version", "1", mistakes, input_checks.check_version)
         for key, secret in sorted(secrets.items())
@@ -329,10 +356,11 @@ def plan_fleet(hosts, variables_of, groups_of, inventory_sources=(), deploys=Fal
     every mistake of the fleet, equal ones of several hosts once.
     """
     planned, mistakes = {}, {}
+    others = functools.lru_cache(maxsize=None)(lambda host: HostVariables(host, variables_of(host)))
     for host in hosts:
         try:
             entries, deployment, fits = plan_one(
-                host, HostVariables(host, variables_of(host)), groups_of(host), inventory_sources, deploys, required
+                host, others(host), groups_of(host), inventory_sources, deploys, required, others
             )
         except FleetError as error:
             for one in error.problems:

@@ -17,7 +17,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words impor
 ACCELERATORS = {
     name: (platform, kind) for platform in PLATFORMS.values() for name, kind in platform.accelerators.items()
 }
-KEYS = ("accelerator", "count", "cores", "lnc", "memory_gib", "cpu_affinity")
+KEYS = ("accelerator", "count", "cores", "lnc", "memory_gib", "cpu_affinity", "exclude")
 MAX_COUNT, MAX_CORES, MAX_MEMORY = 1024, 8192, 65536  # of a node; of a device; GiB of a device
 
 
@@ -25,7 +25,8 @@ MAX_COUNT, MAX_CORES, MAX_MEMORY = 1024, 8192, 65536  # of a node; of a device; 
 class Hardware:
     """What the inventory declares of a node: ``count`` devices of ``cores`` physical cores each, at ``lnc``.
 
-    cpu_affinity: (number of a device or logical core, CPUs near it as text) for each that is declared.
+    cpu_affinity: (number of a device or logical core, CPUs near it as text) for each that is declared. exclude: devices
+    that servers are not given.
     """
 
     accelerator: str
@@ -35,6 +36,7 @@ class Hardware:
     lnc: int
     memory_gib: float
     cpu_affinity: tuple = ()
+    exclude: tuple = ()
 
     @property
     def units(self):
@@ -45,6 +47,11 @@ class Hardware:
     def chip(self):
         """How many of these pieces one device has."""
         return self.cores // self.lnc if self.cores else 1
+
+    @property
+    def excluded(self):
+        """The pieces that servers are not given."""
+        return frozenset(device * self.chip + piece for device in self.exclude for piece in range(self.chip))
 
     def fits_chips(self, size):
         """Whether a server of ``size`` pieces has whole devices or an equal part of one, where that matters."""
@@ -128,8 +135,15 @@ def parse_hardware(declared, where):
     affinity = ()
     with mistakes.noted():
         affinity = _affinity(where, given.get("cpu_affinity"))
+    exclude = given.get("exclude") or []
+    if not isinstance(exclude, list) or any(type(one) is not int or not 0 <= one < count for one in exclude):
+        mistakes.add(
+            "hardware.exclude-invalid",
+            "%s: fleet_hardware.exclude is %s; allowed: a list of device numbers from 0 to %d.",
+            (where, show(given["exclude"]), count - 1),
+        )
     mistakes.raise_any()
-    hardware = Hardware(name, platform.name, count, cores, lnc, float(memory), affinity)
+    hardware = Hardware(name, platform.name, count, cores, lnc, float(memory), affinity, tuple(sorted(set(exclude))))
     most = max(hardware.units, hardware.count)
     strange = [device for device, _cpus in affinity if device >= most]
     if strange:

@@ -10,6 +10,15 @@ import re
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import close_to, show
 
+# What a port or a service cannot be called, since it is a placeholder already.
+RESERVED = frozenset(
+    (
+        "name", "group", "index", "role", "port", "devices", "device", "device_range", "device_count",
+        "container_devices", "config", "max_num_seqs", "model", "model_id", "draft", "draft_tokens", "venv", "bind",
+        "lnc", "host", "recipe", "root", "lib", "models", "venvs", "encodings", "work", "compile", "artifact",
+        "artifact_key", "cache", "address",
+    )
+)  # fmt: skip
 PLACEHOLDER = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 
 

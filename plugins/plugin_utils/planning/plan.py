@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights import hub
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import model_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.checks import check_needs, check_ports
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.devices import group_counts, server_names
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.devices import assign, group_counts, server_names
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.entries import Host, entry_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.placeholders import (
     base_context,
@@ -26,9 +26,18 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks impo
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import apply, group_name
 
 HUB_DEFAULTS = {"include": [], "exclude": list(hub.DEFAULT_EXCLUDE), "workers": 8}
-START = {"order": "together", "restart_with_leader": False, "budget_s": 300, "poll_s": 2, "health_path": "/health"}
+START = {
+    "order": "together",
+    "restart_with_leader": False,
+    "budget_s": 300,
+    "poll_s": 2,
+    "health_path": "/health",
+    "units": [],
+}
 # What a group of servers may have differently from the recipe.
-LAYERS = ("arguments", "environment", "config", "container", "command")
+LAYERS = (
+    "arguments", "environment", "config", "container", "command", "launcher", "start", "secrets", "model", "venv",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +45,8 @@ class Site:
     """What the inventory says beside recipe and hardware.
 
     root: fleet_root. bind: address that servers listen on. secret_versions: {ENV: version} as pairs. container_engine:
-    what a recipe's container.engine auto means. api_key: whether fleet_api_key holds one.
+    what a recipe's container.engine auto means. api_key: whether fleet_api_key holds one. endpoints: placeholders that
+    say where others are, as pairs (planning.services).
     """
 
     root: str = ""
@@ -44,6 +54,7 @@ class Site:
     secret_versions: tuple = ()
     container_engine: str = container_launch.DEFAULT_ENGINE
     api_key: bool = False
+    endpoints: tuple = ()
 
 
 def deployment(recipe, site, host):
@@ -100,21 +111,21 @@ def plan_host(host, recipe, hardware, site):
             "instances.%s is for a server that is not there; allowed: %s. Use one of these names.",
             (unknown[0], ", ".join(name for group in names.values() for name in group)),
         )
+    devices = assign(recipe, hardware, names)
+    names = {base: [name for name in group if name in devices] for base, group in names.items()}
     shared = Host(recipe, hardware, site, paths, base_context(recipe, paths, host), names)
-    entries, first, mistakes, failed, leader_first = [], 0, Mistakes(), set(), set()
-    for group, count in zip(recipe["servers"], counts):
+    entries, mistakes, failed, leader_first = [], Mistakes(), set(), set()
+    for group in recipe["servers"]:
         base = group_name(group)
         prepared = deployment(for_group(recipe, group), site, host)
         if prepared["start"]["order"] == "leader-first":
             leader_first.update(names[base])
-        for index in range(count):
-            devices = list(range(first, first + group["devices"]))
-            first += group["devices"]
-            own = instances.get(names[base][index])
+        for name in names[base]:
+            own = instances.get(name)
             if own is None and base in failed:
                 continue  # for the same reasons
             try:
-                entries.append(entry_of(shared, prepared, group, own or {}, index, devices))
+                entries.append(entry_of(shared, prepared, group, own or {}, name, devices[name]))
             except FleetError as error:
                 failed |= {base} if own is None else set()
                 mistakes.keep(error)
@@ -131,10 +142,19 @@ def plan_host(host, recipe, hardware, site):
 def for_group(recipe, group):
     """The recipe as it is for one group of servers."""
     result = dict(recipe)
+    health = group.get("health") or {}
     for key in LAYERS:
         if group.get(key):
             result[key] = apply(recipe[key], group[key]) if recipe.get(key) else group[key]
-    return result
+    named = {"health_path": health.get("path"), "budget_s": health.get("budget_s")}
+    given = {key: value for key, value in named.items() if value is not None}
+    return {**result, "start": {**result.get("start", {}), **given}} if given else result
 
 
-__all__ = ["Site", "deployment", "plan_host", "ranges"]
+def secrets_of(recipe):
+    """{ENV: variable} of the secrets of all groups of a recipe."""
+    return {name: variable for group in recipe.get("servers", ())
+            for name, variable in for_group(recipe, group).get("secrets", {}).items()}  # fmt: skip
+
+
+__all__ = ["Site", "deployment", "plan_host", "ranges", "secrets_of"]

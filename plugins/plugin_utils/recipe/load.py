@@ -17,7 +17,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import over
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import MAX_DEPTH, clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import COLLECTION, coerce, recipe_schema
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import path_text, show, visible
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import close_to, path_text, show, visible
 
 try:
     import yaml
@@ -29,6 +29,8 @@ else:
     SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")
+IMAGES = "images.yml"
+IMAGE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")  # an image with its registry or tag has a / or a :
 
 
 MAX_BYTES = 2**20  # of a recipe
@@ -118,7 +120,7 @@ def available(paths):
     for folder in paths:
         if os.path.isdir(folder):
             files = [name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name))]
-            names.update(name[:-4] for name in files if name.endswith(".yml"))
+            names.update(name[:-4] for name in files if name.endswith(".yml") and name != IMAGES)
     return sorted(names)
 
 
@@ -128,7 +130,7 @@ def find_recipe(name, paths):
     if isinstance(name, str) and name:
         for folder in folders:
             path = os.path.join(folder, name + ".yml")
-            if os.path.basename(name) == name and os.path.isfile(path):
+            if os.path.basename(name) == name and os.path.isfile(path) and name + ".yml" != IMAGES:
                 return path
     known = available(folders)
     for path in [os.path.join(folder, "%s.%s" % (name, ending)) for folder in folders for ending in ("yml", "yaml")]:
@@ -152,8 +154,8 @@ def find_recipe(name, paths):
     )
 
 
-@functools.cache
-def _load(path, _stamp):
+def _mapping_of(path, what):
+    """The mapping that a YAML file holds. FleetError says what is wrong with it. what: (its name, an example)."""
     label = label_of(path)
     if not HAS_YAML:
         raise FleetError(
@@ -171,10 +173,10 @@ def _load(path, _stamp):
         if not isinstance(recipe, dict):
             raise FleetError(
                 "recipe.not-a-mapping",
-                "the file holds %s; allowed: a mapping with the keys %s. Write it as recipes/cpu-tiny.yml is written.",
-                ("nothing" if recipe is None else show(recipe), ", ".join(recipe_schema()["required"])),
+                "the file holds %s; allowed: a mapping with %s. Write it as recipes/%s is written.",
+                ("nothing" if recipe is None else show(recipe), *what),
             )
-        recipe = clean(recipe, "the recipe")
+        return clean(recipe, "the recipe")
     except OSError as error:
         raise FleetError(
             "recipe.unreadable",
@@ -187,6 +189,12 @@ def _load(path, _stamp):
         ) from error
     except FleetError as error:
         raise error.within(label + ": ") from error
+
+
+@functools.cache
+def _load(path, _stamp):
+    label = label_of(path)
+    recipe = _mapping_of(path, ("the keys " + ", ".join(recipe_schema()["required"]), "cpu-tiny.yml"))
     found = all_problems(recipe, in_file=True)
     if recipe.get("name") != os.path.basename(path)[:-4] and not any(where == ["name"] for where, _text in found):
         words = "'name' is %s; allowed: the file's own name, %s"
@@ -224,7 +232,7 @@ def resolve_recipe(path, layers):
     recipe = load_recipe(path)
     key = (path, os.stat(path).st_mtime_ns, canonical(layers))
     if key not in _resolved:
-        _resolved[key] = _resolve(recipe, path, layers)
+        _resolved[key] = with_images(_resolve(recipe, path, layers), os.path.dirname(path))
     return _resolved[key]
 
 
@@ -268,6 +276,46 @@ def _blame(where, origin, names):
     keys = tuple(str(part) for part in where if not isinstance(part, int))
     best = [name for path, name in origin.items() if path[: len(keys)] == keys or keys[: len(path)] == path]
     return ", ".join(sorted(set(best))) or names
+
+
+def images_of(folder):
+    """{key: {"image", "digest"}} that recipes of a folder may name: the collection's, then those of its images.yml."""
+    found = {}
+    for path in dict.fromkeys(os.path.join(one, IMAGES) for one in (OWN_RECIPES, folder)):
+        if not os.path.exists(path):
+            continue
+        content = _mapping_of(path, ("images", IMAGES))
+        for key, value in content.items():
+            if not IMAGE_KEY.fullmatch(key) or not isinstance(value, dict) or set(value) != {"image", "digest"}:
+                raise FleetError(
+                    "recipe.images-invalid",
+                    "%s: '%s' is %s; allowed: a key of a-z, 0-9, . and -, with {image: REGISTRY/NAME:TAG, digest: "
+                    "sha256:…}.",
+                    (label_of(path), key, show(value)),
+                )
+        found.update(content)
+    return found
+
+
+def with_images(recipe, folder):
+    """The recipe with the images that it names by key, each with its digest."""
+    keys = None
+    instances = {name: dict(own or {}) for name, own in (recipe.get("instances") or {}).items()}
+    result = {**recipe, "servers": [dict(group) for group in recipe["servers"]], "instances": instances}
+    for layer in (result, *result["servers"], *result["instances"].values()):
+        image = (layer.get("container") or {}).get("image")
+        if not image or not IMAGE_KEY.fullmatch(image):
+            continue
+        keys = images_of(folder) if keys is None else keys
+        if image not in keys:
+            close = close_to(image, keys)
+            raise FleetError(
+                "recipe.image-unknown",
+                "container.image is %s%s; allowed: an image with its registry, REGISTRY/NAME:TAG, or a key of %s: %s.",
+                (show(image), "; did you mean %s?" % close if close else "", IMAGES, ", ".join(sorted(keys)) or "none"),
+            )
+        layer["container"] = {**layer["container"], **keys[image]}
+    return result if keys is not None else recipe
 
 
 __all__ = ["available", "find_recipe", "label_of", "load_recipe", "path_text", "resolve_recipe"]

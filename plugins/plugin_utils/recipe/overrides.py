@@ -13,7 +13,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words impor
 
 VARIABLE = re.compile(r"^fleet_override(_\w+)?$")
 # A null in these of a group or an instance removes what the recipe says for all servers; the plan does that.
-KEPT = ("arguments", "environment", "container")
+KEPT = ("arguments", "environment", "container", "secrets")
 
 
 def override_names(variables):

@@ -9,6 +9,7 @@ import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.verify import probes
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.placeholders import RESERVED
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import MAX_LINE, invisible
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
@@ -34,7 +35,7 @@ def all_problems(recipe, text_of=path_text, in_file=False):
     found = problems(recipe, text_of)
     found += [item for item in _strings(recipe, [], text_of, in_file) if not _covered(item[0], found)]
     if not found:
-        for rule in (_needs, _groups, _start, _variables, _probes):
+        for rule in (_needs, _groups, _services, _start, _variables, _probes):
             found += [(path, "'%s' %s" % (text_of(path), text)) for path, text in rule(recipe)]
     return found
 
@@ -107,6 +108,9 @@ def _groups(recipe):
             yield [*path, "devices"], "is 0; allowed: at least 1 for role %s, 0 for a frontend" % group["role"]
         if group.get("cpus"):
             yield from _cpus([*path, "cpus"], group["cpus"])
+        yield from _ports(path, group, recipe)
+        if group.get("venv") and not recipe.get("venv") and not group["venv"].get("path"):
+            yield [*path, "venv", "path"], "is not set, and the recipe has no venv. Set it"
     for name, own in (recipe.get("instances") or {}).items():
         if own and own.get("cpus"):
             yield from _cpus(["instances", name, "cpus"], own["cpus"])
@@ -127,6 +131,25 @@ def _groups(recipe):
                 )
 
 
+def _ports(path, group, recipe):
+    ports = group.get("ports") or {}
+    for name in ports:
+        if name in RESERVED or name in (recipe.get("services") or {}):
+            yield [*path, "ports", name], "has the name of another placeholder. Use another name"
+    asked = (group.get("health") or {}).get("port")
+    if asked is not None and ports.get(asked) is None:
+        yield (
+            [*path, "health", "port"],
+            "is %s; allowed: %s. Set that port" % (show(asked), ", ".join(sorted(ports)) or "null without ports"),
+        )
+
+
+def _services(recipe):
+    for name in recipe.get("services") or {}:
+        if name in RESERVED:
+            yield ["services", name], "has the name of another placeholder. Use another name"
+
+
 def _cpus(path, text):
     try:
         parse_cpu_list(text)
@@ -144,16 +167,22 @@ def _reaches(groups, name, goal, seen):
 
 
 def _start(recipe):
-    start = recipe.get("start") or {}
+    groups = [(["servers", index], group.get("start")) for index, group in enumerate(recipe["servers"])]
+    for path, own in [([], {}), *groups]:
+        yield from _poll(path, {**(recipe.get("start") or {}), **(own or {})}) if own is not None else ()
+
+
+def _poll(path, start):
     if start.get("poll_s", 0) > start.get("budget_s", float("inf")):
-        yield ["start", "poll_s"], "is %g, but 'start.budget_s' is %g; allowed: up to that. Lower it" % (
+        yield [*path, "start", "poll_s"], "is %g, but 'start.budget_s' is %g; allowed: up to that. Lower it" % (
             start["poll_s"], start["budget_s"]
         )  # fmt: skip
 
 
 def _variables(recipe):
     """A variable is either in environment or in secrets."""
-    secrets = {name for name, variable in (recipe.get("secrets") or {}).items() if variable is not None}
+    layers = [recipe.get("secrets"), *(group.get("secrets") for group in recipe["servers"])]
+    secrets = {name for layer in layers for name, variable in (layer or {}).items() if variable is not None}
     places = [(["environment"], recipe.get("environment"))]
     places += [(["servers", index, "environment"], group.get("environment"))
                for index, group in enumerate(recipe["servers"])]  # fmt: skip

@@ -57,7 +57,7 @@ def recipe_schema():
         schema = json.load(stream)
     properties = schema["properties"]
     properties["platform"]["enum"], properties["engine"]["enum"] = list(PLATFORMS), list(ENGINES)
-    properties["model"]["properties"]["family"]["enum"] = list(FAMILIES)
+    schema["$defs"]["model"]["properties"]["family"]["enum"] = list(FAMILIES)
     return schema
 
 

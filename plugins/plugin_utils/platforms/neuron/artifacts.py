@@ -21,7 +21,7 @@ LENGTH = 16
 # Placeholders that say which server, host or directory it is; in a key they all read the same.
 NEUTRAL = frozenset(
     (
-        "name", "group", "index", "role", "port", "metrics", "system", "side_channel", "devices", "device_range",
+        "name", "group", "index", "role", "port", "devices", "device_range", "container_devices",
         "host", "bind", "root", "lib", "models", "venvs", "encodings", "model", "model_id", "draft", "venv",
         "work", "compile", "artifact", "artifact_key", "cache", "config",
     )
@@ -58,11 +58,13 @@ def flag_name(flag):
     return flag.replace("_", "-")
 
 
-def neutral_context(context):
-    """``context`` with the placeholders of NEUTRAL standing for themselves; those without a value stay without."""
+def neutral_context(context, names=frozenset()):
+    """``context`` with the placeholders of NEUTRAL, and `names`, standing for themselves; those without a value stay
+    without."""
+    neutral = NEUTRAL | names
     return {
-        key: "${%s}" % key if key in NEUTRAL and value is not None else value
-        for key, value in {**context, **dict.fromkeys(NEUTRAL - set(context), "")}.items()
+        key: "${%s}" % key if key in neutral and value is not None else value
+        for key, value in {**context, **dict.fromkeys(neutral - set(context), "")}.items()
     }
 
 
@@ -75,7 +77,7 @@ def key_of(server):
     harmless counts: compiling once too often is dear, loading what does not fit is wrong.
     """
     recipe, hardware, model = server.recipe, server.hardware, server.recipe["model"]
-    command, arguments, environment, config = server.read(neutral_context(server.context))
+    command, arguments, environment, config = server.read(neutral_context(server.context, server.own_names))
     identity = {
         "version": VERSION,
         "engine": recipe["engine"],

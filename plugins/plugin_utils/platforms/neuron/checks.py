@@ -96,6 +96,12 @@ def check_shape(where, server):
             (where, group, len(devices), chip, ", ".join(parts), chip),
         )
     first, last = devices[0], devices[-1]
+    if devices != list(range(first, last + 1)):
+        raise FleetError(
+            "neuron.cores-not-adjacent",
+            "%s: its logical cores are %s; allowed: cores that follow each other. Change its device_list.",
+            (where, ",".join(str(core) for core in devices)),
+        )
     if first // chip != last // chip and first % chip:
         raise FleetError(
             "neuron.server-begins-inside-chip",

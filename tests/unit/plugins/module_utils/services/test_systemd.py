@@ -193,6 +193,12 @@ def test_the_whole_unit(manager):
     assert "NoNewPrivileges=" not in plain  # nvidia-modprobe is setuid
 
 
+def test_a_server_starts_after_units_that_are_not_ours(manager):
+    lines = manager.definition(entry(start={"after": [], "units": ["lustre.mount"]}), None).splitlines()
+    assert "Wants=network-online.target lustre.mount" in lines
+    assert "After=network-online.target lustre.mount" in lines
+
+
 CONTAINER = {"engine": "docker", "address": None, "mounts": []}
 END = (
     '"/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "end" "/etc/inference-fleet/servers/server-0.json"'

@@ -131,8 +131,8 @@ def test_dimensions_of_the_stand_in_are_its_config_s():
 
 
 def test_recipes_name_models_that_are_known():
-    for path in (ROOT / "recipes").glob("*.yml"):
-        assert recipes.load_recipe(str(path))["model"]["repo"] in MODELS
+    for name in recipes.available([recipes.OWN_RECIPES]):
+        assert recipes.load_recipe(recipes.find_recipe(name, []))["model"]["repo"] in MODELS
 
 
 def test_kv_cache_of_one_request_is_what_vllm_asks_for():

@@ -231,8 +231,8 @@ def test_a_server_that_follows_says_so():
                {"name": "work", "role": "decode", "count": 1, "devices": 8, "after": ["front"]}]  # fmt: skip
     for value in (True, False):
         front, work = entries(recipe(servers=servers, start={"restart_with_leader": value}))
-        assert front["start"] == {"after": [], "restart_with_leader": False}
-        assert work["start"] == {"after": ["front-0"], "restart_with_leader": value}
+        assert front["start"] == {"after": [], "units": [], "restart_with_leader": False}
+        assert work["start"] == {"after": ["front-0"], "units": [], "restart_with_leader": value}
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def test_equal_mistakes_of_many_hosts_are_told_once():
         (
             ["cpu"],
             'x: fleet_hardware is ["cpu"]; allowed: a mapping with accelerator, count, cores, lnc, memory_gib, '
-            "cpu_affinity, for example {accelerator: ascend-a2, count: 1}.",
+            "cpu_affinity, exclude, for example {accelerator: ascend-a2, count: 1}.",
         ),
         (
             {"accelerator": "tpu"},
@@ -211,7 +211,7 @@ def test_equal_mistakes_of_many_hosts_are_told_once():
         (
             {"accelerator": "cpu", "count": 1, "core": 2},
             "x: fleet_hardware has the unknown key 'core' (value 2); did you mean 'cores'?; "
-            "allowed: accelerator, count, cores, lnc, memory_gib, cpu_affinity.",
+            "allowed: accelerator, count, cores, lnc, memory_gib, cpu_affinity, exclude.",
         ),
         (
             {"accelerator": "trainium3", "count": 2, "cores": 7},

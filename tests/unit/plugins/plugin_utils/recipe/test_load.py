@@ -12,7 +12,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
 
-OWN = sorted(name for name in os.listdir(recipes.OWN_RECIPES) if name.endswith(".yml"))
+OWN = [name + ".yml" for name in recipes.available([recipes.OWN_RECIPES])]
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_override_at_fault_names_its_variable(write):
     layers = [("fleet_override_a", {"arguments": {"x": 1}}), ("fleet_override_b", {"start": {"budget": 3}})]
     assert error_of(path, layers) == (
         "fleet_override_b: unknown key 'start.budget' (value 3); did you mean 'budget_s'?; "
-        "allowed here: budget_s, health_path, order, poll_s, restart_with_leader."
+        "allowed here: budget_s, health_path, order, poll_s, restart_with_leader, units."
     )
 
 

@@ -1,0 +1,265 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What groups, instances and hosts may have differently: devices, ports, start, health, secrets, model, images."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
+from hypothesis import given
+from hypothesis import strategies as st
+
+H200 = {"accelerator": "h200", "count": 8}
+TRN3 = {"accelerator": "trainium3", "count": 16}
+WORK = {"role": "server", "count": "auto", "devices": 2, "port": 8000}
+
+
+def recipe(servers=None, **changes):
+    made = {
+        "schema": 1, "name": "mine", "platform": "nvidia", "engine": "vllm",
+        "needs": {"accelerators": ["h200"]},
+        "model": {"repo": "openai/gpt-oss-20b", "format": "mxfp4", "source": "huggingface", "id": "gpt-oss-20b",
+                  "path": "${models}/gpt-oss-20b"},
+        "venv": {"path": "/opt/vllm", "create": False},
+        "command": ["${venv}/bin/vllm", "serve", "${model}"],
+        "servers": [WORK] if servers is None else servers,
+    }  # fmt: skip
+    return {**made, **changes}
+
+
+def planned(declared, hardware=H200, **site):
+    declared = copy.deepcopy(declared)
+    assert all_problems(declared) == []
+    return plan.plan_host("h", declared, parse_hardware(hardware, "h"), plan.Site(**site))
+
+
+def code(declared, hardware=H200, **site):
+    with pytest.raises(FleetError) as caught:
+        planned(declared, hardware, **site)
+    return caught.value.code, caught.value.values
+
+
+def problems(declared):
+    return [text for _path, text in all_problems(declared)]
+
+
+def devices(entries):
+    return {entry["name"]: entry["devices"] for entry in entries}
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dead_device_costs_its_server_and_no_other():
+    every = planned(recipe())
+    left = planned(recipe(), {**H200, "exclude": [3]})
+    assert devices(left) == {"server-0": [0, 1], "server-2": [4, 5], "server-3": [6, 7]}
+    assert left == [entry for entry in every if entry["name"] != "server-1"]
+
+
+def test_a_dead_chip_takes_all_its_cores():
+    trn3 = load.resolve_recipe(load.find_recipe("trn3-eagle3", []), [])
+    left = plan.plan_host("h", trn3, parse_hardware({**TRN3, "exclude": [0, 5]}, "h"), plan.Site())
+    assert [entry["name"] for entry in left] == ["server-1", "server-3", "server-4", "server-5", "server-6", "server-7"]
+    assert [entry["start"]["after"] for entry in left] == [[]] + [["server-1"]] * 5  # the first that there is
+
+
+def test_a_server_on_a_dead_device_can_be_given_others():
+    fixed = recipe([{**WORK, "count": 3}], instances={"server-1": {"device_list": [6, 7]}})
+    found = devices(planned(fixed, {**H200, "exclude": [3]}))
+    assert found == {"server-0": [0, 1], "server-1": [6, 7]}  # server-2 would have been given the dead one
+    fixed["instances"]["server-2"] = {"device_list": [4, 5]}
+    found = devices(planned(fixed, {**H200, "exclude": [3]}))
+    assert found == {"server-0": [0, 1], "server-1": [6, 7], "server-2": [4, 5]}
+
+
+def test_a_group_takes_the_devices_of_its_list_and_others_the_rest():
+    groups = [{**WORK, "name": "decode", "role": "decode"}, {**WORK, "name": "prefill", "role": "prefill",
+              "port": 9000, "device_list": [0, 7, 1, 6]}]  # fmt: skip
+    assert code(recipe(groups))[0] == "plan.count-auto-twice"
+    groups[1]["count"] = 2
+    assert devices(planned(recipe(groups))) == {
+        "decode-0": [2, 3], "decode-1": [4, 5], "prefill-0": [0, 7], "prefill-1": [1, 6]
+    }  # fmt: skip
+
+
+def test_as_many_servers_as_the_list_holds():
+    assert devices(planned(recipe([{**WORK, "device_list": [7, 6, 5, 4]}]))) == {"server-0": [7, 6], "server-1": [5, 4]}
+
+
+@pytest.mark.parametrize(
+    ("servers", "instances", "exclude", "expected"),
+    [
+        ([{**WORK, "device_list": [0, 8]}], {}, [], ("plan.device-unknown", "servers.server.device_list", 8)),
+        ([{**WORK, "device_list": [0, 0]}], {}, [], ("plan.device-twice", "servers.server.device_list", 0)),
+        ([WORK], {"server-0": {"device_list": [1]}}, [], ("plan.device-list-length", "instances.server-0.device_list",
+                                                          "server-0")),
+        ([WORK], {"server-0": {"device_list": [1, 2]}, "server-1": {"device_list": [2, 3]}}, [],
+         ("plan.device-twice", "instances.server-1.device_list", 2)),
+        ([WORK], {"server-0": {"device_list": [1, 2]}}, [2], ("plan.device-excluded", "instances.server-0.device_list",
+                                                              2)),
+        ([WORK], {}, [0, 2, 4, 6], ("plan.devices-all-excluded", [0, 2, 4, 6])),
+        ([{**WORK, "count": 3, "device_list": [0, 1]}], {}, [], ("plan.device-list-length",
+                                                                  "servers.server.device_list", "server-1")),
+    ],
+)  # fmt: skip
+def test_lists_that_cannot_be(servers, instances, exclude, expected):
+    found, values = code(recipe(servers, instances=instances), {**H200, "exclude": exclude})
+    assert found == expected[0]
+    assert [value for value in expected[1:] if value not in values] == []
+
+
+@pytest.mark.parametrize("exclude", [8, [8], [-1], ["1"], [True], {"a": 1}])
+def test_what_exclude_is_not(exclude):
+    with pytest.raises(FleetError) as caught:
+        parse_hardware({**H200, "exclude": exclude}, "h")
+    assert caught.value.code == "hardware.exclude-invalid"
+
+
+def test_cores_of_a_server_on_trainium_follow_each_other():
+    trn3 = load.resolve_recipe(load.find_recipe("trn3-eagle3", []), [])
+    trn3 = {**trn3, "instances": {"server-0": {"device_list": [0, 1, 2, 3, 8, 9, 10, 11]}}}
+    with pytest.raises(FleetError) as caught:
+        plan.plan_host("h", trn3, parse_hardware(TRN3, "h"), plan.Site())
+    assert "neuron.cores-not-adjacent" in {error.code for error in caught.value.problems}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), min_size=1, max_size=4),
+    st.sets(st.integers(0, 15)),
+    st.randoms(use_true_random=False),
+)
+def test_no_device_is_given_twice_and_exclude_moves_nothing(sizes, exclude, random):
+    """sizes: (count, devices of one, whether by a list) of each group; 16 devices."""
+    free, groups = list(range(16)), []
+    random.shuffle(free)
+    for number, (count, size, listed) in enumerate(sizes):
+        group = {"name": "g%d" % number, "role": "server", "count": count, "devices": size, "port": 8000 + 100 * number}
+        if listed and count and len(free) >= count * size:
+            group["device_list"], free = free[: count * size], free[count * size :]
+        groups.append(group)
+    hardware = {**H200, "count": 16}
+    try:
+        whole = devices(planned(recipe(groups), hardware))
+    except FleetError as error:
+        assert error.code in ("plan.devices-too-few", "plan.devices-too-few-left", "plan.servers-too-many")
+        return
+    given_devices = [device for one in whole.values() for device in one]
+    assert len(given_devices) == len(set(given_devices))
+    assert {len(one) for one in whole.values()} <= {size for _count, size, _listed in sizes}
+    for group in groups:
+        if "device_list" in group:
+            taken = [device for name, one in whole.items() if name.startswith(group["name"]) for device in one]
+            assert taken == group["device_list"]
+    kept = {name: one for name, one in whole.items() if not exclude & set(one)}
+    try:
+        assert devices(planned(recipe(groups), {**hardware, "exclude": sorted(exclude)})) == kept
+    except FleetError as error:
+        assert (error.code, kept) == ("plan.devices-all-excluded", {})
+
+
+def test_devices_as_a_container_sees_them():
+    image = {"image": "docker.io/vllm/vllm-openai:v0.32.0", "devices": ["nvidia.com/gpu=${device}"]}
+    variables = {"CUDA_VISIBLE_DEVICES": "${container_devices}"}
+    given_names = recipe(launcher="container", container=image, environment=variables)
+    found = planned(given_names)
+    assert {entry["environment"]["CUDA_VISIBLE_DEVICES"] for entry in found} == {"0,1"}
+    assert found[1]["container"]["devices"] == ["nvidia.com/gpu=2", "nvidia.com/gpu=3"]
+    found = planned(recipe(environment=variables))  # a process sees the node's
+    assert [entry["environment"]["CUDA_VISIBLE_DEVICES"] for entry in found] == ["0,1", "2,3", "4,5", "6,7"]
+
+
+# -- what a group has differently --------------------------------------------------------------------------------------
+
+
+def test_a_group_has_its_own_start_health_secrets_launcher_model_and_venv():
+    front = {
+        "name": "front", "role": "frontend", "count": 1, "devices": 0, "port": 9000,
+        "start": {"units": ["etcd.service"], "poll_s": 5}, "health": {"path": "/live", "budget_s": 60},
+        "secrets": {"TOKEN": None, "OTHER": "other_token"}, "model": {"id": "other", "path": "/srv/other"},
+        "venv": {"path": "/opt/front"}, "command": ["${venv}/bin/front", "${model}"],
+    }  # fmt: skip
+    work = {**WORK, "launcher": "container", "container": {"image": "docker.io/vllm/vllm-openai:v0.32.0"},
+            "ports": {"system": 9100}, "health": {"port": "system"}}  # fmt: skip
+    found = planned(recipe([front, work], secrets={"TOKEN": "token"}, start={"budget_s": 900}))
+    one, two = found[0], found[2]
+    assert one["health"] == {"port": None, "path": "/live", "budget_s": 60, "poll_s": 5}
+    assert two["health"] == {"port": 9101, "path": "/health", "budget_s": 900, "poll_s": 2}
+    assert (one["start"]["units"], two["start"]["units"]) == (["etcd.service"], [])
+    assert (one["secrets"], two["secrets"]) == ({"OTHER": "other_token"}, {"TOKEN": "token"})
+    assert (one["launcher"], two["launcher"]) == ("process", "container")
+    assert (one["model_id"], two["model_id"]) == ("other", "gpt-oss-20b")
+    assert one["command"] == ["/opt/front/bin/front", "/srv/other"]
+    assert one["weights"] == ["/srv/other"]
+    assert plan.secrets_of(recipe([front, work], secrets={"TOKEN": "token"})) == {
+        "TOKEN": "token", "OTHER": "other_token"
+    }  # fmt: skip
+
+
+def test_ports_have_names_of_ones_own():
+    ports = {"bootstrap": 7000, "kv_events": 7100, "metrics": None}
+    found = planned(recipe([{**WORK, "ports": ports}], arguments={"kv": "${kv_events}", "b": "${bootstrap}"}))
+    assert [entry["ports"] for entry in found][1] == {"bootstrap": 7001, "kv_events": 7101}
+    assert found[1]["arguments"]["kv"] == "7101"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ports": {"model": 1}}, "'servers[0].ports.model' has the name of another placeholder"),
+        ({"ports": {"etcd": 1}}, "'servers[0].ports.etcd' has the name of another placeholder"),
+        ({"ports": {"Bad": 1}}, "'servers[0].ports' has the name \"Bad\""),
+        ({"health": {"port": "system"}}, "'servers[0].health.port' is \"system\"; allowed: null without ports"),
+        ({"health": {"ports": "system"}}, "unknown key 'servers[0].health.ports'"),
+        ({"start": {"units": ["etcd"]}}, "'servers[0].start.units[0]' is \"etcd\"; allowed: a unit of systemd"),
+        ({"start": {"poll_s": 400, "budget_s": 300}}, "'servers[0].start.poll_s' is 400"),
+        ({"launcher": "pod"}, "'servers[0].launcher' is \"pod\"; allowed: process, container"),
+        ({"device_list": []}, "'servers[0].device_list' is []"),
+        ({"venv": {"pth": "/v"}}, "unknown key 'servers[0].venv.pth'"),
+        ({"secrets": {"A": "b"}, "environment": {"A": "c"}}, "'servers[0].environment.A' is set"),
+    ],
+)  # fmt: skip
+def test_what_a_group_cannot_have(changes, words):
+    services = {"etcd": {"port": 2379}}
+    (found,) = problems(recipe([{**WORK, **changes}], services=services))
+    assert found.startswith(words)
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_image_is_named_by_its_key(tmp_path):
+    digest = "sha256:" + "1" * 64
+    image = "docker.io/vllm/vllm-openai:v0.32.0"
+    (tmp_path / "images.yml").write_text("engine-1.2: {image: '%s', digest: '%s'}" % (image, digest))
+    declared = recipe(launcher="container", container={"image": "engine-1.2"}, name="mine")
+    (tmp_path / "mine.yml").write_text(repr(declared).replace("False", "false"))
+    found = load.resolve_recipe(str(tmp_path / "mine.yml"), [])
+    assert found["container"] == {"image": image, "digest": digest}
+    layer = {"servers": {"server": {"container": {"image": "engine-1.3"}}}}
+    with pytest.raises(FleetError) as caught:
+        load.resolve_recipe(str(tmp_path / "mine.yml"), [("fleet_override", layer)])
+    assert caught.value.code == "recipe.image-unknown"
+    assert "did you mean engine-1.2?" in caught.value.message
+    assert load.available([str(tmp_path)]) == ["mine"]
+    (tmp_path / "images.yml").write_text("engine: docker.io/x:1")
+    with pytest.raises(FleetError) as caught:
+        load.images_of(str(tmp_path))
+    assert caught.value.code == "recipe.images-invalid"
+
+
+def test_every_image_of_the_recipes_is_one_of_the_map():
+    images = load.images_of(load.OWN_RECIPES)
+    for name in load.available([load.OWN_RECIPES]):
+        own = load.load_recipe(load.find_recipe(name, []))
+        for layer in (own, *own["servers"], *(own.get("instances") or {}).values()):
+            image = ((layer or {}).get("container") or {}).get("image")
+            assert image is None or image in images, name
+    assert {one["digest"][:7] for one in images.values()} <= {"sha256:"}
