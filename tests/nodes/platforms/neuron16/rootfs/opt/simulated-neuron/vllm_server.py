@@ -45,52 +45,11 @@ NUMBERS = (
     "block-size", "data-parallel-size", "max-model-len", "max-num-batched-tokens", "max-num-seqs",
     "num-gpu-blocks-override", "port", "tensor-parallel-size",
 )  # fmt: skip
-# What the configurations of both engines read; an unknown key is refused, louder than the engines are. Not the plan's
-# own list: a node has only this file, and a key that is put into one of them alone shows.
-OVERRIDES_TEXT = """
-    activation_quantization_type allow_input_truncation apply_seq_ids_mask async_mode attention_dp_degree
-    attention_dtype attn_block_cte_nki_kernel_enabled attn_block_tkg_nki_kernel_cache_update
-    attn_block_tkg_nki_kernel_cascaded_attention attn_block_tkg_nki_kernel_disable_gpsimd_sb2sb
-    attn_block_tkg_nki_kernel_enabled attn_block_tkg_nki_kernel_use_online_softmax attn_cls attn_kernel_enabled
-    attn_tkg_builtin_kernel_enabled attn_tkg_nki_kernel_enabled batch_size blockwise_matmul_config
-    bucket_n_active_tokens buckets capacity_factor cast_type cc_pipeline_tiling_factor chunked_prefill_config
-    context_encoding_buckets cp_degree ctx_batch_size disable_argmax_kernel disable_kv_cache_tiling
-    disable_normalize_top_k_affinities disable_numeric_cc_token dma_order_config draft_model_modules_to_not_convert
-    eagle_rolling_buffer_kernel_enabled early_expert_affinity_modulation enable_bucketing enable_cte_modular_flow
-    enable_eagle_draft_input_norm enable_eagle_speculation enable_fused_speculation
-    enable_output_completion_notifications enable_spill_reload_dge enable_ve_data_parallel ep_degree
-    ep_dispatch_cc_option expert_mlp_nki_kernel_enabled flash_decoding_enabled fused_qkv fused_rmsnorm_skip_gamma
-    fused_shared_experts gate_clamp_lower_limit gate_clamp_upper_limit glu_mlp glu_type hidden_act_bias
-    hidden_act_scaling_factor hybrid_sharding_config is_block_kv_layout is_continuous_batching is_eagle3
-    is_eagle_draft is_full_model_shuffled is_medusa is_mxfp4_compute is_prefix_caching k_cache_transposed
-    kv_cache_batch_size kv_cache_padding_size kv_cache_quant kv_quant_config layer_boundary_markers lm_head_pad
-    lm_head_pad_alignment_size local_ranks_size logical_nc_config logical_neuron_cores lora_config max_batch_size
-    max_context_length max_length max_new_tokens medusa_speculation_length medusa_tree mlp_cp_degree
-    mlp_kernel_enabled mlp_kernel_fuse_residual_add mlp_tkg_nki_kernel_enabled modules_to_not_convert moe_ep_degree
-    moe_fused_nki_kernel_enabled moe_mask_padded_tokens moe_tp_degree n_active_tokens n_positions num_medusa_heads
-    on_cpu on_device_sampling_config out_proj_kernel_enabled output_logits overrides_torch_dtype pa_block_size
-    pa_num_blocks padded_hidden_size padded_intermediate_size padding_side pp_degree pre_rope_rmsnorm prefix_buckets
-    qk_layernorm qkv_cte_nki_kernel_fuse_rope qkv_kernel_enabled qkv_kernel_fuse_residual_add qkv_kernel_nbsd_layout
-    qkv_nki_kernel_enabled quantization_block_axis quantization_block_size quantization_dtype
-    quantization_scale_dtype quantization_type quantize_clamp_bound quantized quantized_checkpoints_path
-    quantized_mlp_kernel_enabled return_expert_index return_router_logits rmsnorm_quantize_kernel_enabled
-    router_act_fn router_config router_dtype router_topk_nki_kernel_enabled rpl_reduce_dtype save_sharded_checkpoint
-    scratchpad_page_size seq_len seq_len_threshold_for_cc_tiling sequence_parallel_enabled
-    shared_experts_sequence_parallel_enabled shared_mlp_nki_kernel_enabled skip_sharding skip_warmup
-    sliding_window_attention_dp_degree spec_batch_size speculation_length start_rank_id
-    strided_context_parallel_kernel_enabled switch_cc target tensor_capture_config tensor_replacement_config
-    tkg_batch_size token_generation_batches token_generation_buckets token_tree_config torch_dtype tp_degree
-    transpose_shared_experts_weights up_clamp_lower_limit up_clamp_upper_limit use_index_calc_kernel vocab_parallel
-    weight_gather_seq_len_threshold weights_to_skip_layout_optimization windowed_context_encoding_size world_size
-"""
-OVERRIDES = frozenset(OVERRIDES_TEXT.split())
-NEURON_KEYS_TEXT = """
-    apply_prefill_dcp attention_dp_size debug_logits_dir decode_batch_buckets decode_context_length_buckets
-    embedding_dp_size enable_structured_outputs ep_degree fp8_packed_kv kv_segment_size_buckets lm_head_dp_size
-    max_logprobs mlp_dp_size num_batched_tokens_buckets num_seqs_buckets on_device_sampling_config
-    prefill_sequence_buckets quantization tensor_capture tensor_replacement
-"""
-NEURON_KEYS = frozenset(NEURON_KEYS_TEXT.split())
+# What the configurations of both engines read, from the collection's list of it; an unknown key is refused, louder than
+# the engines are.
+HERE = os.path.dirname(os.path.abspath(__file__))
+with open(os.path.join(HERE, "keys", "keys.json"), encoding="utf-8") as keys:
+    KEYS = json.load(keys)["keys"]
 TRAILER = b"--whole--"
 
 
@@ -151,9 +110,9 @@ def visible_cores(flavour):
 def neuron_config(options, flavour):
     """The configuration that decides what is compiled, beside model and sizes. Unknown keys end the process."""
     given = options.additional_config or {}
-    key, allowed = {"nxdi": ("override_neuron_config", OVERRIDES), "plugin": ("neuron_config", NEURON_KEYS)}[flavour]
+    key = {"nxdi": "override_neuron_config", "plugin": "neuron_config"}[flavour]
     found = given.get(key, {})  # under any other name it is not seen at all
-    unknown = sorted(set(found) - allowed)
+    unknown = sorted(set(found) - set(KEYS[key]))
     if unknown:
         die("TypeError: NeuronConfig.__init__() got an unexpected keyword argument '%s'" % unknown[0])
     return found
