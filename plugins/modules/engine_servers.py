@@ -304,7 +304,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.node_argum
 )
 from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import acted
 from ansible_collections.inference.fleet.plugins.module_utils.servers.run import run
-from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
+from ansible_collections.inference.fleet.plugins.module_utils.services.base import LOG_LIMITS
 
 
 def main():

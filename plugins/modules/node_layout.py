@@ -80,7 +80,7 @@ directories:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import directories as node_layout
+from ansible_collections.inference.fleet.plugins.module_utils.node import accounts
 
 
 def main():
@@ -96,9 +96,9 @@ def main():
     params = module.params
     try:
         if params["state"] == "absent":
-            result = node_layout.remove(params["root"], params["keep"], check_mode=module.check_mode)
+            result = accounts.remove(params["root"], params["keep"], check_mode=module.check_mode)
         else:
-            result = node_layout.ensure(params["root"], params["user"] or None, check_mode=module.check_mode)
+            result = accounts.ensure(params["root"], params["user"] or None, check_mode=module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
     module.exit_json(**result)

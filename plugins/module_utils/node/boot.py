@@ -22,7 +22,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import paths 
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, read_text, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PREFIX
-from ansible_collections.inference.fleet.plugins.module_utils.services import SYSTEMD_RUNS
+from ansible_collections.inference.fleet.plugins.module_utils.services.base import SYSTEMD_RUNS
 
 NONE, AUTO, CRONTAB, USER_UNIT = WAYS = ("none", "auto", "crontab", "user-unit")
 PROGRAMS = node_paths.PATH

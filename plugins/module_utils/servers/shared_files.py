@@ -12,7 +12,7 @@ import os
 from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import as_bytes, read_bytes
-from ansible_collections.inference.fleet.plugins.module_utils.services import LOG_LIMITS
+from ansible_collections.inference.fleet.plugins.module_utils.services.base import LOG_LIMITS
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
 
 

@@ -31,7 +31,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import proces
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PREFIX
-from ansible_collections.inference.fleet.plugins.module_utils.services import ServiceManager, Status, Unit
+from ansible_collections.inference.fleet.plugins.module_utils.services.base import ServiceManager, Status, Unit
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
 from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import START_LIMIT_EXIT
 

@@ -28,13 +28,13 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PREFIX
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
-from ansible_collections.inference.fleet.plugins.module_utils.services import (
+from ansible_collections.inference.fleet.plugins.module_utils.services import unit_files
+from ansible_collections.inference.fleet.plugins.module_utils.services.base import (
     LOG_RATE_S,
     SYSTEMD_RUNS,
     ServiceManager,
     Status,
     Unit,
-    unit_files,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
 from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import (

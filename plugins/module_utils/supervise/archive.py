@@ -10,7 +10,7 @@ import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.archive import packed
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import hooks, main
 
 MAIN = """from %s import PLACES
@@ -38,5 +38,5 @@ def obsolete(paths):
 @functools.cache
 def content():
     """Its bytes."""
-    places = {artifacts.NAME: artifacts.__name__}
+    places = {name: module.__name__ for one in PLATFORMS.values() for name, module in one.start_hooks.items()}
     return packed([main.__name__, *places.values()], MAIN % (hooks.__name__, main.__name__, places))

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import typing
+
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Detector
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import (
+    artifacts,
     detect,
     driver_files,
     fit,
@@ -20,6 +23,7 @@ class Platform(Detector):
 
     visible = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES")  # cores, whatever the second one's name says
     parts = True
+    start_hooks: typing.ClassVar = {artifacts.NAME: artifacts}
 
     def present(self, system):
         return bool(driver_files.sysfs_devices(system) or driver_files.device_nodes(system))

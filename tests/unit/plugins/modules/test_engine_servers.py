@@ -22,8 +22,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils import services
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.launchers import process as process_launcher
+from ansible_collections.inference.fleet.plugins.module_utils.node import files, processes
 from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
@@ -493,6 +493,32 @@ def test_a_changed_service_definition_restarts_nothing(node):
     second = pids(node.servers([entry], state="restarted"))
     assert second != first
     assert node.servers([entry])["changed"] is False
+
+
+def test_a_node_with_the_guard_of_before_gets_todays_and_restarts_nothing(node):
+    """Then two scripts lay there, one beside the other. While a guard of then waits, it may still read the second."""
+    leader = node.entry("leader", "--wait-for", node.root + "/never")
+    entries = [leader, node.entry("server-0", start={"after": ["leader"]})]
+    node.servers(entries)
+    state = node.paths.server_state("server-0")
+    wait_until(lambda: (files.readable_json(state) or {}).get("phase") == "waiting for leader")
+    old = pathlib.Path(node.paths.lib, "lib", "container_engine.py")
+    for path in (old, pathlib.Path(archive.path(node.paths))):
+        path.write_text("# of before\n")
+    before = pids(node.servers(entries, check=True))
+    result = node.servers(entries)
+    assert (result["changed"], result["actions"], pids(result)) == (True, [], before)
+    assert pathlib.Path(archive.path(node.paths)).read_bytes() == archive.content()
+    assert old.exists()
+    assert node.servers(entries)["changed"] is False
+    alone = [node.entry("alone")]
+    node.servers(alone)
+    node.ready(alone)
+    first = node.running("alone")
+    check = node.servers(alone, check=True)
+    assert "%s: removed\n" % old in check["diff"]["after"] and old.exists()
+    assert node.servers(alone)["changed"] and not old.exists() and node.running("alone") == first
+    assert node.servers(alone)["changed"] is False
 
 
 def test_what_starts_with_the_python_of_a_controller_is_restarted_once_and_said_so(node, monkeypatch, tmp_path):

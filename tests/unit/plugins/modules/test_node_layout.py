@@ -11,7 +11,8 @@ import pwd
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.node import directories as layout
+from ansible_collections.inference.fleet.plugins.module_utils.node import accounts as layout
+from ansible_collections.inference.fleet.plugins.module_utils.node import directories as node_directories
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.modules import node_layout
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
@@ -146,11 +147,11 @@ def test_absent_leaves_what_is_mounted(tmp_path, capsys, monkeypatch, itself):
     mounts.write_text(
         "".join("36 35 98:0 / %s rw - ext4 /dev/x rw\n" % str(one).replace(" ", "\\040") for one in points)
     )
-    monkeypatch.setattr(layout, "MOUNTS", str(mounts))
+    monkeypatch.setattr(node_directories, "MOUNTS", str(mounts))
     four_steps(capsys, node_layout, root=str(root), state="absent")
     assert [path.name for path in lib.iterdir()] == ["artifacts"]
     assert (shared / "of-another-plan").is_dir()
-    monkeypatch.setattr(layout, "MOUNTS", "/nonexistent")
+    monkeypatch.setattr(node_directories, "MOUNTS", "/nonexistent")
     four_steps(capsys, node_layout, root=str(root), state="absent")
     assert not lib.exists()
 
@@ -256,6 +257,6 @@ def test_arguments_that_make_no_sense(capsys, arguments, message):
 
 def test_make_directory_says_what_it_made(tmp_path):
     path = str(tmp_path / "a" / "b")
-    assert layout.make_directory(path) == [str(tmp_path / "a"), path]
-    assert layout.make_directory(path) == []
-    assert layout.existing_parent(path + "/c/d") == path
+    assert node_directories.make_directory(path) == [str(tmp_path / "a"), path]
+    assert node_directories.make_directory(path) == []
+    assert node_directories.existing_parent(path + "/c/d") == path

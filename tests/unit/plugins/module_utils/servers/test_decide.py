@@ -28,7 +28,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.model impo
 )
 from ansible_collections.inference.fleet.plugins.module_utils.servers.rows import utc
 from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import start_order
-from ansible_collections.inference.fleet.plugins.module_utils.services import Status
+from ansible_collections.inference.fleet.plugins.module_utils.services.base import Status
 from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import Supervisord
 from hypothesis import given
 from hypothesis import strategies as st

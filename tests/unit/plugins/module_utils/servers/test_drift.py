@@ -16,7 +16,8 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.servers import drift, running_process
 from ansible_collections.inference.fleet.plugins.module_utils.servers.decide import decide
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Desired, Observed
-from ansible_collections.inference.fleet.plugins.module_utils.services import Status, Unit, unit_files
+from ansible_collections.inference.fleet.plugins.module_utils.services import unit_files
+from ansible_collections.inference.fleet.plugins.module_utils.services.base import Status, Unit
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import run
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 from hypothesis import given

@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.servers import readiness, status
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Node, Observed
-from ansible_collections.inference.fleet.plugins.module_utils.services import Status
+from ansible_collections.inference.fleet.plugins.module_utils.services.base import Status
 
 _spec = importlib.util.spec_from_file_location(
     "plan_entries_of_readiness", pathlib.Path(__file__).parents[3] / "engines" / "plan_entries.py"
