@@ -52,17 +52,14 @@ options:
         or V(master).
     type: str
   destination:
-    description:
-      - Absolute path of the directory that servers load.
+    description: Absolute path of the directory that servers load.
     type: path
     required: true
   path:
-    description:
-      - For O(source=path), the directory that holds the checkpoint. Without O(copy) it is the O(destination).
+    description: For O(source=path), the directory that holds the checkpoint. Without O(copy) it is the O(destination).
     type: path
   copy:
-    description:
-      - For O(source=path), whether to copy the checkpoint to O(destination).
+    description: For O(source=path), whether to copy the checkpoint to O(destination).
     type: bool
     default: false
   format:
@@ -89,12 +86,10 @@ options:
       - What is there already gets a manifest of its own, and is compared with it as the model is; it is never changed.
     type: path
   draft_repo:
-    description:
-      - For a hub, the repository that the draft model comes from.
+    description: For a hub, the repository that the draft model comes from.
     type: str
   draft_revision:
-    description:
-      - Revision of O(draft_repo).
+    description: Revision of O(draft_repo).
     type: str
   draft_eagle3:
     description:
@@ -104,12 +99,10 @@ options:
     type: bool
     default: false
   endpoint:
-    description:
-      - Address of the hub, or of a mirror, without a user. By default the hub's own.
+    description: Address of the hub, or of a mirror, without a user. By default the hub's own.
     type: str
   include:
-    description:
-      - For a hub, patterns of the files to fetch. C(*) matches slashes too. By default all.
+    description: For a hub, patterns of the files to fetch. C(*) matches slashes too. By default all.
     type: list
     elements: str
     default: []
@@ -121,32 +114,26 @@ options:
     elements: str
     default: [original/*, metal/*]
   token:
-    description:
-      - For a hub, the token of an account. It is given to the job in its environment alone.
+    description: For a hub, the token of an account. It is given to the job in its environment alone.
     type: str
   refresh:
-    description:
-      - For a hub, whether to resolve the revision and to list the repository again.
+    description: For a hub, whether to resolve the revision and to list the repository again.
     type: bool
     default: false
   workers:
-    description:
-      - For a hub, how many files are fetched at a time.
+    description: For a hub, how many files are fetched at a time.
     type: int
     default: 8
   retries:
-    description:
-      - For a hub, how often to try again without a byte of progress before giving up.
+    description: For a hub, how often to try again without a byte of progress before giving up.
     type: int
     default: 5
   timeout_s:
-    description:
-      - For a hub, seconds of silence after which a connection counts as broken.
+    description: For a hub, seconds of silence after which a connection counts as broken.
     type: int
     default: 30
   wait_s:
-    description:
-      - Seconds to wait for the end of a job before the module returns.
+    description: Seconds to wait for the end of a job before the module returns.
     type: int
     default: 5
   environment:
@@ -156,8 +143,7 @@ options:
     type: dict
     default: {}
   ca_bundle:
-    description:
-      - For a hub, file on the node with the certificates to trust, in PEM; by default the system's own.
+    description: For a hub, file on the node with the certificates to trust, in PEM; by default the system's own.
     type: path
   sha256sums:
     description:
@@ -166,8 +152,7 @@ options:
       - A checkpoint that is there already, and all of whose files it names, is adopted by it without asking a hub.
     type: str
   sums:
-    description:
-      - Filled in by the action plugin. The content of O(sha256sums), where that is on the controller.
+    description: Filled in by the action plugin. The content of O(sha256sums), where that is on the controller.
     type: str
   min_rate:
     description:
@@ -176,8 +161,7 @@ options:
     type: int
     default: 0
   min_rate_window_s:
-    description:
-      - For a hub, seconds over which O(min_rate) is taken.
+    description: For a hub, seconds over which O(min_rate) is taken.
     type: int
     default: 60
   root:
@@ -187,8 +171,7 @@ options:
     type: path
     default: ''
   toolkit:
-    description:
-      - The Python environment that holds the hubs' clients. By default the toolkit below O(root).
+    description: The Python environment that holds the hubs' clients. By default the toolkit below O(root).
     type: path
   encodings_file:
     description:
@@ -200,8 +183,7 @@ options:
       - It is brought to the node only when it is needed there.
     type: path
   expected:
-    description:
-      - Filled in by the action plugin from O(packed). Size and sha256 by file name.
+    description: Filled in by the action plugin from O(packed). Size and sha256 by file name.
     type: dict
   caller:
     description:

@@ -15,13 +15,11 @@ description:
   - A file is right by its published sha256. One that is not is replaced, and nothing else is ever written.
 options:
   directory:
-    description:
-      - Absolute path of the directory for the files.
+    description: Absolute path of the directory for the files.
     type: path
     required: true
   encodings:
-    description:
-      - The encodings to place. gpt-oss needs V(o200k_base) only.
+    description: The encodings to place. gpt-oss needs V(o200k_base) only.
     type: list
     elements: str
     choices: [o200k_base, cl100k_base]
@@ -53,21 +51,17 @@ options:
             C(NAME.tiktoken).
         type: str
       copied:
-        description:
-          - Filled in by the action plugin. For O(sources[].type=controller), where the files are on the node.
+        description: Filled in by the action plugin. For O(sources[].type=controller), where the files are on the node.
         type: dict
       base:
-        description:
-          - For O(sources[].type=url), the URL that C(/NAME.tiktoken) is added to.
+        description: For O(sources[].type=url), the URL that C(/NAME.tiktoken) is added to.
         type: str
   environment:
-    description:
-      - Environment variables for what this module runs and downloads, such as proxies.
+    description: Environment variables for what this module runs and downloads, such as proxies.
     type: dict
     default: {}
   ca_bundle:
-    description:
-      - File with the certificates to trust for downloads.
+    description: File with the certificates to trust for downloads.
     type: path
 attributes:
   check_mode:

@@ -314,11 +314,7 @@ def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.
             "weights.rotted",
             "The checkpoint in %s is not what it was when it was recorded: %s. Bring those files back, or, if the "
             "change was meant, remove %s and run again.",
-            (
-                destination,
-                manifests.faults_text(wrong),
-                os.path.join(destination, manifests.MANIFEST),
-            ),
+            (destination, manifests.faults_text(wrong), os.path.join(destination, manifests.MANIFEST)),
             details={"rotted": sorted(wrong)},
         )
     # A directory that was fetched from a hub and carried here keeps saying so.

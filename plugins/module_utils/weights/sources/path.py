@@ -41,11 +41,7 @@ def wanted_files(request):
         raise FleetError(
             "weights.source-rotted",
             "%s is not what its manifest says: %s. Bring those files back, or remove %s if the change was meant.",
-            (
-                request.path,
-                manifests.faults_text(wrong),
-                os.path.join(request.path, manifests.MANIFEST),
-            ),
+            (request.path, manifests.faults_text(wrong), os.path.join(request.path, manifests.MANIFEST)),
             details={"rotted": sorted(wrong)},
         )
     return {name: {"size": record["size"], "sha256": record["sha256"]} for name, record in manifest["files"].items()}
