@@ -25,7 +25,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import files
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 
 TERM_S = 5.0
-KILL_S = 60.0  # for one that waits in the kernel, as for a disk of the network
+KILL_S = 60.0  # for one that waits in the kernel, for a network disk, say
 FRESH_S = 120  # a failure counts for so long; later its cause may be gone
 
 
@@ -68,7 +68,7 @@ class DetachedJob:
         files.write_atomic(self.path("request.json"), json.dumps(request, indent=2) + "\n", mode=0o600)
 
     def fingerprint(self, value):
-        """A text that differs where the value (JSON) does. It tells no secret in it; its key is the folder's."""
+        """A string that differs where the value (JSON) does, and reveals nothing of it; its key is the folder's."""
         import hmac  # here, since only the start of a job needs it
 
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
@@ -78,7 +78,7 @@ class DetachedJob:
         return hmac.new(files.read_text(self.path("key")).encode(), text.encode(), hashlib.sha256).hexdigest()
 
     def launch(self, argv, request, environment, stdin=""):
-        """Start it. The caller judges, and none is alive. Returns the process."""
+        """Start it, with the start lock held and none alive. Returns the process."""
         self.keep_request(request)
         with open(self.path("lock"), "a+b") as stream, open(self.path("log"), "wb") as log:
             fcntl.flock(stream, fcntl.LOCK_EX)
@@ -100,7 +100,7 @@ class DetachedJob:
         return process
 
     def pid(self):
-        """Its first process, as text."""
+        """The number of its first process, as a string."""
         return (files.read_text(self.path("pid")) or "?").strip()
 
     def stop(self):

@@ -63,7 +63,6 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
         raise FleetError(
             "encodings.directory-not-absolute", "directory is %r; it must be an absolute path.", (directory,)
         )
-    check_sources(sources)
     variables = {**os.environ, **checked_variables(environment)}
     names = list(dict.fromkeys(encodings))
     before = {name: found(directory, name) for name in names}
@@ -109,24 +108,6 @@ def _message(changed, wrong, directory, sources, check_mode):
     places = [_named(source) for source in sources if source[SOURCES[source["type"]]]]
     text = "would place %s in %s" % (", ".join(changed), directory)
     return "%s, from the first that has it: %s" % (text, "; ".join(places) or "no source is set") if wrong else text
-
-
-def check_sources(sources):
-    """Raise FleetError unless each source has what its type needs."""
-    for number, source in enumerate(sources, 1):
-        kind = source.get("type")
-        if kind not in SOURCES:
-            raise FleetError(
-                "encodings.source-type-unknown",
-                "sources: number %d has type %r, allowed: %s.",
-                (number, kind, ", ".join(SOURCES)),
-            )
-        if source.get(SOURCES[kind]) is None:
-            raise FleetError(
-                "encodings.source-incomplete",
-                "sources: number %d is of type %s and needs %s.",
-                (number, kind, SOURCES[kind]),
-            )
 
 
 def path_of(directory, name):

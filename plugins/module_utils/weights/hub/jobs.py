@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -240,29 +239,18 @@ class Job(DetachedJob):
         toolkit = bool(self.toolkit) and os.path.isdir(self.toolkit)
         python = python_of(self.toolkit) if toolkit else sys.executable
         with tempfile.TemporaryDirectory(prefix="inference-fleet-") as folder:
-            script, kept, log = (os.path.join(folder, name) for name in ("weights-worker.pyz", "state.json", "log"))
-            files.write_atomic(script, packed())
+            job = DetachedJob(folder)
+            files.write_atomic(job.path("worker.pyz"), packed())
+            given = {"wanted": asdict(wanted), "state": job.path("state.json"), "toolkit": toolkit}
             begun, given_up = time.time(), False
-            with open(log, "wb") as stream:
-                process = subprocess.Popen(
-                    [python, "-I", script],
-                    stdin=subprocess.PIPE,
-                    stdout=stream,
-                    stderr=stream,
-                    cwd="/",
-                    env=environment(folder),
-                )
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps({"wanted": asdict(wanted), "state": kept, "toolkit": toolkit}).encode())
-                process.stdin.close()
+            process = job.launch([python, "-I", job.path("worker.pyz")], {}, environment(folder), json.dumps(given))
             while process.poll() is None:
-                state = files.read_json(kept) or {"moved": begun}
+                state = files.read_json(job.path("state.json")) or {"moved": begun}
                 if time.time() - state["moved"] > LOOK_S:
                     given_up = True
-                    process.kill()
-                    process.wait()
+                    job.stop()
                 time.sleep(0.02)
-            state, said = files.read_json(kept), files.read_text(log)
+            state, said = files.read_json(job.path("state.json")), job.log()
         if state and state["state"] in ENDED:
             return state
         if given_up:
@@ -271,9 +259,7 @@ class Job(DetachedJob):
                 "endpoint and proxies, or try later." % (wanted.name, LOOK_S, wanted.hub)
             )
             return {**(state or {}), "state": "failed", "error": {"message": message, "details": {"problem": "busy"}}}
-        raise FleetError(
-            "jobs.worker-no-answer", "The worker in %s did not answer:\n%s", (self.toolkit, _tail(said or ""))
-        )
+        raise FleetError("jobs.worker-no-answer", "The worker in %s did not answer:\n%s", (self.toolkit, _tail(said)))
 
     def _script(self):
         """The worker as one file, written where it is missing or another version."""

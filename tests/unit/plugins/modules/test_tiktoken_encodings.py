@@ -227,7 +227,7 @@ def test_no_source_at_all(place):
 
 def test_a_source_without_its_place(place):
     assert place.run(sources=[{"type": "url", "path": "/x"}])["msg"] == (
-        "sources: number 1 is of type url and needs base."
+        "type is url but all of the following are missing: base found in sources"
     )
 
 
