@@ -690,6 +690,31 @@ class TestLeftBehind:
             hub.repositories[REPO].tokens.add("not-yet")  # the conditions were accepted meanwhile
             assert node.run(token="not-yet", caller="second")["changed"]
 
+    def test_a_failure_between_two_looks_is_reported_once(self, capsys, tmp_path, monkeypatch):
+        """The worker has written its end, and is not gone yet."""
+        with Hub([gpt_oss(REPO, 30_000, access="gated", tokens=[TOKEN])]) as hub:
+            node = Node(capsys, tmp_path, hub)
+            given = {"token": "not-yet", "caller": "first"}
+            node.left_behind(**given)
+            with monkeypatch.context() as patch:
+                patch.setattr(jobs.Job, "gone", lambda *_given: False)
+                patch.setattr(jobs.Job, "alive", lambda _self: True)
+                assert not node.run(wait_s=0, **given)["finished"]
+            assert node.run(**given)["problem"] == "access"
+            hub.repositories[REPO].tokens.add("not-yet")
+            assert node.run(**given)["changed"]
+
+    @pytest.mark.parametrize(("told", "changed"), [([], True), (["first"], False)])
+    def test_the_end_of_a_job_that_an_older_version_started(self, node, told, changed):
+        node.left_behind(caller="first")
+        path = node.job() / "request.json"
+        request = json.loads(path.read_text())
+        old = {"way": request.pop("settings"), "callers": {"first": ""}, "told": told, "left": [], "owed": {}}
+        for key in ("waiting", *jobs.BEFORE):
+            del request[key]
+        path.write_text(json.dumps({**request, **old}))
+        assert node.run(caller="second")["changed"] is changed
+
 
 class TestTwoPlays:
     """On one node, at the same weights."""
