@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""decide() and describe(): pure functions of what is desired and what is there."""
+"""decide() and describe(): pure functions of how servers should be and how they are."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.model impo
     STARTS,
     STATES,
     Desired,
+    Fault,
     Observed,
     condition,
 )
@@ -73,7 +74,7 @@ def entry(name="server-0", **changes):
 
 
 def running(one=None, **changes):
-    """A Observed server that runs as deployed."""
+    """An Observed server that runs as deployed."""
     one = one or entry()
     record = {"name": one["name"], "hash": one["hash"], "user": "me", "pid": 7, "phase": "running", "since": 1000.0,
               "started": 1000.0, "starts": [1000.0], "count": 1}  # fmt: skip
@@ -134,7 +135,7 @@ def test_what_runs_as_planned_is_left_alone():
         (stopped(service=Status("down")), ("start", "it is stopped")),
     ],
 )  # fmt: skip
-def test_what_differs_is_mended(observed, expected):
+def test_what_differs_is_repaired(observed, expected):
     assert only_action(decide(desired(entry()), {"server-0": observed}, "started")) == expected
 
 
@@ -236,7 +237,7 @@ def test_the_hash_does_not_count_the_host_and_counts_all_else():
         assert entry_hash(dict(one, **{key: "other"})) != one["hash"]
 
 
-def test_the_order_is_the_plans_and_strays_come_last_unless_names_are_given():
+def test_the_order_is_the_plans_and_orphaned_servers_come_last_unless_names_are_given():
     plan = desired(entry("b"), entry("a"))
     observed = {"z": running(entry("z")), "c": running(entry("c")), "gone": Observed("gone")}
     assert [(action.name, action.kind) for action in decide(plan, observed, "started")] == [
@@ -391,8 +392,8 @@ def test_nothing_is_done_twice_or_beyond_what_was_named(plan, observed, state, o
         assert set(names) <= set(only)
         assert not any(action.kind == "remove" for action in actions if state in ("started", "restarted"))
     else:
-        strays = {name for name, one in observed.items() if name not in plan and one.is_there}
-        assert {action.name for action in actions if action.kind == "remove" and action.name not in plan} == strays
+        orphans = {name for name, one in observed.items() if name not in plan and one.is_there}
+        assert {action.name for action in actions if action.kind == "remove" and action.name not in plan} == orphans
     if state in ("started", "restarted"):
         assert not any(action.kind == "stop" for action in actions)
         assert {action.name for action in actions if action.kind in STARTS} <= set(plan)
@@ -411,6 +412,47 @@ def follows(leader, name="work", **start):
 
 def kinds(actions):
     return {action.name: (action.kind, action.reason) for action in actions}
+
+
+def faulty(one, reason="it hangs", **changes):
+    return running(one, fault=Fault(reason, **changes))
+
+
+def test_of_servers_that_a_restart_repairs_the_first_is_restarted_and_the_others_are_postponed():
+    plan = {one["name"]: one for one in (entry("a"), entry("b"), entry("c"))}
+    observed = {"a": running(plan["a"]), "b": faulty(plan["b"]), "c": faulty(plan["c"], "it hangs too")}
+    decision = deciding.decide(desired(*plan.values()), observed, "started")
+    assert kinds(decision.actions) == {"b": ("restart", "it hangs")}
+    assert kinds(decision.postponed) == {"c": ("restart", "it hangs too")}
+    checked = deciding.decide(desired(*plan.values()), observed, "started", check=True)
+    assert (set(kinds(checked.actions)), checked.postponed) == ({"b", "c"}, [])
+    named = deciding.decide(desired(*plan.values()), observed, "started", only=["c"])
+    assert (set(kinds(named.actions)), named.postponed) == ({"c"}, [])
+
+
+def test_a_postponed_repair_that_restarts_with_a_leader_is_done_with_it():
+    lead, work = entry("lead"), follows("lead")
+    observed = {"lead": faulty(lead), "work": faulty(work)}
+    decision = deciding.decide(desired(lead, work), observed, "started")
+    assert kinds(decision.actions) == {"lead": ("restart", "it hangs"), "work": ("restart", "it restarts with lead")}
+    assert decision.postponed == []
+
+
+def test_a_record_that_can_be_written_again_postpones_nothing():
+    one, other = entry("a"), entry("b")
+    observed = {"a": faulty(one, record={"name": "a"}), "b": faulty(other)}
+    decision = deciding.decide(desired(one, other), observed, "started")
+    assert kinds(decision.actions) == {"a": ("record", "it hangs"), "b": ("restart", "it hangs")}
+    assert decision.postponed == []
+
+
+def test_an_unnamed_follower_starts_as_the_plan_has_it_now():
+    lead, work = entry("lead"), follows("lead")
+    observed = {"lead": running(entry("lead", port=1)), "work": running(follows("lead", environment={"A": "1"}))}
+    assert kinds(decide(desired(lead, work), observed, "started", only=["lead"])) == {
+        "lead": ("change", "changed: port"),
+        "work": ("change", "changed: start"),
+    }
 
 
 def test_a_server_restarts_with_its_leader_where_the_recipe_says_so():
@@ -477,7 +519,7 @@ def test_a_container_says_itself_what_runs():
     assert only_action(decide(desired(one), {"server-0": left}, "stopped"))[0] == "stop"
 
 
-def test_a_container_that_is_all_that_is_left_is_a_stray():
+def test_a_container_that_is_all_that_is_left_is_an_orphan():
     left = Observed("old", containers=[container(None, running_=False)])
     assert left.is_there
     assert kinds(decide({}, {"old": left}, "started")) == {"old": ("remove", "it is not in the plan")}
