@@ -9,15 +9,13 @@ others, if there are any, under one of OTHER_API_KEYS.
 
 from __future__ import annotations
 
-import re
-
 from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS, OTHER_API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.supervise.asking import PRINTABLE
 
 VARIABLE = "fleet_api_key"
 LONGEST = 1024
 KINDS = {type(None): "null", dict: "a mapping", bool: "a boolean", int: "a number", float: "a number"}
-PRINTABLE = re.compile(r"[!-~]+")
 ALLOWED = "allowed: printable ASCII characters without spaces, 1 to %d of them; or a list of such keys" % LONGEST
 
 
@@ -85,10 +83,3 @@ def secret_value(name, variable, value):
     if "\0" in text:
         raise FleetError("secrets.nul", "%s contains a NUL character, which no environment can hold.", (variable,))
     return text
-
-
-def headers(secrets):
-    """The headers that a server with these secrets ({ENV: value}) asks of its clients; None where it asks for none."""
-    key = next((secrets[name] for name in API_KEYS if name in (secrets or {})), None)
-    usable = isinstance(key, str) and PRINTABLE.fullmatch(key)  # http.client would show any other in its error
-    return {"Authorization": "Bearer " + key} if usable else None

@@ -10,20 +10,18 @@ import contextlib
 import os
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils.node import files, http_client, processes
+from ansible_collections.inference.fleet.plugins.module_utils.node import files, processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import health_port
-from ansible_collections.inference.fleet.plugins.module_utils.servers import api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Fault
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import asking
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 
 HEALTH_S = 10.0  # for a health path that answers in milliseconds
 COMPLETION_S = 60.0  # for one token, behind all that a busy server has to do first
-METRICS_S = 5.0
 RETRY_S = 0.5
 THREADS = 32
-ASKED = ("server", "frontend")  # roles that answer completions
 
 
 def late_encodings(entry, state):
@@ -89,7 +87,7 @@ def find_hung(paths, servers, note=True):
         if ready or over:
             words = _hangs(entry, observed)
         if words is None:
-            if note and not ready and health_port(entry) is not None and _health(entry, 0).ok:
+            if note and not ready and health_port(entry) is not None and _health(entry, 0, observed.secrets).ok:
                 note_ready(paths, name, observed.state)
             return None
         if ready:
@@ -102,12 +100,11 @@ def find_hung(paths, servers, note=True):
     return {name: fault for name, fault in found.items() if fault is not None}
 
 
-def _health(entry, seconds):
+def _health(entry, seconds, secrets):
     """What the health path answers, asked again and again for so long unless it is 200."""
     end = time.monotonic() + seconds
-    url = http_client.base_url(entry["bind"], health_port(entry)) + entry["health"]["path"]
     while True:
-        answer = http_client.request("GET", url, timeout=max(RETRY_S, end - time.monotonic()))
+        answer = asking.health(entry, max(RETRY_S, end - time.monotonic()), secrets)
         if answer.ok or time.monotonic() + RETRY_S > end:
             return answer
         time.sleep(RETRY_S)
@@ -116,32 +113,17 @@ def _health(entry, seconds):
 def _hangs(entry, observed):
     """What a server that should be ready does instead of answering, None where it answers.
 
-    What answers with a refusal lives. A completion may take its time on a busy server: one that goes on counting tokens
-    meanwhile is busy.
+    What answers with a refusal lives, and so does one that is busy.
     """
     stopped = [pid for pid in observed.pids if getattr(processes.process(pid), "state", None) == "T"]
     if stopped:
         return "its process %s is stopped by a signal" % ", ".join(map(str, stopped))
     if health_port(entry) is None:
         return None
-    answer = _health(entry, HEALTH_S)
+    answer = _health(entry, HEALTH_S, observed.secrets)
     if answer.status is None or answer.status >= 500:
         return "health: " + answer.describe(200)
-    if entry["role"] not in ASKED or entry["port"] is None:
+    if not asking.completes(entry):
         return None
-    base = http_client.base_url(entry["bind"], entry["port"])
-    body = {"model": entry["model_id"], "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1}
-    before = _tokens(base)
-    answer = http_client.request(
-        "POST", base + "/v1/chat/completions", body, timeout=COMPLETION_S, headers=api_keys.headers(observed.secrets)
-    )
-    if answer.error != "timeout" or (before is not None and _tokens(base) not in (None, before)):
-        return None
-    return "completion: " + answer.describe(200)
-
-
-def _tokens(base):
-    """The engine's counters of tokens as it shows them, None where it shows none."""
-    answer = http_client.request("GET", base + "/metrics", timeout=METRICS_S)
-    lines = [line for line in answer.text.splitlines() if "tokens_total" in line and not line.startswith("#")]
-    return lines or None if answer.ok else None
+    answer, busy = asking.one_token(entry, COMPLETION_S, observed.secrets)
+    return "completion: " + answer.describe(200) if answer.error == "timeout" and not busy else None

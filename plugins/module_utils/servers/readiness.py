@@ -12,13 +12,14 @@ from ansible_collections.inference.fleet.plugins.module_utils.engines.registry i
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries, health_port
-from ansible_collections.inference.fleet.plugins.module_utils.servers import api_keys, faults
+from ansible_collections.inference.fleet.plugins.module_utils.servers import faults
 from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import entry_changes
 from ansible_collections.inference.fleet.plugins.module_utils.servers.faults import waiting_since
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import condition
 from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import check_only, observe, read_secrets
 from ansible_collections.inference.fleet.plugins.module_utils.servers.ports import port_holders
 from ansible_collections.inference.fleet.plugins.module_utils.servers.rows import log_tail, redactor_of, row, utc
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import asking
 from ansible_collections.inference.fleet.plugins.module_utils.verify import causes, gpt_oss, identity
 
 LOG_LINES = 15
@@ -36,20 +37,13 @@ def all_answer(entries, timeout, paths):
     sockets = processes.listening_sockets()
 
     def answers(entry):
-        port = health_port(entry)
-        url = port and http_client.base_url(entry["bind"], port) + entry["health"]["path"]
-        return port is None or (
-            http_client.request("GET", url, timeout=timeout, headers=_headers(paths, entry)).ok
-            and _open_to_all(entry, sockets) is None
-        )
+        if health_port(entry) is None:
+            return True
+        secrets = read_secrets(paths, entry["name"])
+        return asking.health(entry, timeout, secrets).ok and _open_to_all(entry, sockets) is None
 
     with concurrent.futures.ThreadPoolExecutor(min(THREADS, max(1, len(entries)))) as pool:
         return all(pool.map(answers, entries))
-
-
-def _headers(paths, entry):
-    """The headers with the API key that a server was started with; its secrets on the node have it."""
-    return api_keys.headers(read_secrets(paths, entry["name"]))
 
 
 def probe(entry, timeout, secrets=None):
@@ -58,16 +52,14 @@ def probe(entry, timeout, secrets=None):
     The health path answers 200; a server that clients talk to also lists its model and completes one short chat (16
     tokens, temperature 0). timeout: seconds for each request. secrets: the server's, which hold its API key.
     """
-    headers = api_keys.headers(secrets)
+    headers = asking.headers(secrets)
     refusal = OTHER_KEY + "; restart it" if headers else NO_KEY + "; set fleet_api_key to it"
-    port = health_port(entry)
-    if port is None:
+    if health_port(entry) is None:
         return None
-    url = http_client.base_url(entry["bind"], port) + entry["health"]["path"]
-    health = http_client.request("GET", url, timeout=timeout, headers=headers)
+    health = asking.health(entry, timeout, secrets)
     if not health.ok:
         return _lack("health", health, refusal)
-    if entry["role"] not in faults.ASKED or entry["port"] is None:
+    if not asking.completes(entry):
         return None
     base = http_client.base_url(entry["bind"], entry["port"])
     models = http_client.request("GET", base + "/v1/models", timeout=timeout, headers=headers)

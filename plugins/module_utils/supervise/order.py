@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS
-from ansible_collections.inference.fleet.plugins.module_utils.node import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import readable_json
 from ansible_collections.inference.fleet.plugins.module_utils.node.processes import process
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import health_port
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import asking
 from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import say
 
 REQUEST_S = 5.0
@@ -48,23 +48,9 @@ def is_healthy(entry, state_path, secrets_path=None):
 
     secrets_path: of the server's secrets, for a health path that asks for its API key.
     """
-    port = entry["port"] or entry["ports"].get("system")
-    if port is None:
+    if health_port(entry) is None:
         state = readable_json(state_path) or {}
         found = process(state.get("pid") or 0)
         return state.get("phase") == "running" and found is not None and found.ticks == state.get("ticks")
-    url = http_client.base_url(entry["bind"], port) + entry["health"]["path"]
-    return http_client.request("GET", url, timeout=REQUEST_S, headers=key_header(secrets_path)).ok
-
-
-def key_header(secrets_path):
-    """The header with a server's API key; {} where it has none, or its secrets are another user's."""
     secrets = readable_json(secrets_path) if secrets_path else None
-    key = api_key(secrets if isinstance(secrets, dict) else {})
-    usable = isinstance(key, str) and key.isascii() and key.isprintable()
-    return {"Authorization": "Bearer " + key} if usable else {}
-
-
-def api_key(secrets):
-    """The key among a server's secrets, None where it has none."""
-    return next((secrets[name] for name in API_KEYS if name in secrets), None)
+    return asking.health(entry, REQUEST_S, secrets if isinstance(secrets, dict) else {}).ok

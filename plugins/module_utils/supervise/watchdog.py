@@ -10,25 +10,21 @@ those that have not answered since their start and are still in their start budg
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import sys
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import readable_json, write_json
+from ansible_collections.inference.fleet.plugins.module_utils.node.http_client import FAILURES
 from ansible_collections.inference.fleet.plugins.module_utils.node.processes import (
     ENDED,
     markers_of,
     process,
     terminate_found,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.supervise.order import api_key
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import health_port
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import asking
 from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import KILL_S, TERM_S
-
-ASKED = ("server", "frontend")  # who answers completions; of others the health path is asked
-LOCAL = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}
-METRICS_S = 5.0
 
 
 def say(text):
@@ -36,55 +32,24 @@ def say(text):
     sys.stdout.flush()
 
 
-def exchange(entry, port, method, path, timeout, key=None, body=None):
-    """(status, text) of one request, status None where no answer came and text says why."""
-    connection = http.client.HTTPConnection(LOCAL.get(entry["bind"], entry["bind"]), port, timeout=timeout)
-    headers = {"Authorization": "Bearer " + key} if key else {}
-    if body is not None:
-        body = json.dumps(body).encode("utf-8")
-        headers["Content-Type"] = "application/json"
-    try:
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode("utf-8", "replace")
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        return None, str(error) or type(error).__name__
-    finally:
-        connection.close()
-
-
 def fault(entry, secrets, timeout):
-    """(why the server does not serve or None, whether it was really asked).
+    """(why the server does not serve or None, whether it answered as it must).
 
     What answers with a refusal (a status below 500) lives. So does one that goes on counting tokens: it is busy.
     """
-    key = api_key(secrets)
-    port = entry["port"] or (entry.get("ports") or {}).get("system")
-    if port is None:
+    if health_port(entry) is None:
         return None, False
-    if entry["role"] not in ASKED or entry["port"] is None:
-        status, text = exchange(entry, port, "GET", entry["health"]["path"], timeout, key)
-        what = "its health path"
+    if asking.completes(entry):
+        what, (answer, busy) = "a completion", asking.one_token(entry, timeout, secrets)
     else:
-        body = {"model": entry["model_id"], "messages": [{"role": "user", "content": "Hello."}],
-                "max_tokens": 1, "temperature": 0}  # fmt: skip
-        before = tokens(entry, port)
-        status, text = exchange(entry, port, "POST", "/v1/chat/completions", timeout, key, body)
-        if status is None and before is not None and tokens(entry, port) not in (None, before):
-            return None, False
-        what = "a completion"
-    if status is None:
-        return "%s: no answer within %g s (%s)" % (what, timeout, text), True
-    if status >= 500:
-        return "%s: HTTP %d %s" % (what, status, " ".join(text[:200].split())), True
-    return None, status == 200
-
-
-def tokens(entry, port):
-    """The engine's counters of tokens, None where it shows none."""
-    status, text = exchange(entry, port, "GET", "/metrics", METRICS_S)
-    lines = [line for line in text.splitlines() if "tokens_total" in line and not line.startswith("#")]
-    return lines or None if status == 200 else None
+        what, answer, busy = "its health path", asking.health(entry, timeout, secrets), False
+    if busy:
+        return None, False
+    if answer.error is not None:
+        return "%s: no answer within %g s (%s)" % (what, timeout, answer.detail or FAILURES[answer.error]), True
+    if answer.status >= 500:
+        return "%s: %s" % (what, answer.describe(200)), True
+    return None, answer.ok
 
 
 def look(options, memory):

@@ -13,7 +13,7 @@ import time
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.node import boot, files, processes
+from ansible_collections.inference.fleet.plugins.module_utils.node import boot, files, http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.servers import faults
@@ -173,9 +173,9 @@ def test_what_hangs_and_what_only_refuses_or_is_busy(monkeypatch, answers, expec
         return response(**answers.get(path, {"status": 200}))
 
     def response(**values):
-        return faults.http_client.Response("GET", "", **values)
+        return http_client.Response("GET", "", **values)
 
-    monkeypatch.setattr(faults.http_client, "request", request)
+    monkeypatch.setattr(http_client, "request", request)
     monkeypatch.setattr(faults, "HEALTH_S", 0)
     entry = {"bind": "127.0.0.1", "port": 1, "ports": {}, "health": {"path": "/health"}, "role": "server",
              "model_id": "m"}  # fmt: skip

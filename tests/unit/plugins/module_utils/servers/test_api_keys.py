@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.engines import vllm_api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.servers import api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import asking
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,7 +134,7 @@ def test_what_no_secret_can_hold(name, value, message):
     ],
 )
 def test_headers(secrets, headers):
-    assert api_keys.headers(secrets) == headers
+    assert asking.headers(secrets) == headers
 
 
 def answer(scope, monkeypatch, others="second third"):

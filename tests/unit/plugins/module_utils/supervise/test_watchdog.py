@@ -12,6 +12,7 @@ import time
 import types
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.node import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import watchdog
 
 ENTRY = {
@@ -32,7 +33,7 @@ class Node:
         )
         self.process = None
         monkeypatch.setattr(watchdog, "say", self.said.append)
-        monkeypatch.setattr(watchdog, "exchange", self.exchange)
+        monkeypatch.setattr(http_client, "request", self.request)
         self.memory = {}
         self.start()
 
@@ -47,10 +48,14 @@ class Node:
             (self.folder / path).mkdir(exist_ok=True)
             (self.folder / path / "server-0.json").write_text(json.dumps(value))
 
-    def exchange(self, entry, port, method, path, timeout, key=None, body=None):
-        self.asked.append((path, key))
+    def request(self, method, url, body=None, timeout=30, headers=None):
+        path = "/" + url.split("/", 3)[3]
+        self.asked.append((path, (headers or {}).get("Authorization", "").partition(" ")[2] or None))
         answer = self.answers[path]
-        return answer.pop(0) if isinstance(answer, list) else answer
+        status, text = answer.pop(0) if isinstance(answer, list) else answer
+        if status is None:
+            return http_client.Response(method, url, error="timeout", detail=text)
+        return http_client.Response(method, url, status=status, text=text)
 
     def look(self):
         """Whether the server lives after another look."""
