@@ -23,7 +23,8 @@ CODE = re.compile(r"^[a-z][a-z0-9]*(-[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*$")
 ESCAPED = re.compile(r"([*|<\[])")
 IN_CODE = re.compile(r"`[^`\n]*`")
 ADJACENT = re.compile(r"(?<!\\)\*(?=\*)")
-PLACE = re.compile(r"%(?:\((\w+)\))?[-0 +#]*\d*(?:\.\d+)?([srdfx%])")
+PLACE = re.compile(r"%(?:\((\w+)\))?[-0 +#]*\d*(?:\.\d+)?([srdfgx%])")
+CONVERTED = ("str", "repr", "int", "show")  # functions, not values: map(str, numbers)
 # The remedy begins with the first sentence, or part of one, that begins with such a word.
 VERBS = (
     "accept|add|allowed|ask|bring|change|check|choose|compare|copy|correct|declare|delete|deploy|drop|edit|"
@@ -245,9 +246,9 @@ class Reader:
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop") and node.args:
                 return self.name(node.args[0]) or (
-                    str(node.args[0].value) if isinstance(node.args[0], ast.Constant) else ""
+                    str(node.args[0].value).replace("_", " ") if isinstance(node.args[0], ast.Constant) else ""
                 )
-            inner = [self.name(one) for one in node.args]
+            inner = [self.name(one) for one in node.args if not (isinstance(one, ast.Name) and one.id in CONVERTED)]
             return next((one for one in inner if one), "") or self.name(node.func)
         if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
             return self.name(node.generators[0].iter)

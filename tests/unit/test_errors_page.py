@@ -71,7 +71,8 @@ def test_what_is_no_error_of_its_own(tmp_path, text):
 def test_values_are_shown_by_their_names(tmp_path):
     text = """
 MODES = ("full", "quick")
-FleetError("plan.a", "%s: mode is %r, allowed: %s, 5 %% of %d.", (where, entry["mode"], ", ".join(MODES), one.size))
+FleetError("plan.a", "%s: mode is %r, allowed: %s, 5 %% of %g.", (where, entry["mode"], ", ".join(MODES), one.size))
+FleetError("plan.c", "%s-%s", (", ".join(map(str, lacking)), show(found.get("old_name"))))
 mistakes.add("plan.a", "no values: 5 %")
 def f():
     text = "a message of some length: %s" % error
@@ -83,6 +84,7 @@ FleetError("x." + kind, texts[kind])
     assert read(tmp_path, text) == {
         "plan.a": ["*where*: mode is *mode*, allowed: full, quick, 5 % of *size*.", "no values: 5 %"],
         "plan.b": ["a message of some length: *error*. Set it."],
+        "plan.c": ["*lacking*-*old name*"],
     }
 
 
