@@ -11,7 +11,9 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import compile_cache as compiled_artifact
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import (
+    artifact_archives as compiled_artifact,
+)
 
 NO_SOURCE = "no source of artifacts, the servers compile what they lack"
 

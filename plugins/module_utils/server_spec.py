@@ -14,6 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 SCHEMA = 2
 NAME = re.compile(r"^[a-z0-9-]{1,40}\Z")
 ARTIFACT_KEY = re.compile(r"^[0-9a-f]{8,64}\Z")  # names files and folders
+ARTIFACT_RECORD = "inference-fleet.json"  # lies in a compiled artifact and says whose it is
 ROLES = ("server", "frontend", "prefill", "decode")
 LAUNCHERS = ("process", "container")
 KEYS = frozenset(
@@ -72,6 +73,12 @@ def current(entry):
 def health_port(entry):
     """The port that serves the health path; None for a server without any, which is ready when it runs."""
     return (entry.get("health") or {}).get("port") or entry["port"] or (entry.get("ports") or {}).get("system")
+
+
+def artifact_directory(entry):
+    """The directory of a server's compiled artifact, None for one without."""
+    path, variable = (entry.get("directories") or {}).get("artifact"), _compile_cache(entry).get("variable")
+    return path if path and variable and entry["environment"].get(variable) == path else None
 
 
 def artifact_key(entry):

@@ -97,7 +97,9 @@ needed:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import compile_cache as compiled_artifact
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import (
+    artifact_archives as compiled_artifact,
+)
 
 
 def main():

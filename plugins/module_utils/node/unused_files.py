@@ -23,9 +23,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import proces
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import mount_points
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.python_environment import MARKER, PARTIAL
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import NAME, artifact_key
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import ARTIFACT_RECORD, NAME, artifact_key
 from ansible_collections.inference.fleet.plugins.module_utils.weights.encodings import ENCODINGS, SUFFIX
 from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import Busy, WeightLock
 from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import (
@@ -237,7 +236,7 @@ def _artifacts(paths, used, entries):
             parents.add(os.path.dirname(artifact))
     for parent in sorted({os.path.realpath(one) for one in parents}):
         for name, path in _folders(parent):
-            ours = os.path.isfile(os.path.join(path, artifacts.RECORD))
+            ours = os.path.isfile(os.path.join(path, ARTIFACT_RECORD))
             if KEY.match(name) and (ours or not os.listdir(path)) and not used.names(path):
                 yield Unused(path, "compiled artifact", "no planned or deployed server has this configuration")
 

@@ -10,7 +10,7 @@ import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.node import files, processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import ARTIFACT_RECORD, artifact_directory
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Fault
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 
@@ -49,8 +49,8 @@ def _rebuilt(paths, name, entry, pid, ticks):
     written += [nanoseconds / 1e9 for _size, nanoseconds in (encodings or {}).values()]
     if not entry.get("hash") or any(moment > started + CLOCK_S for moment in written):
         return None
-    artifact = artifacts.directory_of(entry)
-    compiled = read_json(os.path.join(artifact, artifacts.RECORD)) if artifact else None
+    artifact = artifact_directory(entry)
+    compiled = read_json(os.path.join(artifact, ARTIFACT_RECORD)) if artifact else None
     compiles = isinstance(compiled, dict) and (compiled.get("pid"), compiled.get("ticks")) == (pid, ticks)
     return {
         "name": name,

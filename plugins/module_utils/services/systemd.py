@@ -27,7 +27,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import paths 
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PREFIX
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.services import unit_files
 from ansible_collections.inference.fleet.plugins.module_utils.services.base import (
     LOG_RATE_S,
@@ -233,7 +232,7 @@ class Systemd(ServiceManager):
     def _folders(self, entry, user):
         """A disk that a reboot empties takes the folders of an artifact with it, and the server's user cannot make
         them again; so root does before each start."""
-        artifact = artifacts.directory_of(entry)
+        artifact = server_spec.artifact_directory(entry)
         if artifact is None or user is None:
             return []
         argv = [self.python, "-I", self.guard, "folders", self.paths.entry(entry["name"]), "--user", user]

@@ -25,7 +25,8 @@ import time
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import folder_lock, readable_json, write_json
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PATH
 from ansible_collections.inference.fleet.plugins.module_utils.node.processes import ENDED, process
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import current
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import ARTIFACT_RECORD as RECORD
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_directory, current
 from ansible_collections.inference.fleet.plugins.module_utils.supervise.order import is_healthy
 from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import (
     digest,
@@ -36,7 +37,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.supervise.state im
 
 NAME = "compile_cache"  # of the hook in an entry's hooks
 VARIABLE = "NEURON_COMPILED_ARTIFACTS"
-RECORD = "inference-fleet.json"
 SCHEMA = 1
 IDENTITY = ("versions", "weights", "machine")  # what an archive carries of it
 # Distributions that a compilation depends on, as far as an environment has them.
@@ -63,7 +63,7 @@ class StartHook:
     @classmethod
     def of(cls, entry, options):
         """The hook of an entry, None for an engine without an artifact."""
-        path = directory_of(entry)
+        path = artifact_directory(entry)
         return None if path is None else cls(entry, options, path)
 
     def replaces(self, leader):
@@ -80,12 +80,6 @@ class StartHook:
 
     def before_execution(self):
         watch(self.path, self.entry, self.options, self.begun)
-
-
-def directory_of(entry):
-    """The directory of the entry's compiled artifact, None for an engine without one."""
-    path, variable = (entry.get("directories") or {}).get("artifact"), settings_of(entry).get("variable")
-    return path if path and variable and entry["environment"].get(variable) == path else None
 
 
 def settings_of(entry):

@@ -21,7 +21,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron i
     start_script,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_key
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_directory, artifact_key
 from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
 
 COMMAND_SHOWN = 120
@@ -145,7 +145,7 @@ def _looks(entries):
     """(path, entry, state, record, why the next start clears it or None) of each artifact that can be looked at."""
     found = {}
     for entry in entries:
-        path = artifacts.directory_of(entry)
+        path = artifact_directory(entry)
         if path is not None:
             found.setdefault(path, entry)
     for path, entry in found.items():

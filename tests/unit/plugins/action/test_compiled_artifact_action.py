@@ -16,8 +16,10 @@ import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.action import compiled_artifact as action
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import (
+    artifact_archives as compiled_artifact,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import compile_cache as compiled_artifact
 
 _spec = importlib.util.spec_from_file_location(
     "plan_entries_of_artifact_action", pathlib.Path(__file__).parents[2] / "engines" / "plan_entries.py"

@@ -12,7 +12,6 @@ import pathlib
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import server_spec
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import Container
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import entry_changes
 from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import _by_content
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
@@ -71,8 +70,8 @@ def test_what_compiles_is_read_from_both_schemas(name, index):
     assert server_spec.artifact_key(old) == server_spec.artifact_key(new) == old["artifact_key"]
     assert list(server_spec.artifact_leaders(old)) == old["start"]["artifact_leaders"]
     assert list(server_spec.artifact_leaders(new)) == old["start"]["artifact_leaders"]
-    assert artifacts.directory_of(old) == artifacts.directory_of(new)
-    assert (artifacts.directory_of(old) is None) == (name == "cpu-tiny")
+    assert server_spec.artifact_directory(old) == server_spec.artifact_directory(new)
+    assert (server_spec.artifact_directory(old) is None) == (name == "cpu-tiny")
 
 
 def test_arguments_that_are_read_in_another_way_restart_nothing():

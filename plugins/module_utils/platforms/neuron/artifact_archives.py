@@ -26,7 +26,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import files
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_hashed
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_key, check_entries
+from ansible_collections.inference.fleet.plugins.module_utils.server_spec import (
+    artifact_directory,
+    artifact_key,
+    check_entries,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import check_space, hash_files
 
 MANIFEST = "manifest.json"
@@ -44,7 +48,7 @@ def artifacts_of(entries):
     """
     found = {}
     for name, entry in check_entries(entries).items():
-        path, key = artifacts.directory_of(entry), artifact_key(entry)
+        path, key = artifact_directory(entry), artifact_key(entry)
         if path is not None and key is not None:
             one = {"path": path, "key": key, "user": entry["user"], "entry": entry, "servers": []}
             found.setdefault(path, one)["servers"].append(name)

@@ -15,8 +15,10 @@ import tarfile
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import files
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import (
+    artifact_archives as compiled_artifact,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import compile_cache as compiled_artifact
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
 
 _spec = importlib.util.spec_from_file_location(
