@@ -13,7 +13,6 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import split_reference
 from ansible_collections.inference.fleet.plugins.module_utils.containers.images import DOCKER_HUB, mirrored
 from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
 from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import leaders_to_follow, start_order
 
@@ -124,11 +123,6 @@ def restart_batches(servers, meant):
     return batches
 
 
-def use_nxdi(servers):
-    """Whether NxD Inference is what one of the servers runs."""
-    return any(uses_nxdi(entry["environment"]) for entry in servers)
-
-
 def reports_dir(sources):
     """Where the reports of an inventory go by default: a folder named after it, below the working directory.
 
@@ -166,5 +160,4 @@ class FilterModule:
             "reports_dir": reports_dir,
             "restart_batches": restart_batches,
             "secret_names": secret_names,
-            "use_nxdi": use_nxdi,
         }

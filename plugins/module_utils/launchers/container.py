@@ -115,8 +115,8 @@ def _check_cdi(where, engine, version, folders, devices):
             raise FleetError(
                 "launch.cdi-device-undescribed",
                 "%s: no file in %s describes the CDI device %s, which its container gets. Have its vendor's tool write "
-                "one (for NVIDIA: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml), or correct container.devices "
-                "or fleet_hardware. Nothing was changed.",
+                "one (docs/using/containers.md says how), or correct container.devices or fleet_hardware. Nothing was "
+                "changed.",
                 (where, " or ".join(folders), device),
             )
 

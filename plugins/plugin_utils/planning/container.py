@@ -98,9 +98,8 @@ def check_flags(container, where):
             raise FleetError(
                 "plan.container-gpus-flag",
                 "%s: container.flags holds %s; a systemctl daemon-reload takes such devices away from a running "
-                "container. Name them in container.devices, as CDI names (nvidia.com/gpu=${device}) or paths "
-                "(/dev/nvidia${device}, /dev/nvidiactl, /dev/nvidia-uvm). Where nothing on the node calls "
-                "daemon-reload, set container.gpus_flag_allowed to true.",
+                "container. Name them in container.devices, as CDI names or paths (docs/using/containers.md has both). "
+                "Where nothing on the node calls daemon-reload, set container.gpus_flag_allowed to true.",
                 (where, show(flag)),
             )
         if name == "--label" and value.partition("=")[0] in (LABEL_SERVER, LABEL_ROOT, LABEL_HASH):

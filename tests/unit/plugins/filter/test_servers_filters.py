@@ -40,13 +40,6 @@ def test_log_lines_have_a_heading_each():
     assert servers.log_lines([{"name": "a", "state": "failed", "log_tail": "x\ny\n"}])[1:] == ["x", "y"]
 
 
-def test_use_nxdi_is_what_one_of_them_runs():
-    plugin, nxdi = {"environment": {}}, {"environment": {"VLLM_NEURON_FRAMEWORK": "neuronx-distributed-inference"}}
-    assert servers.use_nxdi([plugin, nxdi]) is True
-    assert servers.use_nxdi([plugin, {"environment": {"VLLM_NEURON_FRAMEWORK": "other"}}]) is False
-    assert servers.use_nxdi([]) is False
-
-
 @pytest.mark.parametrize(
     ("mirror", "hosts"),
     [

@@ -156,7 +156,7 @@ def test_cdi_devices_that_are_described_nowhere(engine, tmp_path, monkeypatch, k
     for device in ("nvidia.com/gpu=9", "nvidia.com/gpu=7", "other.org/card=1", "nvidia.com/mig=0"):
         assert refused(entry(tmp_path, engine=kind, devices=[there[0], device])) == (
             "Server 'server-0': no file in %s or %s describes the CDI device %s, which its container gets. Have its "
-            "vendor's tool write one (for NVIDIA: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml), or correct "
+            "vendor's tool write one (docs/using/containers.md says how), or correct "
             "container.devices or fleet_hardware. Nothing was changed." % (*folders, device)
         )
 

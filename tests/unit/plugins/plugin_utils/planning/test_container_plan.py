@@ -241,9 +241,8 @@ def test_a_server_that_follows_says_so():
         ({}, "server 'server-0': launcher is container, but container.image is not set; give the image."),
         ({"flags": ["--gpus=all"]},
          "server 'server-0': container.flags holds \"--gpus=all\"; a systemctl daemon-reload takes such devices away "
-         "from a running container. Name them in container.devices, as CDI names (nvidia.com/gpu=${device}) or "
-         "paths (/dev/nvidia${device}, /dev/nvidiactl, /dev/nvidia-uvm). Where nothing on the node calls "
-         "daemon-reload, set container.gpus_flag_allowed to true."),
+         "from a running container. Name them in container.devices, as CDI names or paths (docs/using/containers.md "
+         "has both). Where nothing on the node calls daemon-reload, set container.gpus_flag_allowed to true."),
         ({"flags": ["--name=x"]}, "server 'server-0': container.flags holds \"--name=x\"; remove it: the name is "
                                   "the server's."),
         ({"flags": ["--volume=/a:/b"]},
