@@ -276,7 +276,7 @@ CASES = [
          "{hub} lists no checksum of {shard} of {name}, so that nobody could tell whether the right bytes come. Choose "
          "another endpoint, or leave out by exclude what servers do not need.", always=MS),
     Case("a listing without a shard", [fault("listing", "*", drop=[SHARD])],
-         "{hub} does not list {shard} for {name}, and its index names it. It is no whole checkpoint; check repo and "
+         "{hub} does not list {shard} for {name}, and its index names it. The checkpoint is incomplete; check repo and "
          "revision.", always=MS),
     Case("a listing with a shard too many", [fault("listing", "*", add={GHOST: 90_000})],
          "{hub} does not have " + GHOST + " of {name} (HTTP 404). Check repo and revision.", always=HF),
