@@ -15,11 +15,11 @@ description:
   - What an earlier call set and this one does not is taken back, so a mirror, a setting or a certificate that leaves
     the inventory leaves the node. A record in C(/var/lib/inference-fleet/container_engine.json) says what that is; what
     was there before, or was changed by somebody else since, stays.
-  - Docker is told of what it can take while it runs. It is restarted for other settings only, and not where that would
+  - Docker reloads what it can take while it runs. It is restarted for other settings only, and not where that would
     end containers that are not the fleet's; see O(restart). Where the fleet's own run, the restart is left to a call
     with O(state=effective), and they come back by themselves.
-  - What docker has still to be told or restarted for is in the record as well, so what fails, or is left out, is done
-    by the next call that may. Whoever starts docker meanwhile has done it, too.
+  - What docker has still to be reloaded or restarted for is in the record as well, so what fails, or is left out, is
+    done by the next call that may. Whoever starts docker meanwhile has done it, too.
 options:
   engine:
     description: The container engine.
@@ -74,7 +74,7 @@ options:
     choices: [auto, always, never]
   state:
     description:
-      - V(effective) lays and takes back nothing. It restarts docker where settings of earlier calls wait for that, and
+      - V(effective) sets and takes back nothing. It restarts docker where settings of earlier calls wait for that, and
         does nothing where docker does not run. Only O(engine), O(restart) and O(root) count then.
       - V(absent) takes back all that earlier calls set. It neither removes nor starts an engine.
       - Docker forgets mirrors and insecure registries at once, the rest when it is restarted; see O(restart).

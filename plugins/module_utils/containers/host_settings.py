@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A container engine that runs and reaches its registries: settings merged, proxies, certificates.
 
-Docker's daemon.json is merged into, never replaced. The daemon is told of what it can take while it runs (SIGHUP) and
+Docker's daemon.json is merged into, never replaced. The daemon reloads what it can take while it runs (SIGHUP) and is
 restarted for the rest only, and not where that would end containers that are not the fleet's. Where the fleet's own
-run, the restart waits for a step that takes the nodes in turns. A record on the node says what was laid there, so that
-what is not wanted any more is taken back and what others set stays; and what docker was not told or restarted for yet,
-so that no end of a run loses that.
+run, the restart waits for a step that takes the nodes in turns. A record on the node says what was set there, so that
+what is not desired any more is taken back and what others set stays; and what docker was not reloaded or restarted
+for yet, so that no end of a run loses that.
 """
 
 from __future__ import annotations
@@ -15,13 +15,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import LABEL_SERVER, Engine, EngineError
-from ansible_collections.inference.fleet.plugins.module_utils.containers.merged_settings import lay
+from ansible_collections.inference.fleet.plugins.module_utils.containers.settings_text import (
+    DAEMON_JSON,
+    WRITTEN,
+    daemon_settings,
+    hosts_with_tls,
+    json_changes,
+    podman_registries,
+    proxy_file,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import engine_problem
 from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
@@ -29,9 +36,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import proces
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, read_text, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.node.redact import url_secrets
 
-DAEMON_JSON = "/etc/docker/daemon.json"
 DROP_IN = "/etc/systemd/system/docker.service.d/inference-fleet.conf"
 PROXY_FILE = "/etc/inference-fleet/docker-proxy.env"
 PODMAN_REGISTRIES = "/etc/containers/registries.conf.d/inference-fleet.conf"
@@ -52,79 +57,14 @@ RESET_BY_EMPTY = ("insecure-registries", "registry-mirrors")
 PODMAN_INIT = "catatonit"
 PODMAN_INIT_FOLDERS = ("/usr/libexec/podman", "/usr/local/libexec/podman", "/usr/lib/podman", "/usr/local/lib/podman",
                        "/usr/bin")  # fmt: skip
-WRITTEN = "# Written by inference.fleet; the next run overwrites it.\n"
 DROP_IN_TEXT = WRITTEN + "[Service]\nEnvironmentFile=-%s\n" % PROXY_FILE
 RESTARTS = ("auto", "always", "never")
 STATES = ("present", "effective", "absent")
 DOCKER_PID = "/run/docker.pid"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-ABSENT = object()
-MASK = "********"
-SECRET_KEY = re.compile(r"(?i)token|passw|secret|credential")
 START_S = 60
 RELOAD_S = 10
 SYSTEMD_RUNS = "/run/systemd/system"
-
-
-def daemon_settings(text, settings, notes=()):
-    """(text of daemon.json with `settings` laid over it, None for no file; keys that change; notes of what is laid).
-
-    notes: of the call before; see laid_settings. FleetError where the text is no JSON mapping.
-    """
-    blank = not (text and text.strip())
-    try:
-        before = {} if blank else json.loads(text)
-        if not isinstance(before, dict):
-            raise ValueError("it holds no mapping")
-    except ValueError as error:
-        raise FleetError(
-            "containers.daemon-json-invalid",
-            "%s is no valid JSON (%s), so nothing is merged into it. Repair or remove it; docker itself does not "
-            "start with it.",
-            (DAEMON_JSON, error),
-        ) from error
-    # the file is a setting of its own, so that one which the fleet made goes with the last of its keys
-    after, laid = lay({} if blank else {"file": before}, {"file": settings} if settings else {}, notes)
-    after = after.get("file")
-    keys = sorted(key for key in {*before, *(after or {})}
-                  if (key in before, before.get(key)) != (key in (after or {}), (after or {}).get(key)))  # fmt: skip
-    if after is None:
-        return None if notes else text, keys, laid
-    return json.dumps(after, indent=4, ensure_ascii=False) + "\n" if keys else text, keys, laid
-
-
-def proxy_file(environment):
-    """The text of a systemd EnvironmentFile: systemd.exec(5). Not in the unit, which everybody may read."""
-    lines = []
-    for key, value in sorted(environment.items()):
-        value = str(value)
-        if not re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", key) or set(value) & set("\r\n\0"):
-            raise FleetError(
-                "containers.proxy-variable-invalid",
-                "fleet_proxy_env: %s cannot be set: its name or value has a character that no variable has.",
-                (key,),
-            )
-        lines.append('%s="%s"\n' % (key, value.replace("\\", "\\\\").replace('"', '\\"')))
-    return "".join(lines)
-
-
-def podman_registries(mirrors, insecure):
-    """The text of a registries.conf(5) drop-in: mirrors of Docker Hub, and registries without TLS."""
-    lines = []
-    if mirrors:
-        lines += ["[[registry]]", 'prefix = "docker.io"', 'location = "docker.io"']
-        for mirror in mirrors:
-            host = re.sub(r"^[a-z]+://", "", mirror).rstrip("/")
-            lines += ["[[registry.mirror]]", "location = %s" % json.dumps(host)]
-            lines += ["insecure = true"] if mirror.startswith("http://") or host in insecure else []
-    for registry in insecure:
-        lines += ["[[registry]]", "location = %s" % json.dumps(registry), "insecure = true"]
-    return WRITTEN + "".join(line + "\n" for line in lines)
-
-
-def _hosts_with_tls(mirrors):
-    """HOST or HOST:PORT of mirrors' URLs, which is what both engines look certificates up by."""
-    return [re.sub(r"^[a-z]+://", "", mirror).partition("/")[0] for mirror in mirrors if "http://" not in mirror]
 
 
 class Setup:
@@ -139,7 +79,7 @@ class Setup:
         found = (read_json(self.record) or {}).get(engine) or {}
         self.notes, self.files, self.folders = (found.get(key, []) for key in ("settings", "files", "folders"))
         # what docker has not taken yet: {restart, reload: [keys], gone: {key: items that it still has}, unit: whether
-        # systemd has to read docker's unit before, start: which start of docker it was laid in}; {} for nothing
+        # systemd has to read docker's unit before, start: during which start of docker it was set}; {} for nothing
         self.pending = found.get("pending", {})
         if not root:  # theirs by name, whoever wrote them
             self.files = sorted({*self.files, *OWN_FILES[engine]}, key=[*OWN_FILES[engine], *self.files].index)
@@ -215,7 +155,7 @@ class Setup:
             return False
         return read_text(self.sysroot + path) != files.get(path, (None,))[0]
 
-    def lay_files(self, files):
+    def write_files(self, files):
         """Write these, delete ours that are not among them."""
         for path in [*files, *(path for path in self.files if path not in files)]:
             text, mode = files.get(path, (None, None))
@@ -289,7 +229,7 @@ class Setup:
                 return
         self.pending = {}
 
-    def lay_for_later(self, deep, shallow, gone, unit, restart, after):
+    def record_pending(self, deep, shallow, gone, unit, restart, after):
         """Note what docker has to be restarted (`deep`) and reloaded (`shallow`) for, besides what waits already.
         Returns what to say where it is not restarted now, else None; FleetError where it may not be.
 
@@ -329,37 +269,6 @@ def _shown(text, secret):
     if secret:
         return ["  variables: %s" % ", ".join(line.partition("=")[0] for line in text.splitlines())]
     return ["  " + line for line in text.splitlines()]
-
-
-def json_changes(before, after, path=()):
-    """(lines of `before`, lines of `after`): where two JSON values differ, and nothing else of them, since others'
-    settings may hold secrets. Those in URLs, and values whose key says that they are secret, are masked."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        pairs = [json_changes(before.get(key, ABSENT), after.get(key, ABSENT), (*path, key))
-                 for key in sorted({*before, *after})]  # fmt: skip
-        return [line for pair in pairs for line in pair[0]], [line for pair in pairs for line in pair[1]]
-    if before == after and type(before) is type(after):
-        return [], []
-    if isinstance(before, list) and isinstance(after, list) and before and after:
-        gone = [item for item in before if item not in after]
-        before, after = gone, [item for item in after if item not in before]
-    return _json_line(path, before), _json_line(path, after)
-
-
-def _json_line(path, value):
-    if value is ABSENT:
-        return []
-    secret = any(SECRET_KEY.search(key) for key in path)
-    text = json.dumps(MASK if secret else _masked(value), ensure_ascii=False, sort_keys=True)
-    for found in url_secrets(value):
-        text = text.replace(json.dumps(found, ensure_ascii=False)[1:-1], MASK)
-    return ["  %s: %s" % (".".join(path), text)]
-
-
-def _masked(value):
-    if isinstance(value, dict):
-        return {key: MASK if SECRET_KEY.search(key) else _masked(one) for key, one in value.items()}
-    return [_masked(one) for one in value] if isinstance(value, list) else value
 
 
 def pending_words(engine, root=""):
@@ -422,7 +331,7 @@ def ensure(engine="docker", allow_missing=False, settings=None, registry_mirrors
                 "fleet_ca_bundle is %s, which is no file with certificates (PEM) on this node.",
                 (ca_bundle,),
             )
-        for registry in sorted({*registries, *_hosts_with_tls(registry_mirrors)}):
+        for registry in sorted({*registries, *hosts_with_tls(registry_mirrors)}):
             files["%s/%s/inference-fleet.crt" % (CERTIFICATES[engine], registry)] = certificates, 0o644
     if engine == "docker":
         settings = dict(settings or {})
@@ -432,7 +341,7 @@ def ensure(engine="docker", allow_missing=False, settings=None, registry_mirrors
         _ensure_docker(setup, there, files, settings, restart, state)
     else:
         setup.remember([], sorted({*files, *setup.files}))  # until it is done, so that no end of this run loses one
-        setup.lay_files(files)
+        setup.write_files(files)
         setup.tidy()
         setup.remember([], sorted(files))
         if there and not check_mode and state == "present":
@@ -463,11 +372,11 @@ def _ensure_docker(setup, there, files, settings, restart, state):
         raise FleetError("containers.engine-problem", engine_problem(setup.engine, down))
     runs = there and down is None
     # nothing of one that does not run is in the way
-    later = setup.lay_for_later(deep, shallow, gone, unit, restart if runs else "always", after) if there else None
+    later = setup.record_pending(deep, shallow, gone, unit, restart if runs else "always", after) if there else None
 
     setup.remember(setup.notes + [note for note in notes if note not in setup.notes], sorted({*files, *setup.files}))
     setup.file(DAEMON_JSON, text, shown=json_changes(before, after))
-    setup.lay_files(files)
+    setup.write_files(files)
     waiting = setup.pending
     if runs and waiting.get("restart") and not later:
         _restart(setup)
@@ -504,7 +413,7 @@ def _restart(setup):
 
 
 def _make_effective(setup, restart):
-    """Restart docker where what earlier calls laid waits for that. One that does not run takes it by its start."""
+    """Restart docker where what earlier calls set waits for that. One that does not run takes it by its start."""
     if not setup.pending.get("restart") or restart == "never" or not setup.program() or setup.answers():
         return
     setup.forget_what_was_taken()

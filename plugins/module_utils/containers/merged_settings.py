@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Settings laid over a JSON mapping that others write too, and taken back again: what was there before stays.
+"""Settings merged into a JSON mapping that others write too, and taken back again: what was there before stays.
 
-What was laid is kept as notes, in the order in which it was done:
+What was set is kept as notes, in the order in which it was done:
 
     {"path": [keys], "made": "dict" or "list"}       a mapping or list that was not there
     {"path": [keys], "item": value}                  an item that a list lacked
@@ -18,18 +18,18 @@ ABSENT = object()
 MADE = {"dict": dict, "list": list}
 
 
-def lay(base, wanted, notes=()):
-    """(`base` with `wanted` laid over it, the notes of what is laid now). Pure.
+def merge(base, desired, notes=()):
+    """(`base` with `desired` merged into it, the notes of what is set now). Pure.
 
-    Mappings are laid key by key, lists get what they lack, everything else is replaced. notes: of the call before; what
-    it laid and is not wanted any more is taken back, unless somebody has changed it since.
+    Mappings are merged key by key, lists get what they lack, everything else is replaced. notes: of the call before;
+    what it set and is not desired any more is taken back, unless somebody has changed it since.
     """
     result = copy.deepcopy(base)
-    kept = [note for note in notes if _is_wanted(wanted, note)]
+    kept = [note for note in notes if _is_desired(desired, note)]
     for note in reversed([note for note in notes if note not in kept]):
         _take_back(result, note)
     made = []
-    _lay(result, wanted, [], made)
+    _merge(result, desired, [], made)
     places = [_place(note) for note in made]
     return result, [note for note in kept if _place(note) not in places] + made
 
@@ -44,8 +44,8 @@ def _find(mapping, path):
     return mapping
 
 
-def _is_wanted(wanted, note):
-    found = _find(wanted, note["path"])
+def _is_desired(desired, note):
+    found = _find(desired, note["path"])
     if "made" in note:
         return isinstance(found, MADE[note["made"]])
     return found == note["value"] if "value" in note else isinstance(found, list) and note["item"] in found
@@ -64,15 +64,15 @@ def _take_back(settings, note):
         del parent[note["path"][-1]]
 
 
-def _lay(settings, wanted, path, notes):
-    for key, value in wanted.items():
+def _merge(settings, desired, path, notes):
+    for key, value in desired.items():
         old, where = settings.get(key, ABSENT), [*path, key]
         kind = next((name for name, made in MADE.items() if isinstance(value, made)), None)
         if old is ABSENT and kind:
             old = settings[key] = MADE[kind]()
             notes.append({"path": where, "made": kind})
         if isinstance(old, dict) and isinstance(value, dict):
-            _lay(old, value, where, notes)
+            _merge(old, value, where, notes)
         elif isinstance(old, list) and isinstance(value, list):
             for item in value:
                 if item not in old:

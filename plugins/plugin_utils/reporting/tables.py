@@ -49,12 +49,12 @@ def progress_line(result):
     for server in waiting:
         found = WAITS.match(server.get("reason") or "")
         behind.setdefault(found.group(1) if found else None, []).append(server)
-    told = behind.pop(None, [])
+    named = behind.pop(None, [])
     for leader in [leader for leader, servers_behind in behind.items() if len(servers_behind) == 1]:
-        told += behind.pop(leader)  # one alone says more in its own words
-    parts = ["%s: %s" % (server["name"], server.get("reason") or server.get("state")) for server in told[:4]]
-    if len(told) > 4:
-        parts.append("and %d more" % (len(told) - 4))
+        named += behind.pop(leader)  # one alone says more in its own words
+    parts = ["%s: %s" % (server["name"], server.get("reason") or server.get("state")) for server in named[:4]]
+    if len(named) > 4:
+        parts.append("and %d more" % (len(named) - 4))
     parts += ["%d wait for %s" % (len(followers), leader) for leader, followers in behind.items()]
     return "; ".join(["%d of %d ready" % (len(servers) - len(waiting), len(servers)), *parts])
 

@@ -10,9 +10,10 @@ import os
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.containers import host_settings as container_setup
+from ansible_collections.inference.fleet.plugins.module_utils.containers import settings_text
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import EngineError
 from ansible_collections.inference.fleet.plugins.module_utils.containers.images import ensure_image
-from ansible_collections.inference.fleet.plugins.module_utils.containers.merged_settings import lay
+from ansible_collections.inference.fleet.plugins.module_utils.containers.merged_settings import merge
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.modules import container_engine as module
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine
@@ -20,7 +21,7 @@ from ansible_collections.inference.fleet.tests.unit.node_helpers import run_modu
 from hypothesis import given
 from hypothesis import strategies as st
 
-DAEMON, DROP_IN, PROXIES = container_setup.DAEMON_JSON, container_setup.DROP_IN, container_setup.PROXY_FILE
+DAEMON, DROP_IN, PROXIES = settings_text.DAEMON_JSON, container_setup.DROP_IN, container_setup.PROXY_FILE
 PROXY = {"HTTPS_PROXY": "http://user:pass\\word@proxy:3128", "NO_PROXY": "127.0.0.1"}
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 OURS = {"id": "1", "name": "inference-fleet-server-0", "state": "running",
@@ -488,9 +489,9 @@ RECORD = "/var/lib/inference-fleet/container_engine.json"
 
 @given(MAPPING, MAPPING)
 def test_merging_takes_nothing_away_and_is_done_once(base, more):
-    merged, notes = lay(base, more)
-    assert lay(merged, more) == (merged, [])
-    assert lay(merged, more, notes) == (merged, notes)
+    merged, notes = merge(base, more)
+    assert merge(merged, more) == (merged, [])
+    assert merge(merged, more, notes) == (merged, notes)
     assert set(merged) == set(base) | set(more)
     for key in set(base) - set(more):
         assert merged[key] == base[key]
@@ -503,19 +504,19 @@ def test_merging_takes_nothing_away_and_is_done_once(base, more):
 def test_whatever_was_laid_is_taken_back(base, turns):
     settings, notes = base, []
     for turn in turns:
-        settings, notes = lay(settings, turn, notes)
-        assert lay(settings, turn, notes) == (settings, notes)
+        settings, notes = merge(settings, turn, notes)
+        assert merge(settings, turn, notes) == (settings, notes)
     assert json.loads(json.dumps(notes)) == notes
-    assert lay(settings, {}, notes) == (base, [])
+    assert merge(settings, {}, notes) == (base, [])
 
 
 def test_what_others_change_meanwhile_stays():
     base = {"debug": False, "labels": ["theirs"]}
-    settings, notes = lay(base, {"debug": True, "labels": ["ours"], "runtimes": {"ours": {"path": "x"}}})
+    settings, notes = merge(base, {"debug": True, "labels": ["ours"], "runtimes": {"ours": {"path": "x"}}})
     settings["debug"] = "theirs"
     settings["labels"].append("theirs too")
     settings["runtimes"]["theirs"] = {}
-    assert lay(settings, {}, notes)[0] == {
+    assert merge(settings, {}, notes)[0] == {
         "debug": "theirs",
         "labels": ["theirs", "theirs too"],
         "runtimes": {"theirs": {}},
