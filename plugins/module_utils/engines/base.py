@@ -11,7 +11,7 @@ class Engine:
 
     api_key: the secret of a server that its clients send as a bearer token, empty where the engine asks for none;
     other_api_keys: the secret with further keys, separated by spaces; modules: [(name, module)] that its Python imports
-    from the folder engine_lib of the node.
+    from the folder engine_lib of the node; key_arguments: of its command, so that it asks for all keys by these.
 
     The attributes in words are causes of failures in a verdict. http: [(statuses or None for any, pattern in the body,
     cause)], looked at before the general ones. streamed_call_ends: values of finish_reason that may end a streamed tool
@@ -22,6 +22,7 @@ class Engine:
     api_key = ""
     other_api_keys = ""
     modules = ()
+    key_arguments = ()
     http = ()
     streamed_call_ends = ("tool_calls", "stop")
 

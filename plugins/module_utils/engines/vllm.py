@@ -13,6 +13,7 @@ class Vllm(base.Engine):
     api_key = vllm_api_keys.API_KEY
     other_api_keys = vllm_api_keys.OTHER_API_KEYS
     modules = ((vllm_api_keys.MODULE, vllm_api_keys),)
+    key_arguments = ("--middleware", "%s.%s" % (vllm_api_keys.MODULE, vllm_api_keys.ApiKeys.__name__))
     streamed_call_ends = ("tool_calls",)
     context = "the server's context is too short for this request: raise --max-model-len"
     harmony_parser = (

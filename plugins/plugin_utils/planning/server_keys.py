@@ -8,8 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import vllm_api_keys
-from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS, OTHER_API_KEYS
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS, ENGINES, OTHER_API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import VARIABLE, api_keys, secret_value
 
@@ -81,8 +80,8 @@ def give_keys(where, engine, secrets, argv, environment, folder):
     """(secrets, argv, environment) of a server with the fleet's keys. folder: where modules for engines lie."""
     check_engine(where, engine, secrets)
     path = ":".join(filter(None, (folder, environment.get("PYTHONPATH"))))
-    middleware = "%s.%s" % (vllm_api_keys.MODULE, vllm_api_keys.ApiKeys.__name__)
-    return {**secrets, **SECRETS}, [*argv, "--middleware", middleware], {**environment, "PYTHONPATH": path}
+    argv = [*argv, *ENGINES[engine.name].key_arguments]
+    return {**secrets, **SECRETS}, argv, {**environment, "PYTHONPATH": path}
 
 
 def is_loopback(bind):
