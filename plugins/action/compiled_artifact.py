@@ -14,6 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import (
     artifact_archives as compiled_artifact,
 )
+from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
 
 NO_SOURCE = "no source of artifacts, the servers compile what they lack"
 
@@ -32,7 +33,7 @@ class ActionModule(ActionBase):
             else:
                 result.update(self._import(arguments, task_vars))
         except FleetError as error:
-            raise AnsibleActionFail(error.message) from error
+            raise action_fail(error) from error
         return result
 
     def _module(self, arguments, task_vars):

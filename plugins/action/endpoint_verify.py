@@ -10,7 +10,7 @@ import os
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plain
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
@@ -36,9 +36,8 @@ class ActionModule(ActionBase):
             return result
         problems = [report.failure_message(host, result["verdicts"])] if result["ok"] is False else []
         if not self._task.check_mode:
-            what = report.deployed(
-                plain(arguments["servers"]), plain(arguments.get("deployment")), arguments.get("simulated")
-            )
+            plan = [clean(arguments.get(name), name) for name in ("servers", "deployment")]
+            what = report.deployed(*plan, arguments.get("simulated"))
             written = (result["mode"], result["verdicts"], task_vars["groups"]["all"], what, arguments.get("problem"))
             verdict, warning = _report(folder, host, *written)
             result["verdict"] = report.summary(verdict)

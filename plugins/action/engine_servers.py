@@ -12,6 +12,7 @@ import socket
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.action.verification_run import run_id
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 
 # What each kind of action does to a server; the others leave what runs as it is.
 ENDS = {
@@ -29,7 +30,7 @@ class ActionModule(ActionBase):
         """Returns what the module returns; see modules/engine_servers.py."""
         result = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        folder = arguments.pop("reports_dir", None)
+        folder = reports_folder(arguments.pop("reports_dir", None), task_vars, self._templar)
         deployment = arguments.pop("deployment", None)
         actions = dict.fromkeys(arguments.pop("restarted", ()), "restarted")
         arguments.setdefault("deployer", deployer(deployment))
@@ -39,7 +40,6 @@ class ActionModule(ActionBase):
         done = result.get("actions") or ()
         actions.update((one["name"], ENDS[one["kind"]]) for one in done if one["kind"] in ENDS)
         if folder and actions and not self._task.check_mode:
-            folder = os.path.abspath(os.path.expanduser(folder))
             try:
                 report.void_verdicts(folder, task_vars["inventory_hostname"], actions)
             except OSError as error:

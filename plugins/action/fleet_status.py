@@ -13,7 +13,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.node.os_errors import remedy
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plain
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import clean
 
 NOT_ASKED = "not asked: the run ended before; see its output"
 
@@ -32,7 +32,7 @@ class ActionModule(ActionBase):
         hosts = {}
         for host in task_vars["ansible_play_hosts_all"]:
             found = task_vars["hostvars"][host].get(name) if name else None
-            hosts[host] = of_host(plain(found) if isinstance(found, dict) else None)
+            hosts[host] = of_host(clean(found, name) if isinstance(found, dict) else None)
         status = {
             "schema": 1,
             "at": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -9,12 +9,13 @@ import difflib
 import shlex
 
 from ansible import constants as C
-from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import connection_loader
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.connection import host_keys, known_hosts
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import PLATFORM_GROUPS
+from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import inference_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import replace_command
 
 
@@ -29,9 +30,10 @@ class ActionModule(ActionBase):
         """Returns {changed, diff, msg, keys}; see modules/host_key.py."""
         result = super().run(tmp, task_vars)
         try:
+            ours = inference_hosts(task_vars["groups"]["all"], task_vars["hostvars"])
             node = check_node(
-                self._task.args.get("node"), task_vars["groups"], task_vars["ansible_play_hosts_all"]
-            )  # fmt: skip
+                self._task.args.get("node"), task_vars["groups"], ours, task_vars["ansible_play_hosts_all"]
+            )
             variables = task_vars["hostvars"][node]
             accept = self._task.args.get("accept", variables.get("fleet_host_key"))
             accepted = known_hosts.accepted_fingerprints(accept)
@@ -39,7 +41,7 @@ class ActionModule(ActionBase):
             keys = host_keys.fetch(target, int(self._task.args.get("timeout", 15)))
             result.update(exchange(node, target, keys, accepted, self._task.check_mode))
         except FleetError as error:
-            raise AnsibleActionFail(error.message) from error
+            raise action_fail(error) from error
         return result
 
     def _ssh(self, node, variables):
@@ -71,11 +73,13 @@ class ActionModule(ActionBase):
             ) from error
 
 
-def check_node(node, groups, play_hosts):
-    """The name of the one node that is meant. Raises FleetError that says which there are."""
-    inventory = sorted(groups["all"])
-    platforms = [host for host in inventory if any(host in groups.get(name, ()) for name in PLATFORM_GROUPS)]
-    some = ", ".join(platforms[:10]) + (" and %d more" % (len(platforms) - 10) if len(platforms) > 10 else "")
+def check_node(node, groups, ours, play_hosts):
+    """The name of the one node that is meant. Raises FleetError that says which there are.
+
+    ours: the inference hosts. play_hosts: what --limit leaves of the inventory.
+    """
+    inventory, ours = sorted(groups["all"]), sorted(ours)
+    some = ", ".join(ours[:10]) + (" and %d more" % (len(ours) - 10) if len(ours) > 10 else "")
     if node is None or node == "":
         raise FleetError(
             "host-key.node-missing",
@@ -87,11 +91,11 @@ def check_node(node, groups, play_hosts):
             "host-key.node-not-a-name", "fleet_node is %r; allowed: the name of one node. There are: %s.", (node, some)
         )
     if node in inventory:
-        if node not in platforms:
+        if node not in ours:
             raise FleetError(
                 "host-key.node-not-planned",
-                "fleet_node '%s' is in none of the groups %s, so no servers are planned for it. There are: %s.",
-                (node, ", ".join(PLATFORM_GROUPS), some),
+                "fleet_node '%s' has no fleet_recipe, so no servers are planned for it. There are: %s.",
+                (node, some),
             )
         if node not in play_hosts:
             raise FleetError(
@@ -112,7 +116,7 @@ def check_node(node, groups, play_hosts):
             "fleet_node '%s' names several; one node after another is replaced. There are: %s.",
             (node, some),
         )
-    close = difflib.get_close_matches(node, platforms, 1)
+    close = difflib.get_close_matches(node, ours, 1)
     raise FleetError(
         "host-key.node-unknown",
         "fleet_node '%s' is not in the inventory%s There are: %s.",

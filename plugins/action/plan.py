@@ -11,13 +11,20 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_atomic
+from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import (
+    check_secrets,
+    host_warnings,
+    inference_hosts,
+    no_recipe,
+    plan_each,
+    plan_inventory,
+)
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import RunPlan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.tables import (
     capacity_table,
     capacity_warnings,
-    check_playbooks,
-    check_secrets,
     exposed_warnings,
-    plan_inventory,
     plan_table,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
@@ -28,7 +35,7 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("hosts", "file", "report", "secrets"))
+    _VALID_ARGS = frozenset(("hosts", "file", "report", "secrets", "strict"))
 
     def run(self, tmp=None, task_vars=None):
         """Returns {changed, plan, fleet_report, warnings}; see modules/plan.py."""
@@ -39,21 +46,28 @@ class ActionModule(ActionBase):
                 "file": {"type": "path"},
                 "report": {"type": "bool", "default": True},
                 "secrets": {"type": "bool", "default": False},
+                "strict": {"type": "bool", "default": True},
             }
         )
         hosts = arguments["hosts"] or task_vars["groups"]["all"]
         unknown = sorted(set(hosts) - set(task_vars["groups"]["all"]))
         if unknown:
             raise AnsibleActionFail("plan: hosts names '%s', which the inventory does not have." % unknown[0])
+        run_plan, hostvars = RunPlan(), task_vars["hostvars"]
+        play_hosts = [host for host in task_vars["ansible_play_hosts_all"] if host in hosts]
         try:
-            planned = plan_inventory(hosts, task_vars, deploys=True, required=False)
-            warnings = check_playbooks(planned, task_vars)
+            if not inference_hosts(hosts, hostvars, deployed=not arguments["strict"]):
+                raise no_recipe()
+            if arguments["strict"]:
+                planned = plan_inventory(hosts, task_vars, deploys=True, run_plan=run_plan)
+            else:
+                planned = {host: item for host, item in plan_each(hosts, task_vars, run_plan).items() if item}
             if arguments["secrets"]:
-                check_secrets(
-                    planned, [host for host in task_vars["ansible_play_hosts_all"] if host in planned], task_vars
-                )
+                check_secrets(planned, play_hosts, task_vars)
         except FleetError as error:
-            raise AnsibleActionFail(error.message) from error
+            raise action_fail(error) from error
+        run_plan.save()
+        warnings = host_warnings(hosts, hostvars, play_hosts)
         result.update(changed=False, plan=planned)
         if arguments["file"]:
             result.update(self._write(arguments["file"], planned))

@@ -10,12 +10,10 @@ import os
 
 from ansible import constants as C
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import (
-    ENGINE_GROUPS,
-    PLATFORM_GROUPS,
-    plan_each,
-)
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import inference_hosts, plan_each
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import RunPlan
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 
 
 class ActionModule(ActionBase):
@@ -29,18 +27,16 @@ class ActionModule(ActionBase):
         """Returns {changed, run}; see modules/verification_run.py."""
         result = super().run(tmp, task_vars)
         result.update(changed=False, run=None)
-        folder = self._task.args.get("reports_dir")
+        folder = reports_folder(self._task.args.get("reports_dir"), task_vars, self._templar)
         if not folder or self._task.check_mode:
             return result
-        folder = os.path.abspath(os.path.expanduser(folder))
         hosts = task_vars["ansible_play_hosts_all"]
 
         def planned():
-            # the hosts that the playbooks ask; a bastion may see the variables of all
-            names = (*PLATFORM_GROUPS, *ENGINE_GROUPS)
-            ours = [host for name in names for host in task_vars["groups"].get(name, ())]
-            items = plan_each(dict.fromkeys([*ours, *hosts]), task_vars)
-            return {host: item and report.deployed(item["servers"], item["deployment"]) for host, item in items.items()}
+            ours = inference_hosts(task_vars["groups"]["all"], task_vars["hostvars"])
+            items = plan_each(dict.fromkeys([*ours, *hosts]), task_vars, RunPlan())
+            return {host: item and report.deployed(item["servers"], item["deployment"]) for host, item in items.items()
+                    if item is None or item["servers"]}  # fmt: skip
 
         try:
             result["run"] = report.begin_run(folder, run_id(), hosts, task_vars["ansible_play_hosts"], planned)

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import math
-import os
-import re
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import split_reference
@@ -15,8 +13,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.images 
 from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import leaders_to_follow, start_order
-
-COMMON_NAMES = ("hosts", "inventories", "inventory")
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_dir
 
 
 def secret_names(servers):
@@ -121,25 +118,6 @@ def restart_batches(servers, meant):
             batches.append(batch)
             done.update(batch)
     return batches
-
-
-def reports_dir(sources):
-    """Where the reports of an inventory go by default: a folder named after it, below the working directory.
-
-    sources: what was given with -i: folders, files, lists of hosts. "reports/local" for inventories/local, for
-    inventories/local/hosts.yml and for local.yml; several are joined with "+".
-    """
-    names = []
-    for source in sources:
-        if "," in source:  # hosts, not a path
-            name = "-".join(part.strip() for part in source.split(",") if part.strip())
-        else:
-            folder, name = os.path.split(os.path.abspath(source))
-            name = os.path.splitext(name)[0]
-            if name in COMMON_NAMES:  # every inventory has one; its folder tells them apart
-                name = os.path.basename(folder)
-        names.append(re.sub(r"[^\w.-]", "-", name).strip(".") or "inventory")
-    return os.path.join("reports", "+".join(dict.fromkeys(names))[:100] or "inventory")
 
 
 class FilterModule:

@@ -12,7 +12,9 @@ author:
 description:
   - Returns the list of plan entries of a host, made from its recipe, overrides and declared hardware alone. The host
     may be down, or outside of C(--limit).
-  - The work is memoised by the content of its inputs, so that equal hosts cost one recipe.
+  - Where M(inference.fleet.plan) has planned the host in the same run, and none of the variables that it read has
+    changed since, that plan is returned.
+  - A host without C(fleet_recipe) has no servers.
 options:
   _terms:
     description: Names of hosts; the current host by default.
@@ -31,12 +33,6 @@ options:
         unless C(fleet_capacity) is V(warn). Otherwise it is planned like any other, so that it can be stopped too.
     type: bool
     default: false
-  required:
-    description:
-      - Whether a host in the group of a platform or an engine, which should have servers, needs a C(fleet_recipe).
-        Otherwise it has no planned servers, with a warning, so that what runs there can be looked at and stopped.
-    type: bool
-    default: true
 """
 
 EXAMPLES = r"""
@@ -46,7 +42,7 @@ EXAMPLES = r"""
 
 - name: The ports of all nodes, for a gateway
   ansible.builtin.debug:
-    msg: "{{ query('inference.fleet.plan', *groups['vllm']) | flatten | map(attribute='port') }}"
+    msg: "{{ query('inference.fleet.plan', *query('inference.fleet.hosts')) | flatten | map(attribute='port') }}"
 """
 
 RETURN = r"""
@@ -58,9 +54,9 @@ _raw:
 
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
-from ansible.utils.display import Display
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_inventory, without_recipe
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_inventory
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import RunPlan
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 
@@ -78,13 +74,8 @@ class LookupModule(LookupBase):
                 % show(unknown[0])
             )
         try:
-            planned = plan_inventory(hosts, variables, self.get_option("deploys"), self.get_option("required"))
+            planned = plan_inventory(hosts, variables, self.get_option("deploys"), RunPlan())
         except FleetError as error:
             raise AnsibleLookupError(error.message) from error
-        for host in hosts:
-            if planned[host]["deployment"] is None:
-                lacking = without_recipe(variables["hostvars"][host], variables["hostvars"][host]["group_names"])
-                if lacking:
-                    Display().warning("%s: %s" % (host, lacking))
         field = self.get_option("field")
         return [planned[host][field] for host in hosts]

@@ -1,0 +1,74 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: hosts
+short_description: Names of the inference hosts
+version_added: 0.1.0
+author:
+  - inference.fleet contributors (!UNKNOWN)
+description:
+  - Returns those hosts of the inventory that have C(fleet_recipe), whatever groups they are in. It is meant for the
+    C(hosts) of a play; C(--limit) takes hosts out there, as in any play. None is an error.
+  - In the first play of a run, and for C(--list-hosts), there are no variables of hosts yet, and all hosts of the
+    pattern are returned. Begin with a play that calls M(inference.fleet.plan).
+options:
+  _terms:
+    description: Host patterns.
+    type: list
+    elements: str
+    default: [all]
+  deployed:
+    description:
+      - Also the hosts that have C(fleet_hardware) alone. Servers of an earlier plan may run there, to be looked at and
+        stopped.
+    type: bool
+    default: false
+"""
+
+EXAMPLES = r"""
+- name: Plan
+  hosts: all
+  gather_facts: false
+  tasks:
+    - inference.fleet.plan:
+      run_once: true
+
+- name: What every inference host gets besides
+  hosts: "{{ query('inference.fleet.hosts', 'all:!spare') }}"
+  tasks:
+    - ansible.builtin.debug:
+        msg: "{{ lookup('inference.fleet.plan') | map(attribute='port') }}"
+"""
+
+RETURN = r"""
+_raw:
+  description: Names of hosts, in the inventory's order.
+  type: list
+  elements: str
+"""
+
+from ansible.errors import AnsibleLookupError
+from ansible.plugins.loader import lookup_loader
+from ansible.plugins.lookup import LookupBase
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import inference_hosts, no_recipe
+
+
+class LookupModule(LookupBase):
+    """Lookup inference.fleet.hosts."""
+
+    def run(self, terms, variables=None, **kwargs):
+        """The hosts of the patterns ``terms``."""
+        self.set_options(var_options=variables, direct=kwargs)
+        patterns, hostvars = list(terms) or ["all"], variables.get("hostvars")
+        if hostvars is None:
+            return patterns
+        names = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
+        found = inference_hosts(names.run(patterns, variables), hostvars, self.get_option("deployed"))
+        if not found:
+            raise AnsibleLookupError(no_recipe().message)
+        run_plan.load()  # read here once, for the processes of all tasks of the play
+        return found

@@ -1,0 +1,85 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A plan for people: tables and warnings."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan, server_keys
+
+
+def hosts_text(hosts):
+    """The first three names, and how many more there are."""
+    return ", ".join(hosts[:3]) + (" and %d more" % (len(hosts) - 3) if len(hosts) > 3 else "")
+
+
+def plan_table(planned):
+    """The plan as a report {title, columns, rows} for people."""
+    rows = []
+    for host, item in planned.items():
+        for entry in item["servers"]:
+            rows.append(
+                [
+                    host,
+                    entry["name"],
+                    entry["role"],
+                    "%s:%s" % (entry["bind"], entry["port"]) if entry["port"] else "-",
+                    plan.ranges(entry["devices"]) or "-",
+                    entry["model_id"],
+                    item["deployment"]["name"],
+                    ", ".join(entry["start"]["after"]) or "-",
+                    entry["hash"][:12],
+                ]
+            )
+    return {
+        "title": "Plan",
+        "columns": ["host", "server", "role", "address", "devices", "model id", "recipe", "after", "hash"],
+        "rows": rows,
+    }
+
+
+def capacity_table(planned):
+    """Whether it fits, as a report {title, columns, rows}: one row for equal servers of a host. Sizes of one device."""
+    rows = []
+    for host, item in planned.items():
+        for names, fits in capacity.grouped(item["capacity"]):
+            sizes = [
+                capacity.gib(fits[key] * capacity.GIB) if fits.get(key) is not None else None for key in capacity.SIZES
+            ]
+            rows.append([host, capacity.servers_text(names), *sizes, fits["verdict"], fits["text"]])
+    return {
+        "title": "Capacity",
+        "columns": ["host", "server", "memory", "weights", "kv cache", "verdict", "details"],
+        "rows": rows,
+    }
+
+
+def capacity_warnings(planned):
+    """What may not fit, as sentences for people; equal ones of several servers, and of several hosts, once."""
+    found = {}
+    for host, item in planned.items():
+        warned = {}
+        for fits in item["capacity"]:
+            for warning in fits["warnings"]:
+                warned.setdefault(warning, []).append(fits["server"])
+        for warning, names in warned.items():
+            found.setdefault("%s: %s" % (capacity.servers_text(names), warning), []).append(host)
+    return ["%s: %s" % (hosts_text(hosts), text) for text, hosts in found.items()]
+
+
+def exposed_warnings(planned):
+    """[A sentence on all servers that listen beyond loopback and ask for no API key]; [] where there are none."""
+    addresses, hosts = {}, {}
+    for host, item in planned.items():
+        for entry in item["servers"]:
+            exposed = entry["port"] and not server_keys.is_loopback(entry["bind"])
+            if exposed and not set(API_KEYS) & set(entry["secrets"]):
+                addresses[entry["bind"]] = hosts[host] = True
+    if not hosts:
+        return []
+    return [
+        "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so whoever reaches them can use "
+        "them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in "
+        "front." % (hosts_text(list(hosts)), ", ".join(addresses))
+    ]

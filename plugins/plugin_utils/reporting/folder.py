@@ -1,0 +1,42 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The folder on the controller that the reports of a run go to."""
+
+from __future__ import annotations
+
+import os
+import re
+
+COMMON_NAMES = ("hosts", "inventories", "inventory")
+VARIABLES = ("verify_reports_dir", "fleet_reports_dir")
+
+
+def reports_folder(given, task_vars, templar):
+    """The absolute path of ``given``, a task's reports_dir; None where it is empty. Without it what VARIABLES say
+    counts, then reports_dir()."""
+    for name in VARIABLES:
+        if given is None and name in task_vars:
+            given = templar.template(task_vars[name])
+    if given is None:
+        given = reports_dir(task_vars.get("ansible_inventory_sources") or ())
+    return os.path.abspath(os.path.expanduser(given)) if given else None
+
+
+def reports_dir(sources):
+    """Where the reports of an inventory go by default: a folder named after it, below the working directory.
+
+    sources: what was given with -i: folders, files, lists of hosts. "reports/local" for inventories/local, for
+    inventories/local/hosts.yml and for local.yml; several are joined with "+".
+    """
+    names = []
+    for source in sources:
+        if "," in source:  # hosts, not a path
+            name = "-".join(part.strip() for part in source.split(",") if part.strip())
+        else:
+            folder, name = os.path.split(os.path.abspath(source))
+            name = os.path.splitext(name)[0]
+            if name in COMMON_NAMES:  # every inventory has one; its folder tells them apart
+                name = os.path.basename(folder)
+        names.append(re.sub(r"[^\w.-]", "-", name).strip(".") or "inventory")
+    return os.path.join("reports", "+".join(dict.fromkeys(names))[:100] or "inventory")
