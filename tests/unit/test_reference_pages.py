@@ -10,7 +10,7 @@ import json
 import re
 from pathlib import Path
 
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import KNOWN
 
 CLONE = Path(__file__).resolve().parents[2]
 spec = importlib.util.spec_from_file_location("reference_pages", CLONE / "tools" / "reference_pages.py")
@@ -55,4 +55,4 @@ def test_no_documented_variable_is_gone():
 
 
 def test_a_misspelt_variable_is_compared_with_all_documented_ones():
-    assert documented() - {"fleet_override_LAYER"} == set(fleet.KNOWN) - {"fleet_servers", "fleet_deployment"}
+    assert documented() - {"fleet_override_LAYER"} == set(KNOWN) - {"fleet_servers", "fleet_deployment"}

@@ -168,6 +168,7 @@ def test_any_key_type_may_match_and_that_one_is_written(tmp_path, server, given)
 
 
 GROUPS = {"all": ["n1", "n2", "b1"], "cpu": ["n1", "n2"], "neuron": [], "bastions": ["b1"]}
+OURS = ["n2", "n1"]
 THERE = "There are: n1, n2."
 
 
@@ -186,14 +187,13 @@ THERE = "There are: n1, n2."
         ("n1*", "fleet_node 'n1*' names several; one node after another is replaced. " + THERE),
         (["n1"], "fleet_node is ['n1']; allowed: the name of one node. " + THERE),
         (1, "fleet_node is 1; allowed: the name of one node. " + THERE),
-        ("b1", "fleet_node 'b1' is in none of the groups cpu, neuron, nvidia, ascend, so no servers are planned for "
-               "it. " + THERE),
+        ("b1", "fleet_node 'b1' has no fleet_recipe, so no servers are planned for it. " + THERE),
         ("n2", "fleet_node 'n2' is left out by --limit; fleet_node is limit enough."),
     ],
 )  # fmt: skip
 def test_a_node_that_is_not_one_is_refused(node, message):
     with pytest.raises(FleetError) as caught:
-        host_key.check_node(node, GROUPS, ["n1"])
+        host_key.check_node(node, GROUPS, OURS, ["n1"])
     assert caught.value.message == message
 
 

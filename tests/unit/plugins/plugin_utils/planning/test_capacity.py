@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import read_number
 from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import GPT_OSS_20B, GPT_OSS_120B, MODELS
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan, tables
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.capacity import (
     GIB,
     Server,
@@ -543,7 +543,7 @@ TOO_LARGE = {**TRN3, "fleet_override": {"arguments": {"max-num-seqs": 64, "max-m
 
 
 def plan_of(variables, hosts=("node1",), deploys=True):
-    return fleet.plan_fleet(hosts, lambda host: variables, lambda host: ("neuron", "vllm"), deploys=deploys)
+    return fleet.plan_fleet(hosts, lambda host: variables, deploys=deploys)
 
 
 def test_the_plan_says_for_each_server_whether_it_fits():
@@ -551,8 +551,8 @@ def test_the_plan_says_for_each_server_whether_it_fits():
     item = planned["node1"]
     assert [one["server"] for one in item["capacity"]] == [entry["name"] for entry in item["servers"]]
     assert {one["verdict"] for one in item["capacity"]} == {"ok"}
-    assert fleet.capacity_warnings(planned) == []
-    table = fleet.capacity_table(planned)
+    assert tables.capacity_warnings(planned) == []
+    table = tables.capacity_table(planned)
     assert table["columns"] == ["host", "server", "memory", "weights", "kv cache", "verdict", "details"]
     sizes = ["36.0 GiB", "9.0 GiB", "25.9 GiB"]
     assert table["rows"] == [
@@ -579,7 +579,7 @@ def test_refusals_of_many_hosts_are_one_message():
 def test_a_refusal_holds_for_who_deploys_and_can_be_overruled():
     assert len(plan_of(TOO_LARGE, deploys=False)["node1"]["servers"]) == 8
     planned = plan_of({**TOO_LARGE, "fleet_capacity": "warn"})
-    assert fleet.capacity_warnings(planned) == [
+    assert tables.capacity_warnings(planned) == [
         "node1: server-0 to server-7: %s Tried all the same, as fleet_capacity is warn." % REFUSAL
     ]
     assert {item["verdict"] for item in planned["node1"]["capacity"]} == {"warning"}
@@ -596,7 +596,7 @@ def test_warnings_of_many_hosts_are_told_once_and_name_the_servers():
             "benchmark": {"concurrency": 500},
         },
     }
-    assert fleet.capacity_warnings(plan_of(variables, ["a", "b"])) == [
+    assert tables.capacity_warnings(plan_of(variables, ["a", "b"])) == [
         "a, b: server-0 to server-7: 500 requests at once are expected, but max-num-seqs 16 x 7 servers + max-num-seqs "
         "2 take 114; the others wait, which counts as latency. Raise max-num-seqs or lower the benchmark's concurrency."
     ]

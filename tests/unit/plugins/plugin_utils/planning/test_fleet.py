@@ -9,8 +9,13 @@ import re
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, tables
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import (
+    KNOWN,
+    HostVariables,
+    recipe_paths,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
 
 LOCAL = {
@@ -30,8 +35,8 @@ class Lazy(dict):
         return value
 
 
-def plan_of(variables, groups=("cpu", "vllm"), hosts=("node1",)):
-    return fleet.plan_fleet(hosts, lambda host: Lazy(variables), lambda host: groups)
+def plan_of(variables, hosts=("node1",)):
+    return fleet.plan_fleet(hosts, lambda host: Lazy(variables))
 
 
 def message_of(variables, **kwargs):
@@ -40,36 +45,32 @@ def message_of(variables, **kwargs):
     return caught.value.message
 
 
-def test_a_host_of_no_platform_and_no_engine_has_no_servers():
-    assert plan_of({"x": 1}, groups=("bastions",))["node1"] == {"servers": [], "deployment": None, "capacity": []}
+@pytest.mark.parametrize("variables", [{}, {"fleet_recipe": None}, {"fleet_hardware": LOCAL["fleet_hardware"]}])
+def test_a_host_without_recipe_has_no_servers(variables):
+    assert plan_of(variables)["node1"] == {"servers": [], "deployment": None, "capacity": []}
 
 
-RECIPES = "cpu-tiny, trn3-eagle3, trn3-start-script, trn3-vllm-neuron"
+HOSTVARS = {
+    "ours": Lazy(LOCAL),
+    "broken": Lazy({"fleet_recipe": RuntimeError("'x' is undefined")}),
+    "theirs": {"ansible_host": "192.0.2.1"},
+    "taken-out": {"fleet_recipe": None},
+    "bare": {"fleet_hardware": LOCAL["fleet_hardware"]},
+}
 
 
-@pytest.mark.parametrize(
-    ("variables", "groups", "message"),
-    [
-        (
-            {},
-            ("all", "vllm", "cpu"),
-            "node1: fleet_recipe and fleet_hardware are not set, but the host is in groups 'cpu' and 'vllm', so it "
-            "should have servers; write them into the inventory, for example into group_vars/cpu.yml (recipes: %s), or "
-            "take the host out of there." % RECIPES,
-        ),
-        (
-            {"fleet_hardware": LOCAL["fleet_hardware"], "fleet_recipe": None},
-            ("dynamo",),
-            "node1: fleet_recipe is not set, but the host is in group 'dynamo', so it should have servers; write it "
-            "into the inventory, for example into group_vars/dynamo.yml (recipes: %s), or take the host out of there."
-            % RECIPES,
-        ),
-    ],
-)
-def test_a_host_of_a_platform_or_an_engine_needs_a_recipe(variables, groups, message):
-    assert message_of(variables, groups=groups) == message
-    lenient = fleet.plan_fleet(["node1"], lambda host: variables, lambda host: groups, required=False)
-    assert lenient["node1"] == {"servers": [], "deployment": None, "capacity": []}
+def test_inference_hosts_are_those_with_a_recipe():
+    assert fleet.inference_hosts(HOSTVARS, HOSTVARS) == ["ours", "broken"]
+    assert fleet.inference_hosts(HOSTVARS, HOSTVARS, deployed=True) == ["ours", "broken", "bare"]
+    assert fleet.inference_hosts(["theirs"], HOSTVARS, deployed=True) == []
+
+
+def test_hosts_that_are_left_alone_against_what_somebody_may_expect_are_warnings():
+    (forgotten,) = fleet.host_warnings(HOSTVARS, HOSTVARS, ["ours"])
+    assert forgotten.startswith("bare: fleet_hardware is set, but fleet_recipe is not")
+    assert fleet.host_warnings(["ours", "theirs"], HOSTVARS, ["ours"]) == []
+    (limit,) = fleet.host_warnings(["ours", "theirs"], HOSTVARS, ["theirs"])
+    assert limit.startswith("No host that --limit leaves has fleet_recipe")
 
 
 def test_only_the_needed_variables_are_read():
@@ -144,7 +145,7 @@ def test_every_variable_of_the_collection_is_guarded_against_slips():
     names = {name for name in re.findall(r"\bfleet_[a-z0-9_]+", text) if not name.startswith("fleet_override_")}
     # a key of results, two of the run's statistics; what an example registers
     names -= {"fleet_report", "fleet_verdict", "fleet_status", "fleet_planned"}
-    assert sorted(names) == list(fleet.KNOWN)
+    assert sorted(names) == list(KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -154,13 +155,6 @@ def test_a_slip_in_a_name_is_told(slip, meant):
     assert message_of({**LOCAL, slip: "x"}) == "node1: variable %s is unknown; did you mean %s? Use that name." % (
         slip,
         meant,
-    )
-
-
-def test_wrong_group_is_named():
-    assert message_of(LOCAL, groups=("neuron",)) == (
-        "node1: recipes/cpu-tiny.yml is for platform cpu, but the host is in group 'neuron'; "
-        "move it to group 'cpu' or choose another fleet_recipe."
     )
 
 
@@ -248,8 +242,8 @@ def test_recipes_are_looked_for_beside_the_inventory(tmp_path):
     expected = [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "recipes")]
     for folder in expected[:2]:
         os.mkdir(folder)
-    variables = fleet.HostVariables("x", {"fleet_recipe_paths": "%s:%s" % tuple(expected[:2])})
-    assert fleet.recipe_paths(variables, [str(tmp_path), str(source)]) == expected
+    given = {"fleet_recipe_paths": "%s:%s" % tuple(expected[:2])}
+    assert recipe_paths(HostVariables("x", given, [str(tmp_path), str(source)])) == expected
 
 
 def test_table_shows_where_each_server_listens():
@@ -263,7 +257,7 @@ def test_table_shows_where_each_server_listens():
         }
     )
     planned["node0"] = plan_of(LOCAL, hosts=["node0"])["node0"]
-    rows = fleet.plan_table(planned)["rows"]
+    rows = tables.plan_table(planned)["rows"]
     assert [row[:7] for row in rows] == [
         ["node1", "server-0", "decode", "-", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
         ["node0", "server-0", "server", "127.0.0.1:8000", "0", "gpt-oss-tiny-standin", "cpu-tiny"],

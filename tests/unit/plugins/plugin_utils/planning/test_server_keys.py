@@ -9,7 +9,7 @@ import json
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, tables
 
 KEY = "sk-never-in-a-plan"
 LOCAL = {
@@ -38,8 +38,8 @@ class Lazy(dict):
         return value
 
 
-def plan_of(variables, groups=("cpu", "vllm"), deploys=True, hosts=("node1",)):
-    return fleet.plan_fleet(hosts, lambda host: Lazy(variables), lambda host: groups, deploys=deploys)
+def plan_of(variables, deploys=True, hosts=("node1",)):
+    return fleet.plan_fleet(hosts, lambda host: Lazy(variables), deploys=deploys)
 
 
 def entries_of(variables, **kwargs):
@@ -54,9 +54,8 @@ def refused(function, *args, **kwargs):
 
 @pytest.mark.parametrize("base", [LOCAL, TRN3, {**TRN3, "fleet_recipe": "trn3-start-script"}])
 def test_a_key_becomes_a_secret_of_every_server_and_its_value_is_nowhere(base):
-    groups = ("cpu", "vllm") if base is LOCAL else ("neuron", "vllm")
-    without = entries_of(base, groups=groups)
-    planned = plan_of({**base, "fleet_api_key": [KEY, KEY + "2"]}, groups=groups)
+    without = entries_of(base)
+    planned = plan_of({**base, "fleet_api_key": [KEY, KEY + "2"]})
     assert KEY not in json.dumps(planned)
     for entry, plain in zip(planned["node1"]["servers"], without):
         assert entry["secrets"] == SECRETS
@@ -148,13 +147,13 @@ def test_two_variables_for_one_key():
 def test_an_engine_without_keys_is_not_left_open_silently(engine, label):
     layer = {"engine": engine, "arguments": None, "command": ["serve"]}
     variables = {**LOCAL, "fleet_override": layer}
-    assert entries_of(variables, groups=("cpu", engine))[0]["secrets"] == {}
-    assert refused(plan_of, {**variables, "fleet_api_key": KEY}, groups=("cpu", engine)) == (
+    assert entries_of(variables)[0]["secrets"] == {}
+    assert refused(plan_of, {**variables, "fleet_api_key": KEY}) == (
         "node1: recipes/cpu-tiny.yml with fleet_override: fleet_api_key is set, but the engine %s has no API keys: it "
         "would answer whoever reaches it. Set fleet_api_key to null for this host, and put a gateway that asks for the "
         "key in front." % label
     )
-    assert entries_of({**variables, "fleet_api_key": None}, groups=("cpu", engine))[0]["secrets"] == {}
+    assert entries_of({**variables, "fleet_api_key": None})[0]["secrets"] == {}
 
 
 @pytest.mark.parametrize("name", ["fleet_api_keys", "fleet_apikey", "fleet_api_key_versions", "fleet_bind_adress"])
@@ -172,7 +171,7 @@ WARNING = (
 
 @pytest.mark.parametrize("bind", ["127.0.0.1", "127.8.0.1", "::1"])
 def test_on_loopback_no_key_is_needed(bind):
-    assert fleet.exposed_warnings(plan_of({**LOCAL, "fleet_bind_address": bind})) == []
+    assert tables.exposed_warnings(plan_of({**LOCAL, "fleet_bind_address": bind})) == []
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::", "10.1.2.3", "fd00::7"])
@@ -180,12 +179,12 @@ def test_beyond_loopback_without_a_key_is_one_warning_for_the_fleet(bind):
     variables = {**LOCAL, "fleet_bind_address": bind}
     hosts = ["node%d" % number for number in range(1, 6)]
     planned = plan_of(variables, hosts=hosts)
-    assert fleet.exposed_warnings(planned) == [WARNING % ("node1, node2, node3 and 2 more", bind)]
-    assert fleet.exposed_warnings(plan_of({**variables, "fleet_api_key": KEY}, hosts=hosts)) == []
+    assert tables.exposed_warnings(planned) == [WARNING % ("node1, node2, node3 and 2 more", bind)]
+    assert tables.exposed_warnings(plan_of({**variables, "fleet_api_key": KEY}, hosts=hosts)) == []
     assert [entry["bind"] for entry in planned["node1"]["servers"]] == [bind, bind]
     assert all(bind in entry["command"] for entry in planned["node1"]["servers"])  # ${bind}
     mixed = {**planned, **plan_of({**LOCAL, "fleet_bind_address": "192.168.0.9"}, hosts=["other"])}
-    assert fleet.exposed_warnings(mixed) == [WARNING % ("node1, node2, node3 and 3 more", bind + ", 192.168.0.9")]
+    assert tables.exposed_warnings(mixed) == [WARNING % ("node1, node2, node3 and 3 more", bind + ", 192.168.0.9")]
 
 
 # -- secrets without a value -------------------------------------------------------------------------------------------
@@ -194,7 +193,7 @@ def test_beyond_loopback_without_a_key_is_one_warning_for_the_fleet(bind):
 def lacking(variables, secrets, **kwargs):
     """What check_secrets says, None where nothing is missing."""
     variables = Lazy({**LOCAL, "fleet_override": {"secrets": secrets}, **variables})
-    planned = fleet.plan_fleet(["node1", "node2"], lambda host: variables, lambda host: ("cpu", "vllm"), deploys=True)
+    planned = fleet.plan_fleet(["node1", "node2"], lambda host: variables, deploys=True)
     hostvars = {"node1": variables, "node2": variables}
     try:
         fleet.check_secrets(planned, kwargs.get("hosts", ["node1"]), {"hostvars": hostvars})

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import CHECKS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
@@ -51,9 +52,7 @@ def variables(**changes):
 
 
 def planned(sources=(), **changes):
-    return fleet.plan_fleet(
-        ["node1"], lambda host: variables(**changes), lambda host: ("cpu", "vllm"), sources, deploys=True
-    )
+    return fleet.plan_fleet(["node1"], lambda host: variables(**changes), sources, deploys=True)
 
 
 def refusal(sources=(), **changes):
@@ -289,7 +288,7 @@ def test_any_value_at_any_place_is_a_plan_or_one_of_our_errors(path, value):
 @given(
     name=st.sampled_from(
         ["fleet_recipe", "fleet_hardware", "fleet_root", "fleet_bind_address", "fleet_recipe_paths", "fleet_capacity",
-         "fleet_container_engine", "fleet_override", *fleet.CHECKS]
+         "fleet_container_engine", "fleet_override", *CHECKS]
     ),
     value=VALUES,
 )  # fmt: skip
@@ -321,7 +320,7 @@ def test_any_file_is_a_recipe_or_one_of_our_errors(tmp_path_factory, content):
 
 def two_hosts(first, second):
     hosts = {"a": variables(**first), "b": variables(**second)}
-    return fleet.plan_fleet(list(hosts), hosts.get, lambda host: ("cpu", "vllm"))
+    return fleet.plan_fleet(list(hosts), hosts.get)
 
 
 OTHER_PORT = {"fleet_override": {"servers": {"server": {"port": 9000}}}}

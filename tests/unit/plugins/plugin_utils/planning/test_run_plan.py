@@ -1,0 +1,101 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan that is made once: who takes it, when it is made again, and what its file holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, run_plan
+
+LOCAL = {
+    "fleet_recipe": "cpu-tiny",
+    "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+    "fleet_root": "/r",
+}
+KEY = "sk-never-in-a-file"
+TOO_LARGE = {"fleet_override": {"arguments": {"max-model-len": 131072, "kv-cache-memory-bytes": "32M"}}}
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """The file of a run, and a count of how often a host was planned."""
+    made = []
+    plan_one = fleet.plan_one
+    monkeypatch.setattr(run_plan.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    monkeypatch.setattr(run_plan, "_loaded", {})
+    monkeypatch.setattr(run_plan, "_settled", {})
+    monkeypatch.setattr(
+        fleet, "plan_one", lambda given, deploys=False: made.append(given.host) or plan_one(given, deploys)
+    )
+    return tmp_path / run_plan.NAME, made
+
+
+def planned(variables, hosts=("node1",), deploys=True, sources=("/inventory",), save=False):
+    plan = run_plan.RunPlan()
+    found = fleet.plan_fleet(hosts, lambda host: variables, sources, deploys, plan)
+    if save:
+        plan.save()
+    return found
+
+
+def test_a_plan_is_made_once_and_the_same(kept):
+    file, made = kept
+    first = planned(LOCAL, ["node1", "node2"], save=True)
+    assert planned(LOCAL, ["node1"])["node1"] == first["node1"]
+    assert planned(LOCAL, ["node2"], deploys=False)["node2"] == first["node2"]
+    assert made == ["node1", "node2"]
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+    planned(LOCAL, ["node3"], save=True)
+    assert sorted(json.loads(file.read_text())) == ["node1", "node2", "node3"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fleet_root": "/other"},
+        {"fleet_override_more": {"start": {"budget_s": 5}}},
+        {"fleet_bind_address": "192.0.2.1"},
+        {"fleet_api_key": KEY},
+        {"fleet_recipe": None},
+    ],
+)
+def test_it_is_made_again_where_a_variable_has_changed(kept, change):
+    planned(LOCAL, save=True)
+    assert planned({**LOCAL, **change}) == fleet.plan_fleet(
+        ["node1"], lambda host: {**LOCAL, **change}, ["/inventory"], True
+    )
+    assert len(kept[1]) == 3
+
+
+def test_a_variable_that_no_plan_reads_changes_nothing(kept):
+    planned(LOCAL, save=True)
+    planned({**LOCAL, "serve_result": {"changed": True}})
+    assert len(kept[1]) == 1
+    planned(LOCAL, sources=["/another"])
+    assert len(kept[1]) == 2
+
+
+def test_what_may_not_be_deployed_is_not_taken_for_it(kept):
+    planned({**LOCAL, **TOO_LARGE}, deploys=False, save=True)
+    with pytest.raises(FleetError) as caught:
+        planned({**LOCAL, **TOO_LARGE})
+    assert caught.value.code == "plan.does-not-fit-memory"
+
+
+def test_the_task_of_a_host_compares_its_variables_once(kept, monkeypatch):
+    planned(LOCAL, save=True)
+    monkeypatch.setattr(run_plan, "_in_task", lambda: True)
+    first = planned(LOCAL)
+    assert planned({**LOCAL, "fleet_root": "/other"}) == first
+    assert len(kept[1]) == 1
+
+
+def test_no_secret_is_in_the_file(kept):
+    planned({**LOCAL, "fleet_api_key": [KEY, KEY + "-2"]}, save=True)
+    assert KEY not in kept[0].read_text()
