@@ -14,8 +14,10 @@ description:
     planned too.
   - All mistakes of the fleet are reported in one error, each with the key, its value and what is allowed. That no host
     has C(fleet_recipe) is one of them, and that two hosts are one machine and would remove each other's servers.
-  - A host without C(fleet_recipe) has no servers. Where its groups are named after a platform or an engine, and where a
-    host with C(fleet_recipe) is in none of those groups, a warning names it.
+  - A host without C(fleet_recipe) has no servers, whatever groups it is in. One that has C(fleet_hardware) all the same
+    is named in a warning, and so is a C(--limit) that leaves no host with C(fleet_recipe).
+  - What is planned is kept until the end of the run, in a file of the run's temporary folder that only the user can
+    read. P(inference.fleet.plan#lookup) takes it from there, as long as the host's variables are the same.
   - Weights and KV cache of each server are counted against the memory of its devices. What cannot run is an error, what
     may not fit is a warning. The variable C(fleet_capacity), V(refuse) by default, makes a warning of such an error for
     the hosts where it is V(warn).
@@ -41,6 +43,13 @@ options:
         as before a deployment. A plan alone needs none, and no vault password.
     type: bool
     default: false
+  strict:
+    description:
+      - Whether a mistake of any host is an error, also what cannot fit into memory. Otherwise a host that cannot be
+        planned fails where its plan is used, and hosts that have C(fleet_hardware) alone are enough to go on, as for
+        looking at what runs there.
+    type: bool
+    default: true
 attributes:
   check_mode:
     description: Plans all the same; O(file) is not written.

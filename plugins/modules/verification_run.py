@@ -19,10 +19,10 @@ options:
   reports_dir:
     description:
       - Directory on the controller for the reports, made where it is missing. Empty does nothing.
+      - By default C(verify_reports_dir), or C(fleet_reports_dir), or C(reports/) and the inventory's name.
       - A relative one begins where C(ansible-playbook) was started.
       - One that cannot be written is a warning.
     type: path
-    default: ""
 attributes:
   check_mode:
     description: Nothing is written.
