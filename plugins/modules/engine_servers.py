@@ -75,9 +75,9 @@ options:
   reports_dir:
     description:
       - Directory on the controller with the reports. The verdicts of the servers that were started, restarted, stopped
-        or removed are voided there, as they are no longer true. Empty voids none. For the action plugin.
+        or removed are voided there, as they are no longer true. By default C(verify_reports_dir), or
+        C(fleet_reports_dir), or C(reports/) and the inventory's name. Empty voids none. For the action plugin.
     type: path
-    default: ""
   restarted:
     description:
       - Names of servers that an earlier task restarted, such as a restart of their container engine. Their verdicts are
@@ -315,7 +315,7 @@ def main():
         "drop_ins": DROP_INS,
         "deployment": {"type": "dict"},
         "deployer": {"type": "dict"},
-        "reports_dir": {"type": "path", "default": ""},
+        "reports_dir": {"type": "path"},
         "restarted": {"type": "list", "elements": "str", "default": []},
         "purge": {"type": "bool", "default": False},
         "purge_artifacts": {"type": "bool", "default": False},

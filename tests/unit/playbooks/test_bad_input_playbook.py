@@ -92,37 +92,6 @@ def test_an_inventory_without_recipe(tmp_path):
         assert "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: cpu-tiny, " in screen
 
 
-def test_a_host_in_no_group_of_ours(tmp_path):
-    hosts = "web: {hosts: {node1: {fleet_recipe: cpu-tiny, fleet_hardware: {accelerator: cpu, count: 2}}}}"
-    status, screen = play(tmp_path, inventory=hosts, playbook="site")
-    assert status == 2
-    assert "node1: fleet_recipe is set, but the host is in none of the groups that the playbooks deploy" in screen
-    assert "Put it into one of them." in screen
-
-
-def test_a_group_of_somebody_else_is_left_alone(tmp_path):
-    """Hosts of a group nvidia that has nothing to do with the fleet are named, and no play talks to them."""
-    more = "nvidia:\n  hosts: {gpu1: {ansible_host: 192.0.2.1, fleet_recipe: null}}"
-    status, screen = play(tmp_path, "--tags", "nothing", more=more, playbook="site")
-    assert status == 0, screen
-    assert "gpu1: fleet_recipe is not set, but the host is in group 'nvidia'" in screen
-    assert "Until then it is left alone." in screen
-    assert "UNREACHABLE" not in screen
-    status, screen = play(tmp_path, "--tags", "nothing", "-e", "fleet_verify=no", more=more, playbook="site")
-    assert status == 2
-
-
-def test_a_host_of_an_engine_alone_is_deployed(tmp_path):
-    hosts = (
-        "vllm: {hosts: {node1: {ansible_connection: local, ansible_python_interpreter: '%s', fleet_recipe: cpu-tiny,"
-        " fleet_root: %s/root, fleet_hardware: {accelerator: cpu, count: 1, cores: 2}}}}" % (sys.executable, tmp_path)
-    )
-    status, screen = play(tmp_path, inventory=hosts, playbook="status")
-    assert status == 2, screen  # nothing is deployed
-    assert "server-0" in screen
-    assert "server-1" in screen
-
-
 def test_arguments_of_the_module(tmp_path):
     playbook = tmp_path / "p.yml"
     for arguments, part in (("{report: perhaps}", "perhaps"), ("{hosts: nobody}", "nobody"), ("{fil: x}", "fil")):

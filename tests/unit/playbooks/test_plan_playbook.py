@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -227,34 +228,157 @@ def bare(tmp_path):
     return tmp_path / "hosts.json"
 
 
-LACKING = (
-    "node-1: fleet_recipe and fleet_hardware are not set, but the host is in group 'cpu', so it should have servers; "
-    "write them into the inventory, for example into group_vars/cpu.yml (recipes: cpu-tiny, trn3-eagle3, "
-    "trn3-start-script, trn3-vllm-neuron), or take the host out of there."
+FORGOTTEN = (
+    "[WARNING]: node-1: fleet_hardware is set, but fleet_recipe is not, so no servers are planned there. Set "
+    "fleet_recipe (recipes: "
 )
-
-
-NO_RECIPE = (
-    "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: cpu-tiny, trn3-eagle3, "
-    "trn3-start-script, trn3-vllm-neuron. Set it in the inventory, for example in group_vars/all.yml."
-)
+NO_RECIPE = "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: cpu-tiny, "
 
 
 @pytest.mark.parametrize(
-    "playbook, words",
-    [("plan", NO_RECIPE), ("site", NO_RECIPE), *((one, LACKING) for one in ("prepare", "weights", "serve", "verify"))],
+    "playbook",
+    ["plan", "site", "preflight", "prepare", "weights", "serve", "verify", "clean", "restart", "artifact_export"],
 )
-def test_a_host_of_a_platform_needs_a_recipe(bare, tmp_path, playbook, words):
-    reports = "fleet_reports_dir=%s" % (tmp_path / "reports")
-    status, output, _seconds = play("-i", bare, "-e", reports, playbook=playbook)
+@pytest.mark.parametrize("hardware", [None, {"accelerator": "cpu", "count": 1}])
+def test_an_inventory_without_recipe_is_an_error(bare, tmp_path, playbook, hardware):
+    variables = {"fleet_reports_dir": str(tmp_path / "reports"), **({"fleet_hardware": hardware} if hardware else {})}
+    status, output, _seconds = play("-i", bare, "-e", json.dumps(variables), playbook=playbook)
     assert status != 0
-    assert words in " ".join(output.split())
+    assert NO_RECIPE in " ".join(output.split())
     assert "is undefined" not in output
+    assert "Traceback" not in output
     assert not (tmp_path / "root").exists()
 
 
 @pytest.mark.parametrize("playbook", ["status", "logs", "stop"])
 def test_what_runs_without_a_recipe_can_be_looked_at_and_stopped(bare, playbook):
-    status, output, _seconds = play("-i", bare, playbook=playbook)
+    """Where the host has fleet_hardware; a host that has neither is no inference host."""
+    hardware = json.dumps({"fleet_hardware": {"accelerator": "cpu", "count": 1}})
+    status, output, _seconds = play("-i", bare, "-e", hardware, playbook=playbook)
     assert status == 0, output
-    assert " ".join(output.split()).count("[WARNING]: " + LACKING) == 1
+    assert " ".join(output.split()).count(FORGOTTEN) == 1
+    assert "node-1 : ok=" in " ".join(output.split())
+    status, output, _seconds = play("-i", bare, playbook=playbook)
+    assert status != 0
+    assert NO_RECIPE in " ".join(output.split())
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Two inference hosts in groups of any names, and a host of somebody else's in a group nvidia."""
+    variables = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    ours = {**variables, "fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}}
+    inventory = {
+        "web": {"hosts": {"a": {**ours, "fleet_root": str(tmp_path / "a")}}},
+        "neuron": {"hosts": {"b": {**ours, "fleet_root": str(tmp_path / "b"), "fleet_override": PORTS}}},
+        "nvidia": {"hosts": {"gpu1": {"ansible_host": "192.0.2.1"}}},
+    }
+    (tmp_path / "hosts.json").write_text(json.dumps(inventory))
+    return tmp_path / "hosts.json"
+
+
+PORTS = {"servers": {"server": {"port": 9000}}}
+
+
+def recap(output):
+    return sorted(re.findall(r"^(\S+) +: ok=", output, re.M))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hosts"),
+    [
+        ((), ["a", "b"]),
+        (("--limit", "b"), ["b"]),
+        (("-e", "fleet_play_hosts=web"), ["a"]),
+        (("-e", "fleet_play_hosts=all:!web"), ["b"]),
+        (("--check", "--diff"), ["a", "b"]),
+    ],
+)
+def test_every_host_with_a_recipe_is_ours_whatever_its_groups(mixed, arguments, hosts):
+    """A group's name says nothing: not that a host is one of ours, nor what it runs."""
+    status, output, _seconds = play("-i", mixed, "-e", "fleet_status_strict=false", *arguments, playbook="status")
+    assert status == 0, output
+    assert [host for host in ("a", "b") if "\n%s     server-0" % host in output] == hosts
+    assert "gpu1" not in output
+
+
+def test_the_steps_leave_hosts_of_others_alone(mixed, tmp_path):
+    """Not a task is skipped for them, and nobody connects to them."""
+    reports = "fleet_reports_dir=%s" % (tmp_path / "reports")
+    status, output, _seconds = play("-i", mixed, "-e", reports, "--tags", "verify", playbook="site")
+    assert status == 2, output  # nothing is deployed
+    assert recap(output) == ["a", "b"]
+    assert "UNREACHABLE" not in output
+    assert sorted(json.loads((tmp_path / "reports" / "verdict.json").read_text())["hosts"]) == ["a", "b"]
+
+
+def test_a_limit_without_inference_hosts_is_a_warning(mixed):
+    status, output, _seconds = play("-i", mixed, "--limit", "gpu1", playbook="site")
+    assert status == 0, output
+    assert "No host that --limit leaves has fleet_recipe" in " ".join(output.split())
+
+
+def test_a_host_that_cannot_be_planned_takes_nothing_from_the_others(mixed):
+    """Of a single playbook; site.yml refuses a fleet with a mistake in it."""
+    inventory = json.loads(mixed.read_text())
+    inventory["web"]["hosts"]["a"]["fleet_override"] = {"nothing": 1}
+    mixed.write_text(json.dumps(inventory))
+    status, output, _seconds = play("-i", mixed, playbook="logs")
+    assert status == 2, output
+    assert "unknown key 'nothing'" in " ".join(output.split())
+    assert re.search(r"^b +: ok=.*failed=0", output, re.M)
+    status, output, _seconds = play("-i", mixed, "--limit", "b", "--tags", "nothing", playbook="site")
+    assert status == 2
+    assert recap(output) == ["b"]
+
+
+def test_a_failure_has_its_code(bare):
+    status, output, _seconds = play("-i", bare, "-v")
+    assert status == 2
+    assert "code: inventory.no-recipe" in output
+
+
+def test_the_plan_is_made_once_in_a_run(mixed, tmp_path):
+    """Whatever reads it: lookups in every task, also of other hosts, and a loop."""
+    book = [
+        {"import_playbook": str(ROOT / "playbooks" / "steps" / "plan.yml")},
+        {
+            "hosts": "{{ query('inference.fleet.hosts') }}",
+            "gather_facts": False,
+            "vars": {"fleet_servers": "{{ lookup('inference.fleet.plan') }}"},
+            "tasks": [
+                {"ansible.builtin.debug": {"msg": "{{ fleet_servers | length }} {{ item }}"}, "loop": [1, 2]},
+                {"ansible.builtin.debug": {"msg": "{{ query('inference.fleet.plan', 'a', 'b') | flatten | length }}"}},
+            ],
+        },
+    ]
+    (tmp_path / "book.yml").write_text(json.dumps(book))
+    (tmp_path / "sitecustomize.py").write_text(COUNTER)
+    status, output, _seconds = _play(tmp_path / "book.yml", "-i", mixed, env={"PYTHONPATH": str(tmp_path)})
+    assert status == 0, output
+    assert "4" in output
+    assert sorted((tmp_path / "planned").read_text().split()) == ["a", "b"]
+
+
+# Writes a host's name each time that it is planned, in whatever process.
+COUNTER = """
+import importlib.abc, importlib.util, os, sys
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if not name.endswith(".plugin_utils.planning.fleet"):
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+        def exec_module(module):
+            load(module)
+            plan_one = module.plan_one
+            def counted(given, deploys=False):
+                with open(os.path.join(os.path.dirname(__file__), "planned"), "a") as stream:
+                    stream.write(given.host + "\\n")
+                return plan_one(given, deploys)
+            module.plan_one = counted
+        spec.loader.exec_module = exec_module
+        return spec
+sys.meta_path.insert(0, Finder())
+"""

@@ -90,7 +90,7 @@ def test_a_host_that_cannot_be_reached_takes_nothing_from_the_others(tmp_path):
 def test_a_host_without_a_plan_is_a_warning(tmp_path):
     run = status(tmp_path, n1=EMPTY)
     assert run.status == 0
-    assert "fleet_recipe is not set" in " ".join(run.output.split())
+    assert "fleet_hardware is set, but fleet_recipe is not" in " ".join(run.output.split())
 
 
 def test_a_file_that_cannot_be_written_is_said_before_a_node_is_asked(tmp_path):
