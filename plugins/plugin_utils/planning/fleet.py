@@ -36,7 +36,8 @@ def plan_one(variables, deploys=False, others=None):
     """{"servers": entries, "deployment": resolved recipe or None, "capacity": […]} of one host. Raises FleetError.
 
     variables: HostVariables. deploys: whether servers that cannot fit are a mistake; who stops them, or reads their
-    logs, need not care. others: host -> HostVariables of the inventory's hosts. capacity: whether each server fits into the memory of its devices, see capacity.check.
+    logs, need not care. others: host -> HostVariables of the inventory's hosts. capacity: whether each server fits into
+    the memory of its devices, see capacity.check.
     """
     mistakes = input_checks.Mistakes()
     with mistakes.noted():
@@ -154,7 +155,7 @@ def plan_fleet(hosts, variables_of, inventory_sources=(), deploys=False, run_pla
     """
     planned, mistakes = {}, {}
 
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def others(host):
         return HostVariables(host, variables_of(host), inventory_sources)
 
@@ -163,9 +164,7 @@ def plan_fleet(hosts, variables_of, inventory_sources=(), deploys=False, run_pla
             item = run_plan.recall(host, others, deploys) if run_plan else None
             if item is None:
                 asked = {host: None}
-                item = plan_one(
-                    others(host), deploys, lambda other, asked=asked: asked.setdefault(other) or others(other)
-                )
+                item = plan_one(others(host), deploys, functools.partial(_asked, asked, others))
                 if run_plan:
                     run_plan.note(host, [others(one) for one in asked], deploys, item)
             planned[host] = item
@@ -177,6 +176,12 @@ def plan_fleet(hosts, variables_of, inventory_sources=(), deploys=False, run_pla
     if mistakes:
         raise FleetError.together(error.within(hosts_text(where) + ": ") for error, where in mistakes.values())
     return planned
+
+
+def _asked(asked, others, host):
+    """others(host), and that it was asked for."""
+    asked[host] = None
+    return others(host)
 
 
 def _one_machine(planned, variables_of):

@@ -30,9 +30,7 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setattr(run_plan.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
     monkeypatch.setattr(run_plan, "_loaded", {})
     monkeypatch.setattr(run_plan, "_settled", {})
-    monkeypatch.setattr(
-        fleet, "plan_one", lambda given, deploys=False: made.append(given.host) or plan_one(given, deploys)
-    )
+    monkeypatch.setattr(fleet, "plan_one", lambda given, *more: made.append(given.host) or plan_one(given, *more))
     return tmp_path / run_plan.NAME, made
 
 

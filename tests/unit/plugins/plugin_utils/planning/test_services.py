@@ -32,7 +32,7 @@ def plan_of(changes=None, groups=None, override=None, **shared):
     }  # fmt: skip
     variables = {host: {**(base if host.startswith("n") else {"groups": groups}), **given,
                         **(changes or {}).get(host, {})} for host, given in HOSTS.items()}  # fmt: skip
-    return fleet.plan_fleet(["n1"], lambda host: Lazy(variables[host]), lambda host: ("cpu", "vllm"))["n1"]["servers"]
+    return fleet.plan_fleet(["n1"], lambda host: Lazy(variables[host]))["n1"]["servers"]
 
 
 def code(*args, **kwargs):
