@@ -102,7 +102,7 @@ options:
         worker, the health path is asked.
       - Left alone are servers that do not run, whoever stopped them, and those that have not answered since their start
         and are within their start budget. A restart counts as a start for the start limit.
-      - An API key (E(VLLM_API_KEY)) is read from the server's file of secrets, and is in no argument.
+      - The API key is read from the server's file of secrets, and is in no argument.
       - What it finds and does is in the journal (C(journalctl -t inference-fleet-watchdog)), or in
         C(var/log/inference-fleet/watchdog.log) below the root.
     type: dict

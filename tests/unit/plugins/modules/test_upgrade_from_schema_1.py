@@ -45,7 +45,8 @@ def node():
 def planned(node):
     config = {"path": node.root + "/etc/inference-fleet/config/server-0.yml", "format": "yaml",
               "content": {"a": [1, 1e-05], "b": {"on": True}}}  # fmt: skip
-    return node.entry("server-0", config=config, secrets={"TOKEN": "token"}, secret_versions={"TOKEN": "1"})
+    return node.entry("server-0", config=config, secrets={"TOKEN": "token"}, secret_versions={"TOKEN": "1"},
+                      start={"after": [], "units": []})  # fmt: skip
 
 
 def deploy_old(node, entry):
