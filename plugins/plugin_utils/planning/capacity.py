@@ -25,15 +25,15 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import P
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 
-BLOCK = 16  # tokens of one block of vLLM's paged KV cache (its --block-size default)
+BLOCK = 16  # tokens of one block of a paged KV cache
 
 # Copies of the logits (float32, whole vocabulary, one row for each sequence) while a token is sampled. Sorting, softmax
-# and cumulative sums for top-p hold about eight; calibrated on vllm#23278 (see activation_bytes).
+# and cumulative sums for top-p hold about eight; see activation_bytes.
 LOGITS_COPIES = 8
 # The sequence that batches are counted in where the recipe's benchmark names none: 1024 tokens in, 1024 out, the shape
-# of the published TensorRT-LLM deployment guide.
+# of the published deployment guides.
 SEQUENCE = 2048
-# Less than this left beside TensorRT-LLM's KV cache is too little for peaks that its profiling did not see.
+# Less than this left beside a KV cache that takes a share of what is free is too little for peaks that no profiling saw.
 SPARE = 1.0 * GIB
 SIZES = ("memory_gib", "weights_gib", "kv_gib")  # of one device
 
@@ -43,10 +43,10 @@ class Server:
     """All that decides about the memory of one server; equal servers are counted once.
 
     memory: bytes of one device as the engine sees it, None where nobody declared them. budget: how the engine sizes
-    its KV cache, "utilization" (vLLM), "free" (TensorRT-LLM), "contiguous" (NxD Inference), "capped" (vLLM Neuron) or
+    its KV cache, "utilization", "free", "contiguous", "capped" or
     "bytes" (given, cache_bytes). max_len None: the engine chooses it. kv_bytes: of one element. windowed: whether
     sliding layers keep their window only. bucket: positions that they are allocated with for each request, whatever its
-    length (NxD Inference). buffer_tokens: of Dynamo's KV transfer.
+    length. buffer_tokens: of the KV transfer between servers.
     """
 
     model: Model
@@ -94,8 +94,8 @@ def weights_bytes(model, weights_format, attention_degree=1, expert_degree=1, pi
     Attention, embedding and lm_head are split over ``attention_degree`` devices (1: replicated, attention data
     parallelism), KV heads over at most as many devices as there are heads; router and norms are replicated; experts are
     split over ``expert_degree`` devices, whether whole (expert parallelism) or sliced (tensor parallelism); layers over
-    ``pipeline`` stages, of which the fullest has both ends. Sources: TensorRT LLM "Parallelism", vLLM "Data parallel
-    deployment" (expert layers form one group of DP x TP), vLLM Neuron "Tensor Parallelism".
+    ``pipeline`` stages, of which the fullest has both ends. Expert layers form
+    one group of data x tensor parallelism (docs/using/capacity.md has the sources).
     """
     layers = _split(model.layers, pipeline)
     layer = _split(model.query_bytes, attention_degree)
@@ -110,7 +110,7 @@ def kv_layer_bytes(model, attention_degree=1, kv_bytes=BF16):
     """Bytes that one token takes in the KV cache of one layer on one device: key and value of the device's KV heads.
 
     KV heads are split by tensor parallelism and replicated where there are more devices than heads. 2,048 bytes for all
-    8 heads of gpt-oss in bf16. Source: vLLM, AttentionSpec.page_size_bytes.
+    8 heads of gpt-oss in bf16.
     """
     return 2 * _split(model.kv_heads, attention_degree) * model.head_dim * kv_bytes
 
@@ -120,8 +120,8 @@ def request_bytes(model, length, attention_degree=1, kv_bytes=BF16, windowed=Tru
 
     Full layers hold the whole sequence. Sliding layers hold it too where the engine does not tell them apart; windowed,
     they hold the window and the tokens of the step that is being computed, in blocks, and one block more because a
-    window does not start at a block's edge. Source: vLLM, FullAttentionSpec and SlidingWindowSpec
-    .max_memory_usage_bytes; it reports 4.54 GiB for gpt-oss-120b, 131072 tokens, 1024 batched (vllm#27508). With a
+    window does not start at a block's edge. 4.54 GiB for gpt-oss-120b, 131072 tokens, 1024
+    batched. With a
     bucket they hold as many tokens as that, whatever the request's length.
     """
     blocks = _split(length, BLOCK)
@@ -139,8 +139,7 @@ def activation_bytes(model, platform, max_seqs, batched, split=1):
 
     A constant of the runtime; the logits of ``max_seqs`` sequences while a token is sampled; the experts' inputs and
     outputs for ``batched`` tokens, of which a device computes its share ``1/split``. For one H100, 1024 sequences and
-    8192 tokens it gives 7.7 GiB where vLLM measured 7.45 (vllm#23278: 0.9 x 79.19 GiB - 65.97 GiB weights + 2.14 GiB
-    missing). An estimate: warnings may rest on it, refusals do not.
+    8192 tokens it gives 7.7 GiB where 7.45 were measured. An estimate: warnings may rest on it, refusals do not.
     """
     logits = LOGITS_COPIES * max_seqs * model.vocab * 4
     experts = batched * model.top_k * (2 * model.intermediate + model.hidden) * BF16 / split
@@ -150,14 +149,11 @@ def activation_bytes(model, platform, max_seqs, batched, split=1):
 def kv_budget(server, weights, activations=0.0):
     """Bytes that the engine gives its KV cache on one device; below 0 where not even the weights fit. None: unknown.
 
-    utilization: gpu-memory-utilization x memory - weights - peak activations (vLLM, and the vLLM Ascend guide in these
-      words).
-    free: kv_cache_free_gpu_memory_fraction of what is free after weights and profiled activations (TensorRT-LLM,
-      "Memory usage").
-    capped: gpu-memory-utilization x memory - weights, at most cap x gpu-memory-utilization x memory (vLLM Neuron,
-      "determine_available_memory design").
-    contiguous: what is left of the memory; max-num-seqs x max-model-len is allocated in it as a whole (NxD Inference).
-    bytes: as given (--kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE).
+    utilization: gpu-memory-utilization x memory - weights - peak activations.
+    free: kv_cache_free_gpu_memory_fraction of what is free after weights and profiled activations.
+    capped: gpu-memory-utilization x memory - weights, at most cap x gpu-memory-utilization x memory.
+    contiguous: what is left of the memory; max-num-seqs x max-model-len is allocated in it as a whole.
+    bytes: as given (--kv-cache-memory-bytes).
     """
     if server.budget == "bytes":
         return server.cache_bytes
