@@ -33,7 +33,7 @@ LOGITS_COPIES = 8
 # The sequence that batches are counted in where the recipe's benchmark names none: 1024 tokens in, 1024 out, the shape
 # of the published deployment guides.
 SEQUENCE = 2048
-# Less than this left beside a KV cache that takes a share of what is free is too little for peaks that no profiling saw.
+# Less than this left beside a KV cache that takes a share of what is free is too little for its peaks.
 SPARE = 1.0 * GIB
 SIZES = ("memory_gib", "weights_gib", "kv_gib")  # of one device
 
