@@ -70,6 +70,8 @@ def lacking(name, root=CLONE):
     found = []
     if not (role / "README.md").is_file() or "# %s\n" % name not in (role / "README.md").read_text(encoding="utf-8"):
         found.append("the role %s has no README.md" % name)
+    if not list((root / "plugins/plugin_utils/platforms").glob(name + "*")):
+        found.append("there is no plugins/plugin_utils/platforms/%s.py" % name)
     defaults = yaml.safe_load((role / "defaults/main.yml").read_text(encoding="utf-8")) or {}
     if not isinstance(defaults.get(name + "_packages"), dict):
         found.append("the role %s does not say in %s_packages what it installs ({} for nothing)" % (name, name))
@@ -89,5 +91,6 @@ def test_what_is_lacking_is_said(tmp_path):
         file.write_text(text)
     assert lacking("abacus", tmp_path) == [
         "the role abacus has no README.md",
+        "there is no plugins/plugin_utils/platforms/abacus.py",
         "the role abacus does not say in abacus_packages what it installs ({} for nothing)",
     ]
