@@ -1,0 +1,106 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Product code names no vendor and no engine outside of their own files: whatever depends on one asks its registry.
+
+Comments, docstrings and the documentation of modules may name them, as sources and examples.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import pathlib
+import re
+import tokenize
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS
+
+CLONE = pathlib.Path(__file__).resolve().parents[2]
+WORDS = re.compile(r"neuron|nxdi|trainium|nvidia|cuda|ascend|(?<![a-z])npu|vllm|trtllm|tensorrt|dynamo", re.IGNORECASE)
+# A vendor's or an engine's own files: a module may be a platform's, by the platform's name before its own.
+PLACES = re.compile(
+    r"^plugins/((plugin_utils|module_utils)/(platforms|engines)/[a-z]|modules/(%s)_[a-z_]+\.py$)" % "|".join(PLATFORMS)
+)
+# {file: why}, five at most.
+ALLOWED = {
+    "plugins/action/compiled_artifact.py": "brings archives of the one platform that compiles; playbooks use its name",
+    "plugins/modules/compiled_artifact.py": "the same",
+    "plugins/module_utils/services/systemd.py": "what a daemon-reload takes from one vendor's containers",
+    "plugins/module_utils/verify/workers.py": "names of one engine's metrics, which a probe of disaggregation counts",
+    "plugins/module_utils/weights/draft_heads.py": "the one place that names what checks a draft's head",
+}
+DOCUMENTATION = ("DOCUMENTATION", "EXAMPLES", "RETURN")
+
+
+def product():
+    """The files of plugins and playbooks, as paths below the clone."""
+    files = [*(CLONE / "plugins").rglob("*.py"), *(CLONE / "playbooks").rglob("*.yml"), CLONE / "site.yml"]
+    return sorted(str(path.relative_to(CLONE)) for path in files if "__pycache__" not in path.parts)
+
+
+def python(text):
+    """{number: what a line has of names, strings and numbers}: no comments, docstrings and documentation."""
+    left_out = set()
+    for node in ast.walk(ast.parse(text)):
+        body = getattr(node, "body", None)
+        if (
+            isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+            and body
+            and ast.get_docstring(node) is not None
+        ):
+            left_out.add(body[0].value.lineno)
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) in DOCUMENTATION:
+            left_out.add(node.value.lineno)
+    lines = {}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        documented = token.type == tokenize.STRING and token.start[0] in left_out
+        if token.type != tokenize.COMMENT and not documented:
+            for number, line in enumerate(token.string.splitlines(), token.start[0]):
+                lines[number] = lines.get(number, "") + " " + line
+    return lines
+
+
+def playbook(text):
+    """{number: line} without comments."""
+    return {number: re.sub(r"(^|\s)#.*", "", line) for number, line in enumerate(text.splitlines(), 1)}
+
+
+def found(path, text):
+    """["path:line: what"] of a file that is nobody's own."""
+    lines = python(text) if path.endswith(".py") else playbook(text)
+    named = ["%s:%d: %s" % (path, number, line.strip()) for number, line in sorted(lines.items()) if WORDS.search(line)]
+    return [path + ": its name", *named] if WORDS.search(path) else named
+
+
+@pytest.mark.parametrize("path", product())
+def test_no_vendor_and_no_engine_is_named(path):
+    if not PLACES.match(path) and path not in ALLOWED:
+        assert found(path, (CLONE / path).read_text(encoding="utf-8")) == []
+
+
+def test_what_is_allowed_is_little_and_needed():
+    assert len(ALLOWED) <= 5
+    for path, why in ALLOWED.items():
+        assert why and found(path, (CLONE / path).read_text(encoding="utf-8")), path
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ('"""Of vLLM."""\n# CUDA\nDOCUMENTATION = r"""\nneuron\n"""\n', []),
+        ('x = 1  # NVIDIA\nif y == "ascend":\n    pass\n', [2]),
+        ("import vllm_api_keys\nNEURON_CAP = 1\ninput_ids = 2\nsnpu = '''\nnpu\n'''\n", [1, 2, 5]),
+        ("def f():\n    '''TensorRT'''\n    return 'dynamo'\n", [3]),
+    ],
+)
+def test_what_counts(text, numbers):
+    assert found("x.py", text) == ["x.py:%d: %s" % (number, python(text)[number].strip()) for number in numbers]
+
+
+def test_what_counts_in_a_playbook():
+    text = "---\n# of neuron\n- hosts: nvidia\n  vars: {}\n"
+    assert yaml.safe_load(text) and found("p.yml", text) == ["p.yml:3: - hosts: nvidia"]
+    assert found("playbooks/neuron.yml", "---\n") == ["playbooks/neuron.yml: its name"]
