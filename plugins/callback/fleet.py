@@ -78,11 +78,6 @@ class CallbackModule(Default):
             self._live = LiveLines(sys.stdout)
             clear_before(self._display, self._live)
 
-    def v2_playbook_on_no_hosts_matched(self):
-        """A platform that an inventory doesn't have is nothing to report."""
-        if self._display.verbosity:
-            super().v2_playbook_on_no_hosts_matched()
-
     def v2_runner_retry(self, result):
         """How far it is, where the result says so; the default's line elsewhere."""
         host = result.host.get_name()

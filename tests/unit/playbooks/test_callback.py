@@ -46,12 +46,6 @@ def test_verbose_shows_what_the_default_shows(tmp_path):
     assert "changed: false" in output
 
 
-def test_a_group_that_the_inventory_lacks_is_no_news(tmp_path):
-    output = screen(tmp_path, [], hosts="neuron")
-    assert "no hosts matched" not in output
-    assert "WARNING" not in output
-
-
 def test_ordinary_retries_look_as_always(tmp_path):
     task = {
         "name": "Poll", "ansible.builtin.command": "false", "register": "polled", "until": "polled is success",
