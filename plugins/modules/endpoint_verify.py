@@ -294,7 +294,7 @@ fleet_report:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import NODE_ARGUMENTS
-from ansible_collections.inference.fleet.plugins.module_utils.verify import runner
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss, runner
 
 
 def main():
@@ -323,8 +323,8 @@ def main():
             },
             "effort_parameter": {
                 "type": "str",
-                "choices": ["reasoning_effort", "chat_template_args"],
-                "default": "reasoning_effort",
+                "choices": list(gpt_oss.EFFORT_PARAMETERS),
+                "default": gpt_oss.EFFORT,
             },
             "responses_api": {"type": "bool", "default": True},
             "timeout": {"type": "float", "default": 120},

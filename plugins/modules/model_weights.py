@@ -416,6 +416,7 @@ free_bytes:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
 
 
@@ -432,7 +433,7 @@ def main():
             "destination": {"type": "path", "required": True},
             "path": {"type": "path"},
             "copy": {"type": "bool", "default": False},
-            "format": {"type": "str", "choices": ["mxfp4", "bf16"]},
+            "format": {"type": "str", "choices": list(gpt_oss.FORMATS)},
             "verify": {"type": "str", "choices": ["quick", "full"], "default": "quick"},
             "draft": {"type": "path"},
             "draft_repo": {"type": "str"},

@@ -134,6 +134,7 @@ tried:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.weights import encodings as tiktoken_encodings
 
 
@@ -148,8 +149,8 @@ def main():
             "encodings": {
                 "type": "list",
                 "elements": "str",
-                "choices": ["o200k_base", "cl100k_base"],
-                "default": ["o200k_base"],
+                "choices": list(tiktoken_encodings.ENCODINGS),
+                "default": [gpt_oss.VOCABULARY],
             },
             "sources": {
                 "type": "list",

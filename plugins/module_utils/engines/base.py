@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
+
 
 class Engine:
     """An engine; this class itself stands for one that is not known.
@@ -27,20 +29,21 @@ class Engine:
     streamed_call_ends = ("tool_calls", "stop")
 
     context = "the server's context is too short for this request: raise it"
-    harmony_parser = (
-        "the engine's harmony parser cannot read what the model wrote: update the engine, and check the checkpoint's "
-        "checksums"
+    output_parser = (
+        "the engine's %s parser cannot read what the model wrote: update the engine, and check the checkpoint's "
+        "checksums" % gpt_oss.FORMAT
     )
     residue = (
-        "harmony tokens reach the client: the reasoning or tool-call parser is missing, or this release leaks them"
+        "%s tokens reach the client: the reasoning or tool-call parser is missing, or this release leaks them"
+        % gpt_oss.FORMAT
     )
     exclamation = (
         "the model writes only '!': a safetensors file is corrupt (verify the checkpoint's checksums), or speculation "
         "loops"
     )
     no_models = "no model is listed (`data: []`): none is loaded"
-    dropped_tool_call = "the server was started without a tool-call parser for gpt-oss"
-    no_reasoning = "the server was started without a reasoning parser for gpt-oss"
+    dropped_tool_call = "the server was started without a tool-call parser for %s" % gpt_oss.NAME
+    no_reasoning = "the server was started without a reasoning parser for %s" % gpt_oss.NAME
 
     def model_cause(self, expected, listed):
         """Why this engine lists its only model by another name than the expected one; None where it does not say."""

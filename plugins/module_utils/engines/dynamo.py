@@ -6,21 +6,28 @@
 from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.engines import base
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
+
+TOOL_CALL_PARSER = "--dyn-tool-call-parser " + gpt_oss.TOOL_CALL_PARSERS["dynamo"]
+REASONING_PARSER = "--dyn-reasoning-parser " + gpt_oss.REASONING_PARSERS["dynamo"]
 
 
 class Dynamo(base.Engine):
     name = "dynamo"
     streamed_call_ends = ("tool_calls",)
-    residue = (
-        "harmony tokens reach the client: the workers were started without `--dyn-reasoning-parser gpt_oss "
-        "--dyn-tool-call-parser harmony`, or without o200k_base.tiktoken in TIKTOKEN_ENCODINGS_BASE"
+    residue = "%s tokens reach the client: the workers were started without `%s %s`, or without %s in %s" % (
+        gpt_oss.FORMAT,
+        REASONING_PARSER,
+        TOOL_CALL_PARSER,
+        gpt_oss.VOCABULARY_FILE,
+        gpt_oss.VOCABULARY_VARIABLE,
     )
     no_models = (
         "no model is listed (`data: []`): no decode worker has registered, a prefill worker is missing, or the "
         "frontend cannot load the model's files (its log says so)"
     )
-    dropped_tool_call = "the workers were started without `--dyn-tool-call-parser harmony`"
-    no_reasoning = "the workers were started without `--dyn-reasoning-parser gpt_oss`"
+    dropped_tool_call = "the workers were started without `%s`" % TOOL_CALL_PARSER
+    no_reasoning = "the workers were started without `%s`" % REASONING_PARSER
     http = (
         (
             None,

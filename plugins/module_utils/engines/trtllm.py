@@ -6,28 +6,31 @@
 from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.engines import base
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
+
+ADAPTER_OFF = gpt_oss.ADAPTER_OFF["trtllm"]
 
 
 class Trtllm(base.Engine):
     name = "trtllm"
     context = "the server's context is too short for this request: raise max_seq_len"
-    harmony_parser = (
-        "the engine's harmony parser cannot read what the model wrote (seen with missing stop tokens, "
-        "TensorRT-LLM#10651): update the engine, and check the checkpoint's checksums"
+    output_parser = (
+        "the engine's %s parser cannot read what the model wrote (seen with missing stop tokens, "
+        "TensorRT-LLM#10651): update the engine, and check the checkpoint's checksums" % gpt_oss.FORMAT
     )
     residue = (
-        "harmony tokens reach the client: the release has the harmony leak bug (TensorRT-LLM#9256, #10651), or "
-        "DISABLE_HARMONY_ADAPTER is set"
+        "%s tokens reach the client: the release has the %s leak bug (TensorRT-LLM#9256, #10651), or %s is set"
+        % (gpt_oss.FORMAT, gpt_oss.FORMAT, ADAPTER_OFF)
     )
     exclamation = (
         "the model writes only '!': a safetensors file is corrupt (verify the checkpoint's checksums), or Eagle3 "
         "speculation loops (TensorRT-LLM#8713)"
     )
     dropped_tool_call = (
-        "trtllm-serve lost the tool call: DISABLE_HARMONY_ADAPTER is set, or the release drops calls under Eagle3 "
-        "speculation (TensorRT-LLM#16377)"
+        "trtllm-serve lost the tool call: %s is set, or the release drops calls under Eagle3 speculation "
+        "(TensorRT-LLM#16377)" % ADAPTER_OFF
     )
-    no_reasoning = "trtllm-serve runs without its harmony adapter: DISABLE_HARMONY_ADAPTER is set"
+    no_reasoning = "trtllm-serve runs without its %s adapter: %s is set" % (gpt_oss.FORMAT, ADAPTER_OFF)
     http = (
         (None, r"(?i)max_seq_len|max_num_tokens", context),
         (

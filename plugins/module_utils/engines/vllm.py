@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.engines import base, vllm_api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 
 class Vllm(base.Engine):
@@ -16,13 +17,17 @@ class Vllm(base.Engine):
     key_arguments = ("--middleware", "%s.%s" % (vllm_api_keys.MODULE, vllm_api_keys.ApiKeys.__name__))
     streamed_call_ends = ("tool_calls",)
     context = "the server's context is too short for this request: raise --max-model-len"
-    harmony_parser = (
-        "the engine's harmony parser cannot read what the model wrote (seen in streamed chat, vllm#46464): update the "
-        "engine, and check the checkpoint's checksums"
+    output_parser = (
+        "the engine's %s parser cannot read what the model wrote (seen in streamed chat, vllm#46464): update the "
+        "engine, and check the checkpoint's checksums" % gpt_oss.FORMAT
     )
-    dropped_tool_call = "the server was started without `--tool-call-parser openai --enable-auto-tool-choice`"
-    no_reasoning = (
-        "vLLM separates gpt-oss's reasoning by itself: a `--reasoning-parser` other than openai_gptoss is set"
+    dropped_tool_call = (
+        "the server was started without `--tool-call-parser %s --enable-auto-tool-choice`"
+        % gpt_oss.TOOL_CALL_PARSERS["vllm"]
+    )
+    no_reasoning = "vLLM separates %s's reasoning by itself: a `--reasoning-parser` other than %s is set" % (
+        gpt_oss.NAME,
+        gpt_oss.REASONING_PARSERS["vllm"],
     )
     http = (
         (None, r"(?i)tool choice requires|tool-call-parser|enable-auto-tool-choice", dropped_tool_call),

@@ -17,6 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.server_spec import
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Fault
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import asking
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 HEALTH_S = 10.0  # for a health path that answers in milliseconds
 COMPLETION_S = 60.0  # for one token, behind all that a busy server has to do first
@@ -32,7 +33,7 @@ def late_encodings(entry, state):
     late = sorted(name for name in now if noted.get(name) != now[name])
     if not late:
         return None
-    folder = entry["environment"][guard_state.ENCODINGS_VARIABLE]
+    folder = entry["environment"][gpt_oss.VOCABULARY_VARIABLE]
     return Fault("the encodings in %s came or changed after its start (%s)" % (folder, ", ".join(late)))
 
 

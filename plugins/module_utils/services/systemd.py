@@ -36,10 +36,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.services.base impo
     Unit,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
-from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import (
-    ENCODINGS_VARIABLE,
-    START_LIMIT_EXIT,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import START_LIMIT_EXIT
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 UNITS = "/etc/systemd/system"
 SUFFIX = ".service"
@@ -215,7 +213,7 @@ class Systemd(ServiceManager):
         if entry["container"]:
             paths += [mount["source"] for mount in entry["container"]["mounts"]]
         else:
-            paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(ENCODINGS_VARIABLE) or ""]
+            paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(gpt_oss.VOCABULARY_VARIABLE) or ""]
         found, artifact_key = set(), server_spec.artifact_key(entry)
         for path in paths:
             # a changed argument has another key, and is no reason to make systemd read all units again

@@ -15,6 +15,7 @@ import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import folder_lock, readable_json, write_json
 from ansible_collections.inference.fleet.plugins.module_utils.node.processes import process
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 START_LIMIT_EXIT = 194  # the one exit after which a service manager must not start again
 BURST = 5  # starts
@@ -23,8 +24,6 @@ KILL_S = 5.0
 RESTART_DELAY_S = 5.0
 KEPT_STARTS = 20
 WEIGHT_MANIFEST = ".inference-fleet-manifest.json"  # weights/manifest.py writes it beside weights
-ENCODINGS_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
-VOCABULARY = ".tiktoken"
 DIGITS = 12  # of a digest, for a person
 
 
@@ -158,13 +157,13 @@ def digest(value):
 def encodings_note(entry):
     """{name: [bytes, when it was written, in ns]} of the vocabularies that the entry's engine reads, once, at its start
     or its first chat; None for an engine that is not told of any."""
-    folder = entry["environment"].get(ENCODINGS_VARIABLE)
+    folder = entry["environment"].get(gpt_oss.VOCABULARY_VARIABLE)
     if not folder:
         return None
     note = {}
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder)):
             found = os.stat(os.path.join(folder, name))
-            if name.endswith(VOCABULARY):
+            if name.endswith(gpt_oss.VOCABULARY_SUFFIX):
                 note[name] = [found.st_size, found.st_mtime_ns]
     return note

@@ -43,7 +43,7 @@ class Options:
         self,
         mode="full",
         probes=(),
-        effort_parameter="reasoning_effort",
+        effort_parameter=gpt_oss.EFFORT,
         responses_api=True,
         timeout=120,
         api_key="",

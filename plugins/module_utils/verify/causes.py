@@ -50,7 +50,9 @@ EMPTY = (
     "the server answers 200 with nothing in it: the output parser dropped what the model wrote, or the checkpoint is "
     "corrupt"
 )
-NOT_STOPPED = "finish_reason is not stop although the model answered: the output parser is not the one for gpt-oss"
+NOT_STOPPED = (
+    "finish_reason is not stop although the model answered: the output parser is not the one for %s" % gpt_oss.NAME
+)
 WRONG_ANSWER = (
     "the model runs but does not compute: a corrupt or wrongly converted checkpoint, or a kernel that is wrong on this "
     "accelerator"
@@ -96,7 +98,8 @@ WRONG_TOGETHER = (
 )
 UNASKED_CALL = "a tool call came although no tool was offered: the tool-call parser takes plain text for a call"
 TOOL_ID = (
-    "the call has no id: clients cannot hand the tool's result back; the tool-call parser is not the one for gpt-oss"
+    "the call has no id: clients cannot hand the tool's result back; the tool-call parser is not the one for %s"
+    % gpt_oss.NAME
 )
 TOOL_ARGUMENTS_LOST = (
     "the arguments of the call are not the ones in the question: the tool-call parser loses, changes or invents "
@@ -116,17 +119,21 @@ BUFFERED = (
 )
 NO_TOOL_CALL = (
     "the model answered in words both times: the tools do not reach it (a `--chat-template` that knows no tools), or "
-    "the checkpoint is no gpt-oss"
+    "the checkpoint is no %s" % gpt_oss.NAME
 )
-TOOL_NAME = "the call has not the name of the tool that was offered: the tool-call parser is not the one for gpt-oss"
-TOOL_ARGUMENTS = "the arguments of the call are no JSON object: the tool-call parser is not the one for gpt-oss"
+TOOL_NAME = (
+    "the call has not the name of the tool that was offered: the tool-call parser is not the one for %s" % gpt_oss.NAME
+)
+TOOL_ARGUMENTS = (
+    "the arguments of the call are no JSON object: the tool-call parser is not the one for %s" % gpt_oss.NAME
+)
 TOOL_FINISH = "the call is there but finish_reason is not tool_calls: clients that wait for that will not call the tool"
 NO_MESSAGE = "no message with text in output: the engine's responses parser dropped what the model wrote"
 NO_EVENTS = "a 200 without a single event: the engine or a proxy in front of it does not stream"
 NO_DONE = "the stream ended without `data: [DONE]`: the engine broke off, or a proxy in front of it cuts long answers"
 STREAM_ERROR = "the engine failed in the middle of the stream: its log has the traceback"
 STREAM_REASONING = (
-    "the whole answer had reasoning and the stream has none: the streaming parser is not the one for gpt-oss"
+    "the whole answer had reasoning and the stream has none: the streaming parser is not the one for %s" % gpt_oss.NAME
 )
 CENSUS = (
     "fewer workers are registered than the plan has, and /health is 200 all the same: see the states and logs of the "
@@ -214,7 +221,7 @@ def model_cause(expected, listed, engine):
 
 def effort_cause(parameter):
     """Why a low and a high effort make no difference."""
-    other = "reasoning_effort" if parameter == "chat_template_args" else "chat_template_args"
+    other = next(one for one in gpt_oss.EFFORT_PARAMETERS if one != parameter)
     return (
         "%s does not reach the prompt: the engine wants %s (effort_parameter of the recipe's verify section), or a "
         "`--chat-template` drops it" % (parameter, other)

@@ -1,7 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is particular to gpt-oss: questions that it must answer, how the answers are judged, and harmony's residue."""
+"""All that is gpt-oss's own on a node: its checkpoints, harmony with its vocabulary and parsers, and its probes.
+
+The probes: questions that it must answer, how the answers are judged, and harmony's residue. What the plan knows of it
+is in plugin_utils/models/gpt_oss.py.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,32 @@ import json
 import random
 import re
 import unicodedata
+
+NAME = "gpt-oss"
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+MODEL_TYPE = "gpt_oss"
+QUANTIZED, UNQUANTIZED = FORMATS = ("mxfp4", "bf16")  # as openai publishes it; as others convert it
+
+# -- the format of prompts and answers, and what engines need to read it -----------------------------------------------
+
+FORMAT = "harmony"
+VOCABULARY = "o200k_base"
+# As published at https://openaipublic.blob.core.windows.net/encodings/.
+VOCABULARIES = {
+    VOCABULARY: {"sha256": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d", "size": 3613922},
+    "cl100k_base": {"sha256": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7", "size": 1681126},
+}
+VOCABULARY_SUFFIX = ".tiktoken"
+VOCABULARY_FILE = VOCABULARY + VOCABULARY_SUFFIX
+VOCABULARY_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"  # names the folder
+# {engine: the name of its parser}
+REASONING_PARSERS = {"dynamo": "gpt_oss", "vllm": "openai_gptoss"}
+TOOL_CALL_PARSERS = {"dynamo": "harmony", "vllm": "openai"}
+ADAPTER_OFF = {"trtllm": "DISABLE_HARMONY_ADAPTER"}  # the variable with which an engine does without its parsers
+
+# -- a first request ---------------------------------------------------------------------------------------------------
 
 WARM_UP = "Say hello in one short sentence."
 
@@ -160,29 +190,34 @@ RESIDUE = re.compile(
     r"|!!!!!!" % {"names": _NAMES}  # what broken weights and looping drafts write
 )
 
-# -- harmony on the server ---------------------------------------------------------------------------------------------
+# -- what errors of a server mean --------------------------------------------------------------------------------------
 
 ENCODINGS = (
-    "the engine cannot read the harmony vocabulary: put o200k_base.tiktoken into a folder and name that folder in "
-    "TIKTOKEN_ENCODINGS_BASE (the role tiktoken_encodings does both)"
+    "the engine cannot read the %s vocabulary: put %s into a folder and name that folder in %s (the role "
+    "tiktoken_encodings does both)" % (FORMAT, VOCABULARY_FILE, VOCABULARY_VARIABLE)
 )
-DAMAGED_ENCODINGS = (
-    "o200k_base.tiktoken in TIKTOKEN_ENCODINGS_BASE is damaged: replace it (sha256 "
-    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d) and restart the server"
+DAMAGED_ENCODINGS = "%s in %s is damaged: replace it (sha256 %s) and restart the server" % (
+    VOCABULARY_FILE,
+    VOCABULARY_VARIABLE,
+    VOCABULARIES[VOCABULARY]["sha256"],
 )
 # (statuses or None for any, pattern in the body of an error, cause or what tells it of the Engine)
 HTTP = (
     (None, r"hash mismatch|could not split on ' '", DAMAGED_ENCODINGS),
-    (None, r"(?i)unexpected tokens?\b|unexpected EOS|unknown role", lambda engine: engine.harmony_parser),
+    (None, r"(?i)unexpected tokens?\b|unexpected EOS|unknown role", lambda engine: engine.output_parser),
     (None, r"(?i)vocab file|HarmonyError", ENCODINGS),
 )
 
 # -- requests and answers ----------------------------------------------------------------------------------------------
 
+RESIDUE_PROBE = "harmony-residue"
 REASONING_FIELDS = ("reasoning", "reasoning_content")  # engines use the one or the other
+LOW, HIGH = "low", "high"  # levels of effort that are compared; it knows medium as well
+# Where a request says the effort: a key of its own, or inside another one.
+EFFORT, EFFORT_INSIDE = EFFORT_PARAMETERS = ("reasoning_effort", "chat_template_args")
 
 
 def effort(level, parameter):
     """The keys of a chat completion that set the reasoning effort. parameter: effort_parameter of the recipe."""
-    value = {"reasoning_effort": level}
-    return {"chat_template_args": value} if parameter == "chat_template_args" else value
+    value = {EFFORT: level}
+    return {EFFORT_INSIDE: value} if parameter == EFFORT_INSIDE else value

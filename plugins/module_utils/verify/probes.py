@@ -26,7 +26,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.verify.streams imp
 
 QUICK = ("identity", "model-id", "completion")
 FULL = (
-    "identity", "alive", "census", "model-id", "warm-up", "chat", "harmony-residue", "reasoning", "effort",
+    "identity", "alive", "census", "model-id", "warm-up", "chat", gpt_oss.RESIDUE_PROBE, "reasoning", "effort",
     "tool-call", "tool-round-trip", "tool-arguments", "tool-result", "system-message", "long-prompt", "sampling",
     "responses", "streaming", "unbuffered", "concurrent", "still-right", "disaggregation",
 )  # fmt: skip
@@ -72,8 +72,9 @@ class Acceptance(Streams):
         own = [(probe["name"], lambda probe=probe: self._own(probe)) for probe in self.options.probes]
         self._lanes(of("streaming", "unbuffered", "concurrent", "still-right", "disaggregation") +
                     (own if self.options.mode == "full" else []))  # fmt: skip
-        for name, function in of("reasoning", "harmony-residue"):  # look at all answers
-            self._run(name, function, always=name == "harmony-residue" or self.chat_answer is not None)
+        residue = [(name, self._residue) for name in names if name == gpt_oss.RESIDUE_PROBE]
+        for name, function in of("reasoning") + residue:  # look at all answers
+            self._run(name, function, always=name == gpt_oss.RESIDUE_PROBE or self.chat_answer is not None)
         if self._stopped != "identity":
             before = self.results_of["identity"]
             self._run("identity", self._identity, always=True)
@@ -171,7 +172,7 @@ class Acceptance(Streams):
 
     # -- what all answers show -----------------------------------------------------------------------------------------
 
-    def _harmony_residue(self):
+    def _residue(self):
         if not self.seen:
             raise NotMeasured("not run: no probe brought an answer to look at")
         for probe, sent, answer in self.seen:
@@ -189,7 +190,9 @@ class Acceptance(Streams):
         found = next((answer for answer in answers if answer.reasoning), None)
         flags = self.engine.no_reasoning
         if found is None:
-            raise Failed("neither reasoning nor reasoning_content in any of %d answers" % len(answers), flags)
+            raise Failed(
+                "neither %s in any of %d answers" % (" nor ".join(gpt_oss.REASONING_FIELDS), len(answers)), flags
+            )
         for answer in answers:
             text, content = answer.reasoning_text.strip(), answer.content.strip()
             if len(text) > 20 and content.startswith(text):
@@ -206,14 +209,14 @@ class Acceptance(Streams):
     def _effort(self):
         tried = []
         for question in gpt_oss.EFFORT_QUESTIONS:
-            bodies = [self._body(question, **self._effort_body(level)) for level in ("low", "high")]
+            bodies = [self._body(question, **self._effort_body(level)) for level in (gpt_oss.LOW, gpt_oss.HIGH)]
             asked = self._at_once(*[lambda body=body: self._ask(body) for body in bodies])
             low, high = asked[0][0], asked[1][0]
             unit, sizes = "characters", (low.length, high.length)
             if low.completion_tokens and high.completion_tokens:
                 unit, sizes = "tokens", (low.completion_tokens, high.completion_tokens)
-            tried.append("low %d, high %d %s" % (sizes[0], sizes[1], unit))
-            self.low = self._effort_body("low")
+            tried.append("%s %d, %s %d %s" % (gpt_oss.LOW, sizes[0], gpt_oss.HIGH, sizes[1], unit))
+            self.low = self._effort_body(gpt_oss.LOW)
             if sizes[1] > sizes[0]:
                 return "; ".join(tried)
         if self.standin:

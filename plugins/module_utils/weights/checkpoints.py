@@ -9,8 +9,8 @@ import json
 import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
-MODEL_TYPE = "gpt_oss"
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -87,11 +87,11 @@ def describe(path):
         )
     config = _json(path, CONFIG)
     model_type = config.get("model_type")
-    if model_type != MODEL_TYPE:
+    if model_type != gpt_oss.MODEL_TYPE:
         raise FleetError(
             "checkpoint.model-type-unsupported",
-            "%s: model_type is %s, allowed: %s. This collection serves gpt-oss checkpoints only.",
-            (os.path.join(path, CONFIG), json.dumps(model_type), json.dumps(MODEL_TYPE)),
+            "%s: model_type is %s, allowed: %s. This collection serves %s checkpoints only.",
+            (os.path.join(path, CONFIG), json.dumps(model_type), json.dumps(gpt_oss.MODEL_TYPE), gpt_oss.NAME),
         )
     result = {"model_type": model_type, "format": _format(path, config)}
     for name, key in (
@@ -189,18 +189,18 @@ def _json(path, name):
 
 
 def _format(path, config):
-    """mxfp4 as openai publishes it; without a quantization_config the weights are plain, here called bf16."""
+    """The weights' format; without a quantization_config they are not quantized."""
     quantization = config.get("quantization_config")
     if quantization is None:
-        return "bf16"
+        return gpt_oss.UNQUANTIZED
     method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-    if method != "mxfp4":
+    if method != gpt_oss.QUANTIZED:
         raise FleetError(
             "checkpoint.quantization-unknown",
-            '%s: quantization_config.quant_method is %s, allowed: "mxfp4", or no quantization_config for bf16.',
-            (os.path.join(path, CONFIG), json.dumps(method)),
+            "%s: quantization_config.quant_method is %s, allowed: %s, or no quantization_config for %s.",
+            (os.path.join(path, CONFIG), json.dumps(method), json.dumps(gpt_oss.QUANTIZED), gpt_oss.UNQUANTIZED),
         )
-    return "mxfp4"
+    return gpt_oss.QUANTIZED
 
 
 def _tensors_by_shard(path):

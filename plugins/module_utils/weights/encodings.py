@@ -22,14 +22,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.node import files
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import checked_variables
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.weights import encodings_worker
 
-# As published at https://openaipublic.blob.core.windows.net/encodings/.
-ENCODINGS = {
-    "o200k_base": {"sha256": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d", "size": 3613922},
-    "cl100k_base": {"sha256": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7", "size": 1681126},
-}
-SUFFIX = ".tiktoken"
+ENCODINGS = gpt_oss.VOCABULARIES
+SUFFIX = gpt_oss.VOCABULARY_SUFFIX
 MODE = 0o644
 URL_TIMEOUT_S = 60
 WORKER_TIMEOUT_S = 300

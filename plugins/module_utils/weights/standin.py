@@ -28,6 +28,7 @@ import shutil
 import struct
 
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_hashed
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
 
 DESCRIPTION = "standin.json"
@@ -70,10 +71,10 @@ SPECIAL_TOKENS = [
     ]
 ]
 BOS, EOS, PAD = "<|startoftext|>", "<|return|>", "<|endoftext|>"
-# How o200k cuts text into pieces before any merge: two kinds of words, numbers of up to three digits, the rest.
+# How the encoding cuts text into pieces before any merge: two kinds of words, numbers of up to three digits, the rest.
 UPPER, LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 CLITIC = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-O200K_PATTERN = "|".join(
+PIECES = "|".join(
     (
         r"[^\r\n\p{L}\p{N}]?[" + UPPER + "]*[" + LOWER + "]+" + CLITIC,
         r"[^\r\n\p{L}\p{N}]?[" + UPPER + "]+[" + LOWER + "]*" + CLITIC,
@@ -104,7 +105,8 @@ def expand(packed, folder, encodings_file):
     """
     description, path = read_description(packed), os.path.join(packed, WEIGHTS)
     weights = _input(path, description.get("weights"))
-    encodings = _input(encodings_file, description.get("encodings"), "fetch or write o200k_base.tiktoken again")
+    remedy = "fetch or write %s again" % gpt_oss.VOCABULARY_FILE
+    encodings = _input(encodings_file, description.get("encodings"), remedy)
     ranks = read_ranks(encodings_file, encodings)
     contents = text_files(packed, description, ranks)
     layout, writers = lay_out_weights(path, description["config"], read_safetensors(path, weights))
@@ -312,7 +314,7 @@ def tokenizer(ranks):
         "pre_tokenizer": {
             "type": "Sequence",
             "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": O200K_PATTERN}, "behavior": "Isolated", "invert": False},
+                {"type": "Split", "pattern": {"Regex": PIECES}, "behavior": "Isolated", "invert": False},
                 {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
             ],
         },

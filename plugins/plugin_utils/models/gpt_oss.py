@@ -1,11 +1,17 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Dimensions of the gpt_oss checkpoints, as data: when a plan is made, no config.json may be on any disk yet."""
+"""All that is gpt-oss's own in a plan: dimensions of its checkpoints, and how its requests and answers are made.
+
+The dimensions are data, since no config.json may be on any disk yet when a plan is made. What a node knows of the
+family is in module_utils/verify/gpt_oss.py.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 BF16 = 2  # bytes
 # MXFP4: 32 values of 4 bits share one scale of 8 bits (OCP Microscaling Formats v1.0), so 17 bytes for 32 values.
@@ -64,7 +70,7 @@ class Model:
         """One expert of one layer: gate_up_proj and down_proj, weights as mxfp4 or bf16, biases always as bf16."""
         values = 3 * self.intermediate * self.hidden
         biases = BF16 * (2 * self.intermediate + self.hidden)
-        if weights_format == "mxfp4":
+        if weights_format == gpt_oss.QUANTIZED:
             return values // MXFP4_GROUP * MXFP4_GROUP_BYTES + biases
         return values * BF16 + biases
 
@@ -111,10 +117,13 @@ MODELS = {
 
 
 class GptOss:
-    """The gpt_oss family: what the plan knows of its checkpoints."""
+    """The gpt_oss family: models by their repositories, and defaults of a recipe's `verify` and `reasoning_field`."""
 
-    name = "gpt_oss"
+    name = gpt_oss.MODEL_TYPE
     models = MODELS
+    formats = gpt_oss.FORMATS
+    effort_parameters = gpt_oss.EFFORT_PARAMETERS
+    reasoning_fields = gpt_oss.REASONING_FIELDS
 
 
 MODEL_FAMILY = GptOss()

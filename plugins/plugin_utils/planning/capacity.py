@@ -20,11 +20,11 @@ import re
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Engine, Unreadable, command_flags
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import model_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import BF16, Model
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 
+BF16 = 2  # bytes of a value
 BLOCK = 16  # tokens of one block of a paged KV cache
 
 # Copies of the logits (float32, whole vocabulary, one row for each sequence) while a token is sampled. Sorting, softmax
@@ -42,6 +42,7 @@ SIZES = ("memory_gib", "weights_gib", "kv_gib")  # of one device
 class Server:
     """All that decides about the memory of one server; equal servers are counted once.
 
+    model: its dimensions (plugin_utils/models). weights_format: as the recipe names it.
     memory: bytes of one device as the engine sees it, None where nobody declared them. budget: how the engine sizes
     its KV cache, "utilization", "free", "contiguous", "capped" or
     "bytes" (given, cache_bytes). max_len None: the engine chooses it. kv_bytes: of one element. windowed: whether
@@ -49,7 +50,7 @@ class Server:
     length. buffer_tokens: of the KV transfer between servers.
     """
 
-    model: Model
+    model: object
     weights_format: str
     platform: str
     budget: str
@@ -63,7 +64,7 @@ class Server:
     cache_bytes: int | None = None
     max_seqs: int = 256
     max_seqs_given: bool = True
-    max_len: int | None = 131072
+    max_len: int | None = None
     batched: int = 8192
     kv_bytes: int = BF16
     windowed: bool = True

@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.paths import 
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import SCHEMA
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import text
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import model_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of, model_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container, server_keys
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.checks import check_bytes
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.devices import cpus
@@ -164,7 +164,7 @@ def entry_of(host, prepared, group, own, name, devices):
         "directories": server.directories,
         "user": None if site.root or declared else _user(recipe),
         "model_id": recipe["model"]["id"],
-        "reasoning_field": recipe.get("reasoning_field", "reasoning"),
+        "reasoning_field": recipe.get("reasoning_field", family_of(recipe).reasoning_fields[0]),
         "health": {"port": _ports(group, index).get((group.get("health") or {}).get("port")),
                    "path": start["health_path"], "budget_s": start["budget_s"], "poll_s": start["poll_s"]},
         "start": {"after": after, "units": start["units"], "restart_with_leader": start["restart_with_leader"]},

@@ -11,7 +11,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries, entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.weights import hub
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import model_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of, model_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.checks import check_needs, check_ports
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.devices import assign, group_counts, server_names
@@ -85,7 +85,8 @@ def deployment(recipe, site, host):
         result["venv"] = {"create": True, **result["venv"]}
     result["start"] = {**START, **recipe.get("start", {})}
     result["verify"] = {
-        "effort_parameter": "reasoning_effort", "responses_api": True, "timeout_s": 120, **recipe.get("verify", {})
+        "effort_parameter": family_of(recipe).effort_parameters[0], "responses_api": True, "timeout_s": 120,
+        **recipe.get("verify", {}),
     }  # fmt: skip
     result["probes"] = recipe.get("probes", [])
     return result

@@ -15,7 +15,7 @@ import re
 import shlex
 import urllib.parse
 
-from ansible_collections.inference.fleet.plugins.module_utils.verify.gpt_oss import is_standin
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.verify.runner import PROBED_ROLES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
@@ -58,9 +58,9 @@ PROVES = {
     "census": "as many workers are registered as planned",
     "model-id": "the planned model name is listed",
     "completion": "a completion comes back through the server's own port",
-    "warm-up": "the engine computes, harmony's vocabulary is there",
+    "warm-up": "the engine computes, the model's vocabulary is there",
     "chat": "the right answer, which ends by itself",
-    "harmony-residue": "no harmony tokens in any answer",
+    gpt_oss.RESIDUE_PROBE: "no %s tokens in any answer" % gpt_oss.FORMAT,
     "reasoning": "reasoning is in a field of its own",
     "effort": "high effort makes the model think longer",
     "tool-call": "a call with the right name and JSON arguments",
@@ -267,7 +267,7 @@ def _server(host, verdict, entry, limit):
         "url": url,
         "port": url.rpartition(":")[2],
         "model": model,
-        "standin": is_standin(model),
+        "standin": gpt_oss.is_standin(model),
         "mode": MODES.get(_text(verdict.get("mode")), _text(verdict.get("mode"))),
         "when": _when(verdict.get("at")),
         "hash": _text(verdict.get("hash")),
@@ -380,8 +380,8 @@ def _notes(hosts, servers, began):
             {
                 "title": "Stand-in checkpoint",
                 "text": "%s is a stand-in, trained to answer in form only. These verdicts prove the plumbing, from "
-                "recipe to answer. They say nothing about the quality or the speed of gpt-oss."
-                % (", ".join(standins) or "The model"),
+                "recipe to answer. They say nothing about the quality or the speed of %s."
+                % (", ".join(standins) or "The model", gpt_oss.NAME),
             }
         )
     simulated = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import NotOnNode
 
 
@@ -38,9 +39,9 @@ def fetch(request, names, folder, read=None):
     if not request.encodings_file or not os.path.isfile(request.encodings_file):
         raise FleetError(
             "standin.encoding-missing",
-            "The stand-in's tokenizer is made from the encoding o200k_base, and encodings_file %s is not there. "
+            "The stand-in's tokenizer is made from the encoding %s, and encodings_file %s is not there. "
             "Run the role tiktoken_encodings before this one.",
-            (request.encodings_file or "(not set)",),
+            (gpt_oss.VOCABULARY, request.encodings_file or "(not set)"),
         )
     standin = _standin()
     try:

@@ -428,7 +428,7 @@ def test_a_key_that_no_header_can_hold_is_an_error_that_does_not_show_it(key):
         ),
         (
             "stream-error",
-            {"streaming": VLLM.harmony_parser},
+            {"streaming": VLLM.output_parser},
         ),
         (
             "stream-no-reasoning",
