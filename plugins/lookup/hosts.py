@@ -33,13 +33,15 @@ EXAMPLES = r"""
   hosts: all
   gather_facts: false
   tasks:
-    - inference.fleet.plan:
+    - name: Plan the fleet
+      inference.fleet.plan:
       run_once: true
 
 - name: What every inference host gets besides
   hosts: "{{ query('inference.fleet.hosts', 'all:!spare') }}"
   tasks:
-    - ansible.builtin.debug:
+    - name: Show the ports
+      ansible.builtin.debug:
         msg: "{{ lookup('inference.fleet.plan') | map(attribute='port') }}"
 """
 
