@@ -129,16 +129,20 @@ options:
     type: list
     elements: path
     default: []
-  model:
+  models:
     description:
-      - The recipe's model, with its paths resolved. One whose C(source) is C(path) must be in its directory already, a
-        complete gpt_oss checkpoint of the right format, with its draft model; others come later.
-    type: dict
-  venv:
+      - The models that servers load, with their paths resolved. One whose C(source) is C(path) must be in its directory
+        already, a complete gpt_oss checkpoint of the right format, with its draft model; others come later.
+    type: list
+    elements: dict
+    default: []
+  venvs:
     description:
-      - The recipe's environment. A platform that knows where machine images have theirs checks one whose C(create) is
-        false.
-    type: dict
+      - The environments that servers run in. A platform that knows where machine images have theirs checks those whose
+        C(create) is false.
+    type: list
+    elements: dict
+    default: []
 attributes:
   check_mode:
     description: Can run in check mode and return what it would return otherwise.
@@ -253,8 +257,8 @@ def main():
             },
             "installs": {"type": "dict", "default": {}},
             "satisfied_by": {"type": "list", "elements": "path", "default": []},
-            "model": {"type": "dict"},
-            "venv": {"type": "dict"},
+            "models": {"type": "list", "elements": "dict", "default": []},
+            "venvs": {"type": "list", "elements": "dict", "default": []},
         },
         supports_check_mode=True,
     )

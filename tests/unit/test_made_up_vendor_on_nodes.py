@@ -76,7 +76,7 @@ def test_preflight(node):
     assert result["accelerators"]["model"] == "Abacus One"
     assert "0 servers are to be oiled." in result["screen"]
     hardware = {"accelerator": "abacus1", "count": 3}
-    refused = node("node_preflight", **common, hardware=hardware, venv={"path": "/dry"})
+    refused = node("node_preflight", **common, hardware=hardware, venvs=[{"path": "/dry"}])
     assert [(one["check"], one["message"]) for one in refused["problems"]] == [
         ("hardware", "1 rods are missing."),
         ("oil", "There is no oil."),

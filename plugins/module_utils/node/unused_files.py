@@ -280,8 +280,8 @@ def locked(destination):
 def _jobs(paths, entries, deployment):
     """Folders of jobs that are not at work, and not of what is planned, which goes on where its job was killed."""
     planned = {folder for entry in entries for folder in entry.get("weights") or ()}
-    for part in ("model", "draft"):
-        planned.add(((deployment or {}).get(part) or {}).get("path"))
+    for model in (deployment or {}).get("models") or ():
+        planned |= {model["path"], (model.get("draft") or {}).get("path")}
     keys = {_job_key(spelled) for path in planned if path for spelled in (path, os.path.realpath(path))}
     containers = any(entry.get("container") for entry in entries)
     for name, path in _folders(paths.lib + "/jobs"):

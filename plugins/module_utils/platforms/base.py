@@ -64,10 +64,10 @@ class Context:
     """What preflight knows of a node and its plan.
 
     root: fleet_root. system: host.System. entries: {name: plan entry}; only: names that the run is limited to, all
-    where empty. hardware: fleet_hardware, needs, model, venv: the recipe's; {} where there is none. installs: what the
-    platform's role installs in this run, its `<platform>_packages`; {} where it may not. unchanged: names of the
-    servers that run as planned. found: Accelerators, None where they are not there. fits: they are what is declared and
-    needed. warnings: what works all the same, and what this run repairs.
+    where empty. hardware: fleet_hardware, needs: the recipe's; {} where there is none. models, venvs: of all groups of
+    servers. installs: what the platform's role installs in this run, its `<platform>_packages`; {} where it may not.
+    unchanged: names of the servers that run as planned. found: Accelerators, None where they are not there. fits: they
+    are what is declared and needed. warnings: what works all the same, and what this run repairs.
     """
 
     root: str
@@ -76,8 +76,8 @@ class Context:
     only: tuple = ()
     hardware: dict = dataclasses.field(default_factory=dict)
     needs: dict = dataclasses.field(default_factory=dict)
-    model: dict = dataclasses.field(default_factory=dict)
-    venv: dict = dataclasses.field(default_factory=dict)
+    models: tuple = ()
+    venvs: tuple = ()
     installs: dict = dataclasses.field(default_factory=dict)
     unchanged: tuple = ()
     found: Accelerators | None = None

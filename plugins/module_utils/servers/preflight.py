@@ -31,15 +31,15 @@ COMMAND_SHOWN = 120  # characters of a port holder's command
 
 
 def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", only=(), installs=None, satisfied_by=(),
-              model=None, venv=None, sysroot=""):  # fmt: skip
+              models=(), venvs=(), sysroot=""):  # fmt: skip
     """Check the node against its plan. Nothing is changed.
 
     root: fleet_root. servers: plan entries of this node; only: the names that this run is limited to, all where empty.
     hardware: fleet_hardware, needs: the recipe's needs; an absent key and None are the same. platform: a name of
     PLATFORMS. installs: what the platform's role installs where it is root, by the names of libraries or packages.
-    satisfied_by: paths that are there once a deployment is; no free disk is asked for then. model: the recipe's, with
-    its paths resolved; one that is to be served from a directory of the node must be there already, and complete. venv:
-    the recipe's; one that is not made here must be there already. sysroot: where /proc and /sys are read.
+    satisfied_by: paths that are there once a deployment is; no free disk is asked for then. models: what
+    servers load, paths resolved; one that is served from a directory of the node must be there already, and complete.
+    venvs: what they run in; one that is not made here must be there already. sysroot: where /proc and /sys are read.
 
     Returns {changed, accelerators (base.py; None where the driver is yet to be installed), problems: [], warnings:
     [what works and is slow, and what this run repairs], unchecked: [what the node does not tell]}. FleetError lists all
@@ -56,7 +56,7 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
     entries, installs = check_entries(servers), installs or {}
     context = Context(
         root=paths.root, system=System(sysroot), entries=entries, only=only, hardware=hardware or {}, needs=needs or {},
-        model=model or {}, venv=venv or {}, installs=installs if os.geteuid() == 0 else {},
+        models=models or (), venvs=venvs or (), installs=installs if os.geteuid() == 0 else {},
         unchanged=[name for name, entry in entries.items() if _running_hash(paths, name) == entry["hash"]],
     )  # fmt: skip
     needs, chosen, unchecked = context.needs, None, []
@@ -76,7 +76,7 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         ("ports", _check_ports(paths, entries, only)),
         ("memory", _check_memory(context.system, paths, entries, needs, only, unchecked)),
         ("disk", _check_disk(paths, needs, satisfied_by)),
-        ("model", _check_model(context.model)),
+        ("model", [message for model in context.models for message in _check_model(model)]),
         *(chosen.preflight(context) if chosen else ()),
     ]
     problems = [{"check": check, "message": message} for check, messages in checks for message in messages]

@@ -397,9 +397,10 @@ def server_of(entry, deployment, hardware, on_host=1):
     """
     if not entry["devices"]:
         return None
-    model = model_of(deployment)
+    own = _group_of(entry, deployment).get("model") or deployment["model"]
+    model = model_of({"model": own})
     if model is None:
-        raise Unreadable("the dimensions of %s are not known" % deployment["model"]["repo"])
+        raise Unreadable("the dimensions of %s are not known" % own["repo"])
     platform = PLATFORMS[entry["platform"]]
     settings = ENGINES[entry["engine"]].memory(entry, hardware, model)
     settings = platform.memory(settings, entry, hardware, model)
@@ -409,10 +410,10 @@ def server_of(entry, deployment, hardware, on_host=1):
     sequence = sum(lengths) if all(isinstance(length, int) for length in lengths) else SEQUENCE
     return Server(
         model=model,
-        weights_format=platform.weights_format(deployment["model"]["format"], hardware),
+        weights_format=platform.weights_format(own["format"], hardware),
         platform=entry["platform"],
         memory=platform.rank_memory(hardware, on_host) if hardware.memory_gib else None,
-        draft=bool(deployment["model"].get("draft")),
+        draft=bool(own.get("draft")),
         sequence=max(1, min(sequence, longest)),
         **settings,
     )
@@ -443,10 +444,15 @@ def check(entries, deployment, hardware):
     return result
 
 
+def _group_of(entry, deployment):
+    """The group of a server, {} where the recipe does not say."""
+    name = entry["name"].rpartition("-")[0]
+    return next((one for one in deployment.get("servers", ()) if group_name(one) == name), {})
+
+
 def _as_written(found, entry, deployment, knobs):
     """What assess() says, with the flags named as the recipe or its configuration file has them."""
-    name = entry["name"].rpartition("-")[0]
-    group = next((one for one in deployment.get("servers", ()) if group_name(one) == name), {})
+    group = _group_of(entry, deployment)
     layers = [deployment, group, (deployment.get("instances") or {}).get(entry["name"]) or {}]
     names = [*((entry["config"] or {}).get("content") or {})]
     names += command_flags(group.get("command") or deployment.get("command") or [])

@@ -57,7 +57,8 @@ def plan_one(variables, deploys=False, others=None):
         if others is not None:
             site = dataclasses.replace(site, endpoints=_endpoints(variables.host, recipe, others))
         entries = plan.plan_host(variables.host, recipe, hardware, site)
-        deployment = plan.deployment(recipe, site, variables.host)
+        used = {entry["name"].rpartition("-")[0] for entry in entries}
+        deployment = plan.deployment(recipe, site, variables.host, used)
         fits = capacity.check(entries, deployment, hardware)
         if rule == "warn":
             fits = capacity.overruled(fits)

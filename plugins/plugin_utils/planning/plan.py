@@ -57,8 +57,55 @@ class Site:
     endpoints: tuple = ()
 
 
-def deployment(recipe, site, host):
-    """The recipe as the roles read it: paths of model, draft and venv are resolved, defaults are filled in."""
+# What makes two groups' checkpoints of one path two checkpoints.
+CHECKPOINT = ("source", "source_path", "repo", "revision", "format", "endpoint", "include", "exclude")
+
+
+def deployment(recipe, site, host, used=None):
+    """The recipe as the roles read it: paths of model, draft and venv are resolved, defaults are filled in.
+
+    models, venvs: all that the host's servers need, the recipe's own first; a group that has its own in `servers` has
+    all of it there. used: names of the groups that have servers on the host, None for all.
+    """
+    result = _resolved(recipe, site, host)
+    groups, models, venvs = [], [], []
+    for group in recipe["servers"]:
+        own = _resolved(for_group(recipe, group), site, host)
+        groups.append({**group, **{key: own[key] for key in ("model", "venv") if group.get(key)}})
+        if used is None or group_name(group) in used:
+            models.append(own["model"])
+            if own.get("venv") and own.get("launcher", "process") == "process":
+                venvs.append(own["venv"])
+    result["servers"] = groups
+    result["models"] = _distinct(models, result["model"], "model", lambda model: [model.get(key) for key in CHECKPOINT])
+    result["venvs"] = _distinct(venvs, result.get("venv"), "venv", lambda venv: venv)
+    result["hub_packages"] = list(dict.fromkeys(
+        package for model in result["models"] for package in hub.PACKAGES.get(model["source"], ())
+    ))  # fmt: skip
+    return result
+
+
+def _distinct(items, first, key, content):
+    """Models or environments, each once, `first` first where it is among them. What is at one path must be one thing;
+    a draft comes with the first model that has it."""
+    found = []
+    for item in sorted(items, key=lambda item: item != first):
+        draft = (item.get("draft") or {}).get("path")
+        same = [one for one in found if one["path"] == item["path"]]
+        if same and content(same[0]) != content(item):
+            raise FleetError(
+                "plan.path-twice",
+                "groups of servers have different %ss at one path, %s. Set servers.NAME.%s.path of one of them to "
+                "another.",
+                (key, item["path"], key),
+            )
+        if not same or draft not in (None, *((one.get("draft") or {}).get("path") for one in same)):
+            found.append(item)
+    return found
+
+
+def _resolved(recipe, site, host):
+    """The recipe with the paths of its own model, draft and venv, and defaults."""
     context = base_context(recipe, NodePaths(site.root), host)
     result = dict(recipe)
     for key in ("model", "venv"):
@@ -76,7 +123,6 @@ def deployment(recipe, site, host):
     result["model"] = {**model, **{key: model.get(key) or value for key, value in HUB_DEFAULTS.items()}}
     if model.get("exclude") is not None:
         result["model"]["exclude"] = model["exclude"]
-    result["hub_packages"] = list(hub.PACKAGES.get(model["source"], ()))
     known = model_of(result)
     if known:
         # A draft is held against its target before that is on any disk.
@@ -118,7 +164,7 @@ def plan_host(host, recipe, hardware, site):
     entries, mistakes, failed, leader_first = [], Mistakes(), set(), set()
     for group in recipe["servers"]:
         base = group_name(group)
-        prepared = deployment(for_group(recipe, group), site, host)
+        prepared = _resolved(for_group(recipe, group), site, host)
         if prepared["start"]["order"] == "leader-first":
             leader_first.update(names[base])
         for name in names[base]:

@@ -52,10 +52,10 @@ def checks(context, given):
         cores += _held(context, starting, given)
     return [
         ("cores", cores),
-        ("environment", list(_environment(chosen, context.venv))),
+        ("environment", [message for venv in context.venvs for message in _environment(chosen, venv)]),
         ("script", list(start_script.faults(chosen))),
         ("artifact", list(_artifacts(chosen))),
-        ("draft", list(_draft(context.entries, context.model))),
+        ("draft", [message for model in context.models for message in _draft(context.entries, model)]),
     ]
 
 

@@ -31,7 +31,7 @@ class Node:
         self.root = str(folder / "root")
         self.lib = self.root + "/var/lib/inference-fleet"
         self.planned = [self.entry("server-0", "planned", "new")]
-        self.deployment = {"model": {"path": self.lib + "/models/next"}, "venv": {"path": self.lib + "/venvs/next"}}
+        self.deployment = {"models": [{"path": self.lib + "/models/next"}], "venv": {"path": self.lib + "/venvs/next"}}
         deployed = self.entry("server-1", "deployed", "earlier")
         self.write(self.root + "/etc/inference-fleet/servers/server-1.json", json.dumps(deployed))
         for name in ("server-0", "server-1", "server-7"):

@@ -406,11 +406,11 @@ def test_what_is_no_plan(options, message):
 def test_a_model_of_the_node_must_be_there_and_whole(tmp_path):
     folder = tmp_path / "model"
     model = {"source": "path", "path": str(folder), "format": "bf16"}
-    assert [item[0] for item in refused(tmp_path / "r", model=model)] == ["model"]
+    assert [item[0] for item in refused(tmp_path / "r", models=[model])] == ["model"]
 
     node_helpers.build_checkpoint(folder, quantization_config=None)
-    assert check(tmp_path / "r", model=model)["problems"] == []
-    assert refused(tmp_path / "r", model=dict(model, format="mxfp4")) == [
+    assert check(tmp_path / "r", models=[model])["problems"] == []
+    assert refused(tmp_path / "r", models=[dict(model, format="mxfp4")]) == [
         (
             "model",
             "The checkpoint in %s is in format bf16, the recipe needs mxfp4. Serve another checkpoint or choose a "
@@ -418,7 +418,7 @@ def test_a_model_of_the_node_must_be_there_and_whole(tmp_path):
         )
     ]
     draft = {"path": str(tmp_path / "draft")}
-    assert refused(tmp_path / "r", model=dict(model, draft=draft)) == [
+    assert refused(tmp_path / "r", models=[dict(model, draft=draft)]) == [
         (
             "model",
             "There is no draft model in %s: config.json is missing. Put it there, or take the draft out of the recipe."
@@ -426,19 +426,19 @@ def test_a_model_of_the_node_must_be_there_and_whole(tmp_path):
         )
     ]
     # Copied earlier from a mount that is gone now.
-    assert check(tmp_path / "r", model=dict(model, source_path=str(tmp_path / "gone")))["problems"] == []
+    assert check(tmp_path / "r", models=[dict(model, source_path=str(tmp_path / "gone"))])["problems"] == []
 
     shard = sorted(folder.glob("*.safetensors"))[1]
     shard.unlink()
-    (problem,) = refused(tmp_path / "r", model=model)
+    (problem,) = refused(tmp_path / "r", models=[model])
     assert shard.name in problem[1]
     # What is fetched is checked when it comes.
-    assert check(tmp_path / "r", model=dict(model, source="standin"))["problems"] == []
+    assert check(tmp_path / "r", models=[dict(model, source="standin")])["problems"] == []
 
 
 def test_a_model_that_is_no_gpt_oss(tmp_path):
     node_helpers.build_checkpoint(tmp_path / "model", model_type="llama")
-    ((name, message),) = refused(tmp_path / "r", model={"source": "path", "path": str(tmp_path / "model")})
+    ((name, message),) = refused(tmp_path / "r", models=[{"source": "path", "path": str(tmp_path / "model")}])
     assert name == "model"
     assert str(tmp_path / "model" / "config.json") in message
     assert "llama" in message

@@ -9,7 +9,7 @@ import copy
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
@@ -263,3 +263,62 @@ def test_every_image_of_the_recipes_is_one_of_the_map():
             image = ((layer or {}).get("container") or {}).get("image")
             assert image is None or image in images, name
     assert {one["digest"][:7] for one in images.values()} <= {"sha256:"}
+
+
+# -- what groups have of their own is brought --------------------------------------------------------------------------
+
+
+def deployed(servers, used=None, **changes):
+    found = plan.deployment(recipe(servers, **changes), plan.Site(), "h", used)
+    return [one["path"] for one in found["models"]], [one["path"] for one in found["venvs"]], found
+
+
+MODELS = "/var/lib/inference-fleet/models"
+OTHER = {"repo": "openai/gpt-oss-120b", "path": "${models}/other"}
+
+
+def test_a_host_has_each_model_and_each_environment_once_the_recipes_first():
+    other = {**WORK, "name": "other", "count": 1, "port": 8100, "model": OTHER, "venv": {"path": "/opt/other"}}
+    again, own_id = {**other, "name": "again"}, {**WORK, "name": "own-id", "model": {"id": "x"}}
+    models, venvs, found = deployed([other, WORK, again, own_id])
+    assert models == [MODELS + "/gpt-oss-20b", MODELS + "/other"]
+    assert venvs == ["/opt/vllm", "/opt/other"]
+    assert found["servers"][0]["model"]["path"] == MODELS + "/other"
+    assert found["hub_packages"] == deployed([WORK])[2]["hub_packages"]
+    assert deployed([other, WORK], {"server"})[:2] == ([MODELS + "/gpt-oss-20b"], ["/opt/vllm"])
+    assert deployed([other])[:2] == ([MODELS + "/other"], ["/opt/other"])  # nobody runs the recipe's
+    hub = deployed([{**WORK, "model": {**OTHER, "source": "modelscope"}}, {**WORK, "name": "b"}])[2]
+    assert len(hub["hub_packages"]) > len(found["hub_packages"])
+
+
+def test_a_container_needs_no_environment():
+    inside = {**WORK, "name": "inside", "launcher": "container", "container": {"image": "x:1"}}
+    assert deployed([inside, WORK])[1] == ["/opt/vllm"]
+    assert deployed([inside])[1] == []
+
+
+def test_a_draft_comes_with_the_first_model_that_has_it():
+    drafted = {**WORK, "name": "drafted", "model": {"draft": {"path": "/srv/draft", "tokens": 3}}}
+    assert deployed([drafted, WORK])[0] == [MODELS + "/gpt-oss-20b"] * 2
+    assert deployed([drafted, {**drafted, "name": "b"}])[0] == [MODELS + "/gpt-oss-20b"]
+
+
+@pytest.mark.parametrize(
+    ("own", "values"),
+    [({"model": {"repo": "openai/gpt-oss-120b"}}, ("model", MODELS + "/gpt-oss-20b", "model")),
+     ({"venv": {"packages": ["vllm==1"]}}, ("venv", "/opt/vllm", "venv"))],
+)  # fmt: skip
+def test_two_things_are_not_brought_to_one_path(own, values):
+    with pytest.raises(FleetError) as caught:
+        deployed([WORK, {**WORK, "name": "other", **own}])
+    assert (caught.value.code, caught.value.values) == ("plan.path-twice", values)
+
+
+def test_each_server_is_counted_with_its_own_model():
+    hardware = parse_hardware(H200, "h")
+    other = {**WORK, "name": "other", "count": 1, "port": 8100, "model": OTHER}
+    declared = recipe([{**WORK, "count": 1}, other], arguments={"tensor-parallel-size": 2})
+    entries = plan.plan_host("h", declared, hardware, plan.Site())
+    found = {one["server"]: one["weights_gib"] for one in
+             capacity.check(entries, plan.deployment(declared, plan.Site(), "h"), hardware)}  # fmt: skip
+    assert found["other-0"] > 4 * found["server-0"]

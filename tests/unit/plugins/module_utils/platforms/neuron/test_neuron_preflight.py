@@ -87,7 +87,7 @@ class Node:
         driver.write_text("%s\n" % self.driver)
         return preflight.preflight(
             root=self.root, servers=entries, only=list(only), hardware={**hardware, **(change or {})},
-            needs=deployment["needs"], platform="neuron", model=deployment["model"], venv=deployment["venv"],
+            needs=deployment["needs"], platform="neuron", models=deployment["models"], venvs=deployment["venvs"],
             sysroot=str(self.folder), installs=self.packages,
         )  # fmt: skip
 
