@@ -28,7 +28,6 @@ PLACES = re.compile(
 ALLOWED = {
     "plugins/action/compiled_artifact.py": "brings archives of the one platform that compiles; playbooks use its name",
     "plugins/modules/compiled_artifact.py": "the same",
-    "plugins/module_utils/services/systemd.py": "what a daemon-reload takes from one vendor's containers",
     "plugins/module_utils/verify/workers.py": "names of one engine's metrics, which a probe of disaggregation counts",
     "plugins/module_utils/weights/draft_heads.py": "the one place that names what checks a draft's head",
 }

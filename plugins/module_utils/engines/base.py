@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import typing
+
 from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 
 class Engine:
     """An engine; this class itself stands for one that is not known.
 
-    api_key: the secret of a server that its clients send as a bearer token, empty where the engine asks for none;
+    environment: variables that its servers get where the recipe does not set them. api_key: the secret
+    of a server that its clients send as a bearer token, empty where the engine asks for none;
     other_api_keys: the secret with further keys, separated by spaces; modules: [(name, module)] that its Python imports
     from the folder engine_lib of the node; key_arguments: of its command, so that it asks for all keys by these.
 
@@ -21,6 +24,8 @@ class Engine:
     """
 
     name = ""
+    # setproctitle, which engines use, would wipe /proc/PID/environ and the markers with it
+    environment: typing.ClassVar = {"SPT_NOENV": "1"}
     api_key = ""
     other_api_keys = ""
     modules = ()

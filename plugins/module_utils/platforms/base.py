@@ -95,12 +95,18 @@ class Detector:
 
     visible: environment variables that tell a process which devices it has. parts: servers are given parts of a device,
     such as cores. holds: a process holds a device for itself. start_hooks: {name in a plan entry's `hooks`: module with
-    what the supervisor does around the start of a server that has it}.
+    what the supervisor does around the start of a server that has it}. detects: whether nodes can be asked for it; one
+    that cannot has nothing but the rest of these. lost_by_reload: a device file of nodes on which a daemon-reload of
+    systemd may take devices away from containers, None where none does. setuid_helper: its driver starts setuid
+    programs from within servers, whose units must not forbid that.
     """
 
     visible = ()
     parts = False
     holds = True
+    detects = True
+    lost_by_reload = None
+    setuid_helper = False
     start_hooks: typing.ClassVar = {}
 
     def present(self, system):

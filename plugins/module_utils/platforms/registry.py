@@ -14,9 +14,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.host imp
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.shipped import PLATFORM_CLASSES
 
 # "auto" asks in this order: the CPU, which is always there, last.
-PLATFORMS = {
+REGISTERED = {
     name: PLATFORM_CLASSES[name]() for name in sorted(PLATFORM_CLASSES, key=lambda name: (name == "cpu", name))
 }
+PLATFORMS = {name: one for name, one in REGISTERED.items() if one.detects}
 
 
 def platform_of(name):

@@ -27,6 +27,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import paths 
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PREFIX
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import REGISTERED
 from ansible_collections.inference.fleet.plugins.module_utils.services import unit_files
 from ansible_collections.inference.fleet.plugins.module_utils.services.base import (
     LOG_RATE_S,
@@ -46,7 +47,6 @@ HEADER = "# A server of inference.fleet, which overwrites this file.\n"
 STOP_WAIT_S = 15  # TERM to KILL
 CONTAINER_STOP_WAIT_S = STOP_WAIT_S + 15  # the engine's own TERM to KILL, and its answer
 DOCKER = "docker.service"
-NVIDIA = "/dev/nvidiactl"  # where a daemon-reload may take devices away from containers
 CALL_S = 60
 RESTART_S = 1  # the guard counts starts and delays them; this holds where not even the guard can be executed
 # The second line behind the guard's start limit: 30 attempts a second apart are no guard's, which allows 5 and counts
@@ -363,7 +363,7 @@ class Systemd(ServiceManager):
     def _may_reload(self, programs=()):
         """Whether no container can lose its devices by a reload; a unit that could not start again needs it anyway."""
         needed = any(held and not os.path.exists(one) for one, held in programs if one)
-        return needed or not os.path.exists(NVIDIA) or not unit_files.containers_run()
+        return needed or not _reload_takes_devices() or not unit_files.containers_run()
 
     def enable(self, names):
         self._enable(names)
@@ -413,7 +413,7 @@ class Systemd(ServiceManager):
         self._call("systemctl", "stop", "--", unit)
         self._call("systemctl", "enable", "--quiet", "--no-reload", "--", unit)
         stale = [one for one in (unit, name + SUFFIX) if self.properties(one).get("NeedDaemonReload") == "yes"]
-        if stale and not os.path.exists(NVIDIA):
+        if stale and not _reload_takes_devices():
             self._call("systemctl", "daemon-reload")
         self._call("systemctl", "start", "--", unit)
 
@@ -475,6 +475,11 @@ def ending(block):
     return "systemd says %s" % block.get("Result")
 
 
+def _reload_takes_devices():
+    """Whether a daemon-reload may take devices away from this node's containers."""
+    return any(one.lost_by_reload and os.path.exists(one.lost_by_reload) for one in REGISTERED.values())
+
+
 def hardening(entry):
     """Settings that an engine with device files, shared memory and children can live with.
 
@@ -485,7 +490,6 @@ def hardening(entry):
     if entry["container"] and entry["container"]["engine"] == "podman":
         return []  # without a daemon, the container would be made under these: no cgroups, no kernel settings
     lines = ["ProtectSystem=full", "ProtectControlGroups=yes"]
-    if entry["platform"] != "nvidia":
-        # CUDA starts the setuid program nvidia-modprobe where a device file is missing; these would keep it from that
+    if not getattr(REGISTERED.get(entry["platform"]), "setuid_helper", False):
         lines += ["NoNewPrivileges=yes", "RestrictSUIDSGID=yes", "ProtectKernelTunables=yes"]
     return lines

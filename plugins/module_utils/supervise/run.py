@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import engine_of
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import readable_json
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PATH
@@ -133,10 +134,9 @@ def engine_environment(entry, secrets, root):
         "USER": user.pw_name,
         "LOGNAME": user.pw_name,
         "LANG": "C.UTF-8",
-        # setproctitle, which engines use, would wipe /proc/PID/environ and the markers with it
-        "SPT_NOENV": "1",
+        **engine_of(entry).environment,
+        **entry["environment"],
     }
-    environment.update(entry["environment"])
     environment.update(secrets)
     environment[MARKER_SERVER] = entry["name"]
     environment[MARKER_ROOT] = root or "/"

@@ -16,6 +16,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.engine 
     container_name,
     pinned_reference,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.engines import registry
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.processes import MARKER_ROOT, MARKER_SERVER
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
@@ -241,7 +242,8 @@ def launch_argv(entry, root):
     argv += ["--mount=" + mount_word(mount) for mount in container["mounts"]]
     argv += ["--device=" + device for device in container["devices"]]
     # By these two the container's processes are found in the node's /proc, as those of a process are; see the guard.
-    environment = {"SPT_NOENV": "1", **entry["environment"], MARKER_SERVER: entry["name"], MARKER_ROOT: root or "/"}
+    markers = {MARKER_SERVER: entry["name"], MARKER_ROOT: root or "/"}
+    environment = {**registry.engine_of(entry).environment, **entry["environment"], **markers}
     by_name = named_variables(container["engine"], environment)
     argv += ["--env=" + (name if name in by_name else "%s=%s" % (name, value)) for name, value in environment.items()]
     argv += ["--env=" + name for name in entry["secrets"]]

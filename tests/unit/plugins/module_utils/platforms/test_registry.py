@@ -15,7 +15,11 @@ from ansible_collections.inference.fleet.plugins.module_utils import platforms
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import shipped
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Detector
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS, platform_of
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import (
+    PLATFORMS,
+    REGISTERED,
+    platform_of,
+)
 from ansible_collections.inference.fleet.tools import platforms as tool
 
 CLONE = pathlib.Path(__file__).resolve().parents[5]
@@ -33,7 +37,7 @@ def test_every_platform_is_found():
         one = getattr(importlib.import_module(module.name), "Platform", None)
         if one is not None and one.__module__ == module.name:
             found[module.name.removeprefix(platforms.__name__ + ".").partition(".")[0]] = one
-    assert found == {name: type(one) for name, one in PLATFORMS.items()}
+    assert found == {name: type(one) for name, one in REGISTERED.items()}
     assert all(issubclass(one, Detector) for one in found.values())
 
 

@@ -423,7 +423,7 @@ def test_an_enabled_server_is_not_restarted(manager, tmp_path, kind):
 @pytest.mark.parametrize("nvidia", [False, True])
 def test_what_systemd_holds_of_a_changed_unit_is_read_anew(manager, tmp_path, monkeypatch, nvidia):
     """Else a kill would have it start an interpreter that is gone. It may cost an NVIDIA container its devices."""
-    monkeypatch.setattr(systemd, "NVIDIA", str(tmp_path) if nvidia else "/no/such/device")
+    monkeypatch.setattr(systemd.REGISTERED["nvidia"], "lost_by_reload", str(tmp_path) if nvidia else "/no/such/device")
     monkeypatch.setattr(systemd.unit_files, "containers_run", lambda: True)
     manager.answers["show"] = shown(NeedDaemonReload="yes")
     manager.enable(["server-0"])
@@ -647,7 +647,7 @@ def test_what_changes_a_unit_is_seen_wherever_systemd_reads(manager, folders):
     ],
 )
 def test_an_older_unit_in_memory(manager, folders, monkeypatch, tmp_path, nvidia, containers, program, may):
-    monkeypatch.setattr(systemd, "NVIDIA", str(tmp_path) if nvidia else "/no/such/device")
+    monkeypatch.setattr(systemd.REGISTERED["nvidia"], "lost_by_reload", str(tmp_path) if nvidia else "/no/such/device")
     monkeypatch.setattr(systemd.unit_files, "containers_run", lambda: containers)
     found = unit_now(manager, NeedDaemonReload="yes", ExecStart=EXEC % (program, program))
     assert (found.stale, found.may_reload) == (True, may)
