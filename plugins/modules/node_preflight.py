@@ -72,6 +72,11 @@ options:
           - Devices to the CPUs near them. The plan has made the servers' C(cpus) of it; those are what is compared with
             what the node reports.
         type: dict
+      exclude:
+        description:
+          - Numbers of devices that no server is given. They may be missing.
+        type: list
+        elements: int
   needs:
     description:
       - What the recipe needs. Every need is checked, or refused where the platform cannot have it.
@@ -239,6 +244,7 @@ def main():
                     "lnc": {"type": "int"},
                     "memory_gib": {"type": "float"},
                     "cpu_affinity": {"type": "dict"},
+                    "exclude": {"type": "list", "elements": "int"},
                 },
             },
             "needs": {

@@ -120,9 +120,9 @@ class Detector:
     def shortfalls(self, found, hardware, needs, installs=()):
         """Where `found` is less than declared and needed: messages that say what to do; [] where it suffices.
 
-        hardware: fleet_hardware {accelerator, count, cores, lnc, memory_gib}, or {} where nothing is declared.
-        needs: the recipe's needs. An absent key and a key that is None are the same. installs: what the platform's role
-        installs, which is not held against the node.
+        hardware: fleet_hardware {accelerator, count, cores, lnc, memory_gib, exclude}, or {} where nothing is declared;
+        what it excludes need not be there. needs: the recipe's. An absent key and a key that is None are the same.
+        installs: what the platform's role installs, which is not held against the node.
         """
         raise NotImplementedError
 

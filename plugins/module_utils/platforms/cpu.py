@@ -142,7 +142,7 @@ class Platform(Detector):
     def shortfalls(self, found, hardware, needs, installs=()):
         """On a CPU a declared device is a share of the machine: what counts is the sum over all NUMA nodes."""
         messages = []
-        count = hardware.get("count") or 1
+        count = (hardware.get("count") or 1) - len(set(hardware.get("exclude") or ()))
         cores = count * (hardware.get("cores") or 1)
         usable = sum(device.cores for device in found.devices)
         notes = "".join(" " + warning for warning in found.warnings)

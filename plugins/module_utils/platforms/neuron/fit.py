@@ -17,12 +17,15 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.k
 def shortfalls(found, hardware, needs, installs=()):
     """Chips, LNC, logical cores, memory and driver against what is declared and needed."""
     messages = []
-    declared, count = hardware.get("count"), len(found.devices)
+    devices = _used(found, hardware)
+    declared, count, counted = hardware.get("count"), len(devices), "fleet_hardware.count"
+    if declared and hardware.get("exclude"):
+        declared, counted = declared - len(set(hardware["exclude"])), "fleet_hardware.count without exclude"
     notes = "".join(" " + warning for warning in found.warnings)
     if declared and count < declared:
         messages.append(
-            "The inventory declares %d devices (fleet_hardware.count), this node has %d (%s).%s %s"
-            % (declared, count, found.model, notes, _advice(found.devices))
+            "The inventory declares %d devices (%s), this node has %d (%s).%s %s"
+            % (declared, counted, count, found.model, notes, _advice(devices, hardware))
         )
     lnc = hardware.get("lnc") or needs.get("lnc")
     if lnc and found.lnc and found.lnc != lnc:
@@ -34,7 +37,7 @@ def shortfalls(found, hardware, needs, installs=()):
                  else ("The recipe needs", lnc, "needs.lnc")), found.lnc, lnc, found.lnc)
         )  # fmt: skip
     elif declared and count >= declared and hardware.get("cores") and lnc and found.lnc:
-        cores = sum(device.cores for device in found.devices[:declared])
+        cores = sum(device.cores for device in devices[:declared])
         planned = declared * hardware["cores"] // lnc
         if cores < planned:
             messages.append(
@@ -42,7 +45,7 @@ def shortfalls(found, hardware, needs, installs=()):
                 "devices have %d. Set fleet_hardware.cores to what a device has."
                 % (planned, declared, hardware["cores"], lnc, declared, cores)
             )
-    least = [device.memory_mib for device in found.devices if device.memory_mib is not None]
+    least = [device.memory_mib for device in devices if device.memory_mib is not None]
     for amount, who, key in (
         (hardware.get("memory_gib"), "inventory declares", "fleet_hardware.memory_gib"),
         (needs.get("device_memory_gib"), "recipe needs", "needs.device_memory_gib"),
@@ -75,7 +78,7 @@ def unchecked(found, hardware, needs):
     if (hardware.get("lnc") or needs.get("lnc")) and found.lnc is None:
         messages.append("LNC and logical cores (fleet_hardware.lnc and cores, needs.lnc)")
     if (hardware.get("memory_gib") or needs.get("device_memory_gib")) and any(
-        device.memory_mib is None for device in found.devices
+        device.memory_mib is None for device in _used(found, hardware)
     ):
         messages.append("the memory of each device (fleet_hardware.memory_gib, needs.device_memory_gib)")
     return ["Not checked: %s; this node does not tell. Install aws-neuronx-tools." % one for one in messages]
@@ -94,7 +97,7 @@ def missing_cores(entries, found):
         if missing:
             yield (
                 "%s is given core%s %s, which this node does not have: its devices %s have cores %s. Repair the node, "
-                "or set fleet_hardware.count so that the plan ends before the device that is missing."
+                "or list the device that is missing in fleet_hardware.exclude."
                 % (
                     entry["name"],
                     "" if len(missing) == 1 else "s",
@@ -105,14 +108,17 @@ def missing_cores(entries, found):
             )
 
 
-def _advice(devices):
-    """What to do where devices are missing. A plan counts its cores from device 0 on, so a gap cannot be declared."""
-    ids = sorted(device.id for device in devices)
-    gap = next((number for number, one in enumerate(ids) if number != one), None)
-    if gap is None:
-        return "Set fleet_hardware.count to %d, or repair the node." % len(ids)
-    lacking = set(range(ids[-1])) - set(ids)
-    missing = "device%s missing" % (" %d is" % gap if len(lacking) == 1 else "s %s are" % format_cpu_list(lacking))
-    if gap == 0:
-        return "Repair the node: %s, and a plan begins with device 0." % missing
-    return "Repair the node: %s; or set fleet_hardware.count to %d for the devices before it." % (missing, gap)
+def _used(found, hardware):
+    """The devices without those that the inventory excludes, which may be there, sick or gone."""
+    return [device for device in found.devices if device.id not in (hardware.get("exclude") or ())]
+
+
+def _advice(devices, hardware):
+    """What to do where devices are missing. A lower count helps only where the last ones are."""
+    ids = {device.id for device in devices}
+    lacking = set(range(hardware["count"])) - ids - set(hardware.get("exclude") or ())
+    last = max(ids, default=-1)
+    if not lacking or min(lacking) > last:
+        return "Set fleet_hardware.count to %d, or repair the node." % (last + 1)
+    words = "device %s is missing; or list it" if len(lacking) == 1 else "devices %s are missing; or list them"
+    return "Repair the node: %s in fleet_hardware.exclude." % words % format_cpu_list(lacking)

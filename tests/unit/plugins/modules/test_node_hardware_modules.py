@@ -11,11 +11,13 @@ import os
 import pathlib
 
 import pytest
+import yaml
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS, detect
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info, node_preflight
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import hardware
 
 _spec = importlib.util.spec_from_file_location(
     "plan_entries_of_hardware", pathlib.Path(__file__).parents[2] / "engines" / "plan_entries.py"
@@ -116,3 +118,14 @@ def test_node_preflight_refuses_a_need_that_it_does_not_know(run):
     result = run(node_preflight, platform="cpu", needs={"teraflops": 7})
     assert result["failed"]
     assert "needs.teraflops. Supported parameters include: " in result["msg"]
+
+
+def test_preflight_takes_all_that_fleet_hardware_may_have():
+    """A key that the plan takes and the module refuses would end every play of the host."""
+    options = yaml.safe_load(node_preflight.DOCUMENTATION)["options"]["hardware"]["suboptions"]
+    assert set(options) == set(hardware.KEYS)
+
+
+def test_preflight_takes_a_host_with_an_excluded_device(run, tmp_path):
+    declared = {"accelerator": "cpu", "count": 2, "cores": 1, "exclude": [1]}
+    assert run(node_preflight, root=str(tmp_path), platform="cpu", hardware=declared)["problems"] == []

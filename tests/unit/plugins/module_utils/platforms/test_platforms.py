@@ -295,6 +295,7 @@ def test_what_is_declared_and_needed_is_there(hardware, needs):
 
 def test_cores_over_all_nodes_cover_the_declared_ones():
     assert shortfalls("two-nodes-gap", {"count": 16, "cores": 1, "memory_gib": 8}) == []
+    assert shortfalls("two-nodes-gap", {"count": 17, "cores": 1, "memory_gib": 8, "exclude": [4]}) == []
     assert shortfalls("two-nodes-gap", {"count": 17, "cores": 1}) == [
         "The inventory declares 17 CPU cores (fleet_hardware: count 17 × cores 1), this node has 16 that can be used "
         "(Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz). Set fleet_hardware to what the node has, or take a larger node."

@@ -11,7 +11,10 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import kinds, neuron_ls
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import fit, kinds, neuron_ls
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,7 +47,7 @@ def node(tmp_path):
             )
         if json_text is not None or table is not None or script:
             tool = root / "opt/aws/neuron/bin/neuron-ls"
-            tool.parent.mkdir(parents=True)
+            tool.parent.mkdir(parents=True, exist_ok=True)
             for name, text in (("json", json_text), ("table", table)):
                 if text is not None:
                     (tool.parent / name).write_text(text)
@@ -436,8 +439,8 @@ def test_shortfalls(node, hardware, needs, messages):
     [
         ((15,), "Set fleet_hardware.count to 15, or repair the node."),
         ((12, 13, 14, 15), "Set fleet_hardware.count to 12, or repair the node."),
-        ((3,), "Repair the node: device 3 is missing; or set fleet_hardware.count to 3 for the devices before it."),
-        ((0, 9), "Repair the node: devices 0,9 are missing, and a plan begins with device 0."),
+        ((3,), "Repair the node: device 3 is missing; or list it in fleet_hardware.exclude."),
+        ((0, 9), "Repair the node: devices 0,9 are missing; or list them in fleet_hardware.exclude."),
     ],
 )
 def test_a_lower_count_is_advised_where_it_helps_only(node, missing, advice):
@@ -445,6 +448,37 @@ def test_a_lower_count_is_advised_where_it_helps_only(node, missing, advice):
     found = accelerators.detect("neuron", node(json.dumps(records)))
     (message,) = accelerators.platform_of("neuron").shortfalls(found, {"count": 16, "cores": 8, "lnc": 2}, {})
     assert message.endswith("this node has %d (Trainium3). %s" % (len(records), advice))
+
+
+@pytest.mark.parametrize("gone", [(3,), (0, 9), (15,)])
+def test_an_excluded_device_may_be_gone(node, gone):
+    """Its cores are nobody's, and the others keep their numbers."""
+    hardware = {"accelerator": "trainium3", "count": 16, "cores": 8, "lnc": 2, "memory_gib": 144, "exclude": [*gone]}
+    recipe = load.resolve_recipe(load.find_recipe("trn3-eagle3", []), [])
+    entries = plan.plan_host("n", recipe, parse_hardware(hardware, "n"), plan.Site())
+    records = json.loads(text_of("trn3-16.json"))
+    left = [one for one in records if one["neuron_device"] not in gone]
+    for there in (left, records):  # gone, or there and sick
+        found = accelerators.detect("neuron", node(json.dumps(there)))
+        assert fit.shortfalls(found, hardware, {"device_memory_gib": 144}) == []
+        assert list(fit.missing_cores(entries, found)) == []
+    found = accelerators.detect("neuron", node(json.dumps([one for one in left if one["neuron_device"] != 5])))
+    (message,) = fit.shortfalls(found, hardware, {})
+    assert message == (
+        "The inventory declares %d devices (fleet_hardware.count without exclude), this node has %d (Trainium3). "
+        "Repair the node: device 5 is missing; or list it in fleet_hardware.exclude." % (16 - len(gone), 15 - len(gone))
+    )
+    (message,) = fit.missing_cores(entries, found)
+    assert " is given cores 20-23, which this node does not have" in message
+
+
+def test_what_an_excluded_device_has_does_not_count(node):
+    records = json.loads(text_of("trn3-16.json"))
+    records[3].update(memory_size=0, nc_count=1)
+    found = accelerators.detect("neuron", node(json.dumps(records)))
+    hardware = {"count": 16, "cores": 8, "lnc": 2, "memory_gib": 144}
+    assert len(fit.shortfalls(found, hardware, {})) == 2
+    assert fit.shortfalls(found, {**hardware, "exclude": [3]}, {}) == []
 
 
 def test_no_package_of_another_state_counts(node):

@@ -270,8 +270,7 @@ def test_a_chip_that_is_missing_between_others(node):
         (
             "cores",
             "server-1 is given cores 12-15, which this node does not have: its devices 0-2,4-15 have cores "
-            "0-11,16-63. Repair the node, or set fleet_hardware.count so that the plan ends before the device that is "
-            "missing.",
+            "0-11,16-63. Repair the node, or list the device that is missing in fleet_hardware.exclude.",
         )
     ]
     assert node.check(only=["server-0"])["problems"] == []
