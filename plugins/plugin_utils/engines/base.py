@@ -35,7 +35,8 @@ class Engine:
     environment that holds the API key it asks for, empty where it knows none. whole, sizes, shares, lengths: flags
     whose value is a whole number, a number of bytes or tokens (64M), a share, the length of a sequence. variables:
     {environment variable: "whole" or "share"}. removed: {flag: (version that no longer has it, what to do)}.
-    automatic: {flag: values with which the engine chooses itself}. knobs: names of sequences, length, share of memory
+    automatic: {flag: values with which the engine chooses itself}. wraps: names of the engines of which its servers can
+    be workers; a recipe's `backend` says of which. knobs: names of sequences, length, share of memory
     and tensor parallelism in messages about its memory.
     """
 
@@ -44,9 +45,13 @@ class Engine:
     repeat_lists = config_wins = False
     aliases = PARALLEL
     whole = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
-    sizes = shares = lengths = ()
+    sizes = shares = lengths = wraps = ()
     variables = removed = automatic = {}
     knobs = ("max-num-seqs", "max-model-len", "gpu-memory-utilization", "tensor-parallel-size")
+
+    def running(self, backend):
+        """The engine as it is with one that it wraps, by its name; None for none. Itself where it wraps none."""
+        return self
 
     # -- the command line ----------------------------------------------------------------------------------------------
 
@@ -78,16 +83,12 @@ class Engine:
         given = {**command_flags(command), **{flag: value for flag, value in arguments.items() if value is not False}}
         content = (config or {}).get("content") or {}
         found = {}
-        for layer in (given, content) if self.reads_config_last(command) else (content, given):
+        for layer in (given, content) if self.config_wins else (content, given):
             for flag, value in layer.items():
                 name = self.canonical_flag(str(flag))
                 negated = value is True and name.startswith("no-")
                 found[name[3:] if negated else name] = False if negated else value
         return {name: value for name, value in sorted(found.items()) if value is not None}
-
-    def reads_config_last(self, command):
-        """Whether the configuration file wins over the command line of a server with this command."""
-        return self.config_wins
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
@@ -170,8 +171,7 @@ class Engine:
         """Flags that say what the plan says must say the same. written: {canonical flag: as written in arguments}."""
         places = {name: "arguments.%s" % flag for name, flag in written.items()}
         in_file = {self.canonical_flag(str(key)): "config.content.%s" % key for key in server.content}
-        last = self.reads_config_last(server.command)
-        places = {**places, **in_file} if last else {**in_file, **places}
+        places = {**places, **in_file} if self.config_wins else {**in_file, **places}
         sizes = {}
         for name in self.parallel:
             value = number(server.arguments.get(name))

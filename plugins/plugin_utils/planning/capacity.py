@@ -397,13 +397,14 @@ def server_of(entry, deployment, hardware, on_host=1):
     """
     if not entry["devices"]:
         return None
-    own = _group_of(entry, deployment).get("model") or deployment["model"]
+    group = _group_of(entry, deployment)
+    own, backend = (group.get(key) or deployment.get(key) for key in ("model", "backend"))
     model = model_of({"model": own})
     if model is None:
         raise Unreadable("the dimensions of %s are not known" % own["repo"])
     platform = PLATFORMS[entry["platform"]]
-    settings = ENGINES[entry["engine"]].memory(entry, hardware, model)
-    settings = platform.memory(settings, entry, hardware, model)
+    settings = ENGINES[entry["engine"]].running(backend).memory(entry, hardware, model)
+    settings = platform.memory(settings, {**entry, "engine": backend or entry["engine"]}, hardware, model)
     benchmark = deployment.get("benchmark") or {}
     longest = settings["max_len"] or model.max_len
     lengths = [benchmark.get(key) for key in ("input_tokens", "output_tokens")]

@@ -106,7 +106,8 @@ def entry_of(host, prepared, group, own, name, devices):
     """
     index = int(name.rpartition("-")[2])
     recipe, site = prepared, host.site
-    engine, platform = ENGINES[recipe["engine"]], PLATFORMS[recipe["platform"]]
+    engine = ENGINES[recipe["engine"]].running(recipe.get("backend"))
+    platform = PLATFORMS[recipe["platform"]]
     where = "server '%s'" % name
     declared = _container(recipe, platform, own, where)
     server = _draft(host, recipe, group, own, name, devices, declared, where)

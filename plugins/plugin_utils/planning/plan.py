@@ -37,6 +37,7 @@ START = {
 # What a group of servers may have differently from the recipe.
 LAYERS = (
     "arguments", "environment", "config", "container", "command", "launcher", "start", "secrets", "model", "venv",
+    "backend",
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.verify import probes
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.placeholders import RESERVED
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import MAX_LINE, invisible
@@ -35,7 +36,7 @@ def all_problems(recipe, text_of=path_text, in_file=False):
     found = problems(recipe, text_of)
     found += [item for item in _strings(recipe, [], text_of, in_file) if not _covered(item[0], found)]
     if not found:
-        for rule in (_needs, _groups, _services, _start, _variables, _probes):
+        for rule in (_needs, _groups, _backends, _services, _start, _variables, _probes):
             found += [(path, "'%s' %s" % (text_of(path), text)) for path, text in rule(recipe)]
     return found
 
@@ -129,6 +130,23 @@ def _groups(recipe):
                         % (other, group_name(group))
                     ),
                 )
+
+
+def _backends(recipe):
+    """An engine that wraps others has to be told which; no other may be."""
+    allowed = ENGINES[recipe["engine"]].wraps
+    for path, given in [([], recipe), *((["servers", index], group) for index, group in enumerate(recipe["servers"]))]:
+        name = given.get("backend")
+        if name and name not in allowed:
+            yield (
+                [*path, "backend"],
+                "is %s; allowed for the engine %s: %s"
+                % (show(name), recipe["engine"], ", ".join(allowed) or "none, remove it"),
+            )
+        if allowed and given.get("devices") and not name and not recipe.get("backend"):
+            yield [*path, "backend"], "is not set; needed for the engine %s: %s" % (
+                recipe["engine"], " or ".join(allowed),
+            )  # fmt: skip
 
 
 def _ports(path, group, recipe):

@@ -57,6 +57,7 @@ def recipe_schema():
         schema = json.load(stream)
     properties = schema["properties"]
     properties["platform"]["enum"], properties["engine"]["enum"] = list(PLATFORMS), list(ENGINES)
+    schema["$defs"]["backend"]["enum"] = sorted({name for engine in ENGINES.values() for name in engine.wraps})
     schema["$defs"]["model"]["properties"]["family"]["enum"] = list(FAMILIES)
     return schema
 

@@ -38,11 +38,12 @@ def test_text(value, shown):
         ("vllm", ["x"], {"max-num-seqs": 4}, {"max_num_seqs": 8}, {"max-num-seqs": 4}),
         ("vllm", ["x"], {"no-async": True, "eager": False, "gone": None}, {}, {"async": False}),
         ("trtllm", ["x"], {"tp_size": 4}, {"tensor_parallel_size": 8}, {"tensor-parallel-size": 8}),
-        ("dynamo", ["-m", "dynamo.trtllm"], {"tp": 4}, {"tensor_parallel_size": 8},
-         {"m": "dynamo.trtllm", "tensor-parallel-size": 8}),
-        ("dynamo", ["-m", "dynamo.vllm"], {"tp": 4}, {"tensor_parallel_size": 8},
-         {"m": "dynamo.vllm", "tensor-parallel-size": 4}),
+        ("dynamo.trtllm", ["-m", "mine"], {"tp": 4}, {"tensor_parallel_size": 8},
+         {"m": "mine", "tensor-parallel-size": 8}),
+        ("dynamo.vllm", ["-m", "mine"], {"tp": 4}, {"tensor_parallel_size": 8},
+         {"m": "mine", "tensor-parallel-size": 4}),
     ],
 )  # fmt: skip
 def test_what_an_engine_runs_with(engine, command, arguments, content, expected):
-    assert ENGINES[engine].effective(command, arguments, {"content": content}) == expected
+    name, _dot, backend = engine.partition(".")
+    assert ENGINES[name].running(backend).effective(command, arguments, {"content": content}) == expected

@@ -47,22 +47,30 @@ def entry_of(
     name="server-0",
     devices=(0,),
     engine="vllm",
+    backend=None,
 ):
     words, content = command.split() if isinstance(command, str) else command, {"content": config or {}}
     return {
         "name": name, "role": role, "devices": list(devices), "platform": platform, "command": words,
-        "engine": engine, "arguments": ENGINES[engine].effective(words, {}, content),
+        "engine": engine, "arguments": ENGINES[engine].running(backend).effective(words, {}, content),
         "config": {"content": config} if config is not None else None, "environment": environment or {},
     }  # fmt: skip
 
 
-def recipe_of(engine, repo="openai/gpt-oss-120b", weights_format="mxfp4", draft=None, benchmark=None):
-    return {"engine": engine, "model": {"repo": repo, "format": weights_format, "draft": draft}, "benchmark": benchmark}
+def recipe_of(engine, repo="openai/gpt-oss-120b", weights_format="mxfp4", draft=None, benchmark=None, backend=None):
+    return {
+        "engine": engine,
+        "backend": backend,
+        "model": {"repo": repo, "format": weights_format, "draft": draft},
+        "benchmark": benchmark,
+    }
 
 
 def verdict(declared, engine, command, config=None, environment=None, role="server", **recipe):
     """assess() of one server given by its command line."""
-    entry = entry_of(command, declared.platform, config, environment, role, engine=engine)
+    entry = entry_of(
+        command, declared.platform, config, environment, role, engine=engine, backend=recipe.get("backend")
+    )
     return assess(capacity.server_of(entry, recipe_of(engine, **recipe), declared))
 
 
@@ -92,7 +100,9 @@ def dynamo(role, content, more, benchmark=None):
     command = (
         "python3 -m dynamo.trtllm --tensor-parallel-size 4 --expert-parallel-size 4 --free-gpu-memory-fraction 0.9 "
     )
-    return verdict(hardware("b200"), "dynamo", command + more, content, role=role, benchmark=benchmark)
+    return verdict(
+        hardware("b200"), "dynamo", command + more, content, role=role, benchmark=benchmark, backend="trtllm"
+    )
 
 
 def neuron(accelerator, tensor, more, environment=None, draft=None):

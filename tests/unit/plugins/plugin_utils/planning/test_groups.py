@@ -322,3 +322,52 @@ def test_each_server_is_counted_with_its_own_model():
     found = {one["server"]: one["weights_gib"] for one in
              capacity.check(entries, plan.deployment(declared, plan.Site(), "h"), hardware)}  # fmt: skip
     assert found["other-0"] > 4 * found["server-0"]
+
+
+# -- engines around others ---------------------------------------------------------------------------------------------
+
+
+def wrapped(*servers, **changes):
+    base = {"engine": "dynamo", "command": ["python3", "-m", "worker"], "arguments": {"tp": 2}}
+    return recipe(list(servers) or None, **{**base, **changes})
+
+
+def test_the_backend_says_how_flags_are_read():
+    """Whatever the command is called. TensorRT-LLM's file wins over a flag, vLLM's does not."""
+    file = {"format": "yaml", "content": {"tensor_parallel_size": 4}}
+    assert code(wrapped(backend="trtllm", config=file))[0] == "plan.parallel-not-devices"
+    assert planned(wrapped(backend="vllm", config=file))[0]["arguments"]["tensor-parallel-size"] == 2
+    own = {**WORK, "count": 1, "backend": "vllm"}
+    assert planned(wrapped(own, backend="trtllm", config=file))[0]["engine"] == "dynamo"
+    assert code(wrapped(backend="vllm", arguments={"tp": 2, "pipeline-parallel-size": 2}))[0] == (
+        "plan.parallel-not-devices"
+    )
+
+
+def test_the_backend_says_how_memory_is_counted():
+    hardware = parse_hardware(H200, "h")
+
+    def text(backend):
+        declared = wrapped(backend=backend, arguments={"tp": 2, "max-num-seqs": 4})
+        entries = plan.plan_host("h", declared, hardware, plan.Site())
+        return capacity.check(entries, plan.deployment(declared, plan.Site(), "h"), hardware)[0]["max_seqs"]
+
+    assert (text("vllm"), text("trtllm")) == (4, 2048)
+
+
+@pytest.mark.parametrize(
+    ("declared", "text"),
+    [
+        (wrapped(), "'servers[0].backend' is not set; needed for the engine dynamo: trtllm or vllm"),
+        (wrapped(backend="sglang"), "'backend' is \"sglang\"; allowed: trtllm, vllm"),
+        (recipe(backend="vllm"), "'backend' is \"vllm\"; allowed for the engine vllm: none, remove it"),
+        (recipe([{**WORK, "backend": "vllm"}]),
+         "'servers[0].backend' is \"vllm\"; allowed for the engine vllm: none, remove it"),
+    ],
+)  # fmt: skip
+def test_a_backend_is_for_engines_around_others(declared, text):
+    assert problems(declared) == [text]
+
+
+def test_a_frontend_needs_no_backend():
+    assert problems(wrapped({"role": "frontend", "count": 1, "devices": 0, "port": 8000})) == []

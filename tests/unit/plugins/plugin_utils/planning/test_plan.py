@@ -210,7 +210,7 @@ def test_config_file_is_rendered_per_server():
             "would take the last one. Keep one of them; null takes away the recipe's.",
         ),
         (
-            {"engine": "dynamo", "arguments": {"http_port": 1}},
+            {"engine": "dynamo", "backend": "trtllm", "arguments": {"http_port": 1}},
             "server 'server-0': arguments.http_port is 1, but servers.server.port is 8000; write ${port} there and set "
             "servers.server.port.",
         ),
