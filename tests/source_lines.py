@@ -12,13 +12,17 @@ import tokenize
 DOCUMENTATION = ("DOCUMENTATION", "EXAMPLES", "RETURN")
 
 
-def python(text):
-    """{number: what a line has of names, strings and numbers}: no comments, docstrings and documentation."""
+def python(text, comments=False):
+    """{number: what a line has of names, strings and numbers}; comments and docstrings where asked for.
+
+    The documentation of a module is never in it.
+    """
     left_out = set()
     for node in ast.walk(ast.parse(text)):
         body = getattr(node, "body", None)
         if (
-            isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+            not comments
+            and isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
             and body
             and ast.get_docstring(node) is not None
         ):
@@ -28,7 +32,7 @@ def python(text):
     lines = {}
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         documented = token.type == tokenize.STRING and token.start[0] in left_out
-        if token.type != tokenize.COMMENT and not documented:
+        if (comments or token.type != tokenize.COMMENT) and not documented:
             for number, line in enumerate(token.string.splitlines(), token.start[0]):
                 lines[number] = lines.get(number, "") + " " + line
     return lines

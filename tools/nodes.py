@@ -297,7 +297,7 @@ def read_platform(name):
                 "%s: unknown key %r; allowed: description, %s." % (path, key, ", ".join(sorted({*lists, "links"})))
             )  # fmt: skip
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise RuntimeError("%s: %s must be a list of texts." % (path, key))
+            raise RuntimeError("%s: %s must be a list of strings." % (path, key))
     values = {key: tuple(v) if key in lists else v for key, v in content.items()}
     platform = Platform(name, links=tuple(sorted(links.items())), **values)
     for layer in platform.layers:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Brings the packed stand-in to a node, but only when the node asks for it; otherwise there is one module call, which
-is told which task it belongs to."""
+is given which task it belongs to."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ devices:
           RV(lnc) is null.
       type: int
     numa:
-      description: The NUMA node that it is at. Null where that is not told.
+      description: The NUMA node that it is at. Null where that is unknown.
       type: int
     cpus:
       description: The CPUs beside it.

@@ -12,7 +12,7 @@ description:
   - Pulls an image unless it is there. With a digest exactly that image counts; where it is there, no network is used.
   - A pull is a process of its own, which a lost connection does not end. It is waited for at most O(wait_s) seconds;
     then RV(finished) is false, RV(progress) says how far it is, and the next call waits for the same pull. The failure
-    of a pull that nobody waited for is told only within two minutes, and to a call with the same login.
+    of a pull that nobody waited for is reported only within two minutes, and to a call with the same login.
   - An image that comes through a mirror gets its own name back, so that neither a server's command line nor its hash
     depends on the mirror.
   - With a digest it is kept under a tag of its own, NAME:sha256-HEX, which no other digest takes away, and NAME:TAG is

@@ -31,7 +31,7 @@ from .repositories import is_lfs
 
 PIECE = 256 << 10
 HTML = b"<!DOCTYPE html><html><title>Sign in to the network</title><body>Please sign in.</body></html>\n"
-FILES_LIMIT = 3000  # ModelScope cuts every listing there, without a word
+FILES_LIMIT = 3000  # ModelScope cuts every listing there, silently
 
 
 class Hub:
@@ -644,7 +644,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.answer_modelscope(data)
 
     def modelscope_files(self, name):
-        """All entries in one answer, cut without a word; an unknown revision is no error but has no files."""
+        """All entries in one answer, cut silently; an unknown revision is no error but has no files."""
         repository = self.modelscope_repository(name, "list")
         if not repository:
             return

@@ -56,7 +56,7 @@ def test_a_platform_without_nodes_is_told(tool, monkeypatch, capsys):
         ("[]", ": a mapping with a description is wanted."),
         ('{"description": "x", "package": []}',
          ": unknown key 'package'; allowed: description, groups, layers, links, options, packages, shares."),
-        ('{"description": "x", "packages": "docker.io"}', ": packages must be a list of texts."),
+        ('{"description": "x", "packages": "docker.io"}', ": packages must be a list of strings."),
         ('{"description": "x", "layers": ["even"]}', ": layers: there is no platform 'even'."),
         ('{"description": "x", "links": ["a"]}',
          ": links must be a mapping of paths to the texts that they point to."),

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Product code names no vendor and no engine outside of their own files: whatever depends on one asks its registry.
 
-Comments, docstrings and the documentation of modules may name them, as sources and examples.
+Comments and docstrings of plugins do not either; the documentation of modules may, in examples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry
 from ansible_collections.inference.fleet.tests.source_lines import python
 
 CLONE = pathlib.Path(__file__).resolve().parents[2]
-WORDS = re.compile(r"neuron|nxdi|trainium|nvidia|cuda|ascend|(?<![a-z])npu|vllm|trtllm|tensorrt|dynamo", re.IGNORECASE)
+WORDS = re.compile(
+    r"neuron|nxdi|trainium|nvidia|cuda|ascend(?!ing)|(?<![a-z])npu|vllm|trtllm|tensorrt|dynamo", re.IGNORECASE
+)
 # A vendor's or an engine's own files: a module may be a platform's, by the platform's name before its own.
 # gpt_oss.py names the parsers that engines have for the model.
 PLACES = re.compile(
@@ -46,7 +48,7 @@ def playbook(text):
 
 def found(path, text):
     """["path:line: what"] of a file that is nobody's own."""
-    lines = python(text) if path.endswith(".py") else playbook(text)
+    lines = python(text, comments=True) if path.endswith(".py") else playbook(text)
     named = ["%s:%d: %s" % (path, number, line.strip()) for number, line in sorted(lines.items()) if WORDS.search(line)]
     return [path + ": its name", *named] if WORDS.search(path) else named
 
@@ -66,14 +68,16 @@ def test_what_is_allowed_is_little_and_needed():
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
-        ('"""Of vLLM."""\n# CUDA\nDOCUMENTATION = r"""\nneuron\n"""\n', []),
-        ('x = 1  # NVIDIA\nif y == "ascend":\n    pass\n', [2]),
+        ('"""Of vLLM."""\n# CUDA\nDOCUMENTATION = r"""\nneuron\n"""\n', [1, 2]),
+        ('x = 1  # ascending\nif y == "ascend":\n    pass\n', [2]),
         ("import vllm_api_keys\nNEURON_CAP = 1\ninput_ids = 2\nsnpu = '''\nnpu\n'''\n", [1, 2, 5]),
-        ("def f():\n    '''TensorRT'''\n    return 'dynamo'\n", [3]),
+        ("def f():\n    '''TensorRT'''\n    return 'dynamo'\n", [2, 3]),
     ],
 )
 def test_what_counts(text, numbers):
-    assert found("x.py", text) == ["x.py:%d: %s" % (number, python(text)[number].strip()) for number in numbers]
+    assert found("x.py", text) == [
+        "x.py:%d: %s" % (number, python(text, comments=True)[number].strip()) for number in numbers
+    ]
 
 
 def test_what_counts_in_a_playbook():

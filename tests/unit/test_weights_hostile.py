@@ -24,8 +24,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights import loc
 from ansible_collections.inference.fleet.plugins.module_utils.weights import sha256sums
 from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+    Desired,
     HubProblem,
-    Wanted,
     download,
     known,
     part_of,
@@ -62,7 +62,7 @@ class Place:
         self.destination = folder / "models" / "tiny"
         self.destination.parent.mkdir()
         self.staging = self.destination.parent / ".tiny.inference-fleet-new"
-        self.wanted = Wanted(
+        self.wanted = Desired(
             "huggingface", REPO, "main", str(self.destination), hub.endpoint, retries=0, timeout_s=20, exclude=()
         )
         self.clients = []
@@ -541,7 +541,7 @@ def test_paths_inside(path, inside):
     ],
 )
 def test_names_of_a_listing(paths, what):
-    wanted = Wanted("huggingface", REPO, "main", "/models/x", "https://hub")
+    wanted = Desired("huggingface", REPO, "main", "/models/x", "https://hub")
     check = contextlib.nullcontext() if what is None else pytest.raises(FleetError)
     with check as caught:
         selection.check_names(wanted, dict.fromkeys(paths))

@@ -214,7 +214,7 @@ class Setup:
             raise FleetError("containers.engine-problem", engine_problem(self.engine, error)) from error
 
     def start(self):
-        """What tells this start of docker from all others, "" where it cannot be told."""
+        """What tells this start of docker from all others, "" where it is unknown."""
         pid = (read_text(self.sysroot + DOCKER_PID) or "").strip()
         process = processes.process(int(pid)) if pid.isdigit() else None
         return "%s %s %d" % ((read_text(BOOT_ID) or "").strip(), pid, process.ticks) if process else ""

@@ -117,7 +117,7 @@ def login_file(auth):
         ):
             raise FleetError(
                 "images.auth-invalid",
-                "fleet_registry_auth['%s'] must be a mapping with username and password, both texts. For NGC the "
+                "fleet_registry_auth['%s'] must be a mapping with username and password, both strings. For NGC the "
                 "username is $oauthtoken and the password is the API key.",
                 (registry,),
             )

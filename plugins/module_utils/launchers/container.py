@@ -56,8 +56,8 @@ def engine_problem(engine, error):
 def our_containers(root, entries):
     """{server: [Container]} of this root with the engines that `entries` run in.
 
-    An engine that does not answer holds nothing that could be told; what runs of its containers is found in /proc, and
-    whoever wants to start or stop one is told by the launcher.
+    An engine that does not answer shows nothing that it holds; what runs of its containers is found in /proc, and
+    the launcher reports that to whoever wants to start or stop one.
     """
     engines = {}
     for entry in entries:
@@ -129,7 +129,7 @@ def _text(path):
 
 
 def _has(text, key, value):
-    """Whether a text of JSON or YAML, for which Python has no reader of its own, has this key with this value."""
+    """Whether a string of JSON or YAML, for which Python has no reader of its own, has this key with this value."""
     pattern = r"""(?m)(?:^|[\s{,"'-])%s["']?\s*:\s*["']?%s["']?\s*(?:[,}#]|$)"""
     return re.search(pattern % (key, re.escape(value)), text) is not None
 
@@ -217,7 +217,7 @@ class ContainerLauncher:
         pids = self._processes(entry)
         return FleetError(
             "launch.container-end-unknown",
-            "Server '%s': whether its container has ended cannot be told: %s Its processes %s.",
+            "Server '%s': whether its container has ended is not known: %s Its processes %s.",
             (
                 entry["name"],
                 engine_problem(engine_of_entry(entry), error),

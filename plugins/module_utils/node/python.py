@@ -106,7 +106,7 @@ def can_execute(user, python):
     try:
         found = pwd.getpwnam(user)
     except KeyError:
-        return True  # who is not on the node yet is told of elsewhere
+        return True  # who is not on the node yet is reported elsewhere
     try:
         subprocess.run(
             [python, "-I", "-S", "-c", ""],

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a node can take its plan: all that would stop it is found before anything is changed, and told at once."""
+"""Whether a node can take its plan: all that would stop it is found before any change, and reported at once."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Status:
     """What a service manager says of one server.
 
     state: "up" (a process is there, a guard or the engine), "restarting" (it ended and will be started again),
-    "failed" (it ended and will not), "down" (it was told to stop).
+    "failed" (it ended and will not), "down" (it was asked to stop).
     pid: of the process that the manager started, None where there is none. reason: its words, or None. enabled: whether
     it will be started after a reboot too.
     """

@@ -53,7 +53,7 @@ def ini_value(text, expansions=1):
     """`text` as the value of a key in supervisord's ini file.
 
     expansions: how often supervisord applies its %-expansion to this key (twice to stdout_logfile). The format has no
-    quoting of values: FleetError for a text that it cannot hold.
+    quoting of values: FleetError for a string that it cannot hold.
     """
     escaped = text.replace("%", "%" * 2**expansions)
     unfit = (

@@ -220,7 +220,7 @@ class Systemd(ServiceManager):
             if artifact_key:
                 before, key, _after = path.partition(artifact_key)
                 path = os.path.dirname(before) if key else path
-            # systemd knows no links; what it cannot be told (no escapes here, no bytes that are no text) is left out
+            # systemd knows no links; what a unit cannot name (no escapes here, no bytes that are not UTF-8) is left out
             for one in (os.path.normpath(path), os.path.realpath(path)) if os.path.isabs(path) else ():
                 if re.fullmatch("[^\x00-\x1f\x7f\ud800-\udfff]+", one):
                     found.add(one)
@@ -382,7 +382,7 @@ class Systemd(ServiceManager):
             return
         # a leader ends after those that start after it; each gets the time twice, for TERM and for what KILL leaves
         self._call("systemctl", "stop", "--", *units, more_s=2 * CONTAINER_STOP_WAIT_S * len(units))
-        # one that ended badly when it was told to stop would be held as failed for ever
+        # one that ended badly when it was asked to stop would be held as failed for ever
         self._reset(name for name in names if name in held)
 
     def _reset(self, names):
@@ -484,7 +484,7 @@ def hardening(entry):
     """Settings that an engine with device files, shared memory and children can live with.
 
     Not here: PrivateDevices, ProtectClock and any Device… setting, which close the device cgroup to accelerators;
-    PrivateTmp and PrivateIPC, since the servers of a node meet in /tmp and /dev/shm (NCCL, CUDA IPC, ZeroMQ);
+    PrivateTmp and PrivateIPC, since the servers of a node meet in /tmp and /dev/shm (collective libraries, ZeroMQ);
     ProtectHome, since an AMI's environment lies below a home; MemoryDenyWriteExecute, since engines compile kernels.
     """
     if entry["container"] and entry["container"]["engine"] == "podman":

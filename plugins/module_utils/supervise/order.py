@@ -23,7 +23,7 @@ def wait_for(leader, options, state, needless):
     needless: a function that says whether there is nothing to wait for any more.
     """
     began = time.monotonic()
-    told = False
+    reported = False
     while True:
         if needless():
             return True
@@ -32,8 +32,8 @@ def wait_for(leader, options, state, needless):
         beside = [os.path.join(os.path.dirname(path), leader + ".json") for path in (options.state, options.secrets)]
         if entry is not None and is_healthy(entry, *beside):
             return True
-        if not told:
-            told = True
+        if not reported:
+            reported = True
             say("waiting for %s" % leader)
             state.write("waiting for " + leader, None if entry else "%s is not deployed on this node" % leader)
         budget = health.get("budget_s", 300)

@@ -137,7 +137,7 @@ def weight_records(folder):
 def weights_note(folder):
     """A digest of what the manifest in `folder` says of its files, None without one.
 
-    A file that was mended has the checksum that it always should have had, so when it was written counts too.
+    A file that was repaired has the checksum that it always should have had, so when it was written counts too.
     """
     records = weight_records(folder)
     if records is None:
@@ -156,7 +156,7 @@ def digest(value):
 
 def encodings_note(entry):
     """{name: [bytes, when it was written, in ns]} of the vocabularies that the entry's engine reads, once, at its start
-    or its first chat; None for an engine that is not told of any."""
+    or its first chat; None for an engine that has none."""
     folder = entry["environment"].get(gpt_oss.VOCABULARY_VARIABLE)
     if not folder:
         return None

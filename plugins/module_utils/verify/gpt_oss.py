@@ -42,7 +42,7 @@ ADAPTER_OFF = {"trtllm": "DISABLE_HARMONY_ADAPTER"}  # the variable with which a
 
 WARM_UP = "Say hello in one short sentence."
 
-# -- sums: every answer can be told from every other -------------------------------------------------------------------
+# -- sums: every answer differs from every other -------------------------------------------------------------------
 
 
 class Sum:

@@ -90,7 +90,7 @@ def deployed_as_planned(node, entry, one):
 
 
 def _running(entry, one):
-    """(pid, hash) of what runs of a server. Stranger where nothing does, or it cannot be told what."""
+    """(pid, hash) of what runs of a server. Stranger where nothing does, or it is not known what."""
     name = entry["name"]
     if entry["container"]:
         found = next((container for container in one.containers if container.running), None)
@@ -104,7 +104,7 @@ def _running(entry, one):
         return pid, one.state.get("hash")
     if one.pids:
         raise Stranger(
-            "%s runs as process %d, and which entry that is cannot be told: its record %s; site.yml restarts it"
+            "%s runs as process %d, and which entry that is, is not known: its record %s; site.yml restarts it"
             % (name, one.pids[0], "is of another process" if one.state else "is missing")
         )
     if alive:

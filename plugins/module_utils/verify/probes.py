@@ -303,7 +303,7 @@ class Acceptance(Streams):
             asked.append(lambda: self._respond(three, causes.WRONG_LATER))
         return self._at_once(*asked)[0]
 
-    # -- Dynamo --------------------------------------------------------------------------------------------------------
+    # -- workers -------------------------------------------------------------------------------------------------------
 
     def _census(self):
         response = self._must_be(self._look(self.entry["health"]["path"]), self.entry["health"]["path"])
@@ -358,7 +358,7 @@ class Acceptance(Streams):
             answer = chat.read_answer(value)
             if answer is not None:
                 self._look_at(answer)
-        # the body's own escapes (\u00d7) must not hide a text from a person who wrote it plainly
+        # the body's own escapes (\u00d7) must not hide a string from a person who wrote it plainly
         plain = response.text if value is None else response.text + json.dumps(value, ensure_ascii=False)
         missing = [text for text in expect["contains"] if text not in plain]
         if missing:

@@ -141,7 +141,7 @@ def _expect(where, given):
         )
     if not isinstance(contains, list) or not all(isinstance(text, str) for text in contains):
         raise FleetError(
-            "probes.contains-not-a-list", "%s.contains is %r, it must be a list of texts.", (where, contains)
+            "probes.contains-not-a-list", "%s.contains is %r, it must be a list of strings.", (where, contains)
         )
     if field is not None and (not isinstance(field, str) or not field):
         raise FleetError(

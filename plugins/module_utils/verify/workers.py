@@ -24,7 +24,7 @@ def workers_of(entry, entries):
 def count_instances(health):
     """{"prefill": n, "decode": n} registered, by the body of a frontend's /health (Dynamo 0.5 to 1.6).
 
-    Instances are told apart by component and id; only `generate` endpoints serve. The decode component has another name
+    Instances differ by component and id; only `generate` endpoints serve. The decode component has another name
     with each version (tensorrt_llm, backend), so whatever is not prefill is decode. Bodies without instances count
     their endpoints, dyn://namespace.component.endpoint.
     """

@@ -205,7 +205,7 @@ def _differs_from_hub(wanted, strict):
 
 
 def wanted_from(parameters, check_mode=False):
-    """The hub.Wanted of the model from a module's parameters. Raises FleetError where one of them cannot be."""
+    """The hub.Desired of the model from a module's parameters. Raises FleetError where one of them cannot be."""
     source, repo = parameters["source"], parameters["repo"]
     for name in ("repo", "draft_repo"):
         if parameters[name] and not REPO.fullmatch(parameters[name]):
@@ -239,7 +239,7 @@ def wanted_from(parameters, check_mode=False):
             "draft_repo is %s, but draft, its directory, is not set.",
             (parameters["draft_repo"],),
         )
-    return hub.Wanted(
+    return hub.Desired(
         source=source,
         repo=repo,
         revision=parameters["revision"] or hub.default_revision(source, repo),
@@ -284,7 +284,7 @@ def variables_from(given):
 
 
 def draft_from(parameters, wanted):
-    """The hub.Wanted of the draft of the model `wanted`: all files of its repository. Raises FleetError."""
+    """The hub.Desired of the draft of the model `wanted`: all files of its repository. Raises FleetError."""
     destination = _real("draft", parameters["draft"])
     if destination == wanted.destination:
         raise FleetError(
@@ -308,7 +308,7 @@ def draft_from(parameters, wanted):
 
 
 def _with_draft(wanted, draft):
-    """The Wanted with the sizes of its draft, where that is there."""
+    """The Desired with the sizes of its draft, where that is there."""
     if not draft or not os.path.isfile(os.path.join(draft, checkpoints.CONFIG)):
         return wanted
     return replace(wanted, draft_sizes={"name": draft, **checkpoints.describe_draft(draft)})
@@ -330,7 +330,7 @@ def _real(name, path):
 def ensure_from_hub(wanted, job, settings, variables, wait_s, caller, report=True):
     """Bring the wanted weights from a hub: start the job that does, or look at it; a quick look needs neither.
 
-    wanted: hub.Wanted. job: hub.jobs.Job. settings, variables, caller, report: as Job.advance takes them. Returns what
+    wanted: hub.Desired. job: hub.jobs.Job. settings, variables, caller, report: as Job.advance takes them. Returns what
     `ensure` returns, and {finished, progress, commit, fetched, fetched_bytes, to_fetch_bytes}. Where it is not
     finished, call again.
     """

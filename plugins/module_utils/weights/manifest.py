@@ -66,7 +66,7 @@ def _check(folder, manifest):
         if not is_inside(name) or name.split("/")[0] in OURS or _leads_out(folder, name):
             raise _bad(folder, "%s is no path of a file there" % json.dumps(name))
     if not all(isinstance(manifest.get(key), (str, type(None))) for key in TEXTS):
-        raise _bad(folder, "of %s not all are texts" % ", ".join(TEXTS))
+        raise _bad(folder, "of %s not all are strings" % ", ".join(TEXTS))
     for name, record in manifest["files"].items():
         fields = record if isinstance(record, dict) else {}
         if not _is_number(fields.get("size")) or fields["size"] < 0:

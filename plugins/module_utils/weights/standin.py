@@ -271,7 +271,7 @@ def lay_out_weights(path, config, tensors):
     return layout, {shard: shard_writer(shard) for shard in SHARDS}
 
 
-# --- tokenizer and texts -------------------------------------------------------------------------------------------
+# --- tokenizer and text files -----------------------------------------------------------------------------------------
 
 
 def byte_characters():

@@ -81,7 +81,7 @@ class Model:
         return self.layers * layer + 2 * self.embedding_bytes + BF16 * self.hidden
 
     def padded(self, multiple=1024):
-        """As the Neuron engines lay it out: 2880 becomes 3072 (padded_hidden_size of NxD Inference).
+        """As engines with padded widths have it: 2880 becomes 3072 (padded_hidden_size of NxD Inference).
 
         Only the widths of the published models are known to be rounded up; smaller ones stay.
         """

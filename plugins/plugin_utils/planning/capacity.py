@@ -423,7 +423,7 @@ def server_of(entry, deployment, hardware, on_host=1):
 def check(entries, deployment, hardware):
     """The capacity of a host's servers: [{"server", …}], assess() for each entry that has devices.
 
-    Whether the host takes as many requests at once as are expected is told by a warning of each server that answers.
+    Whether the host takes as many requests at once as are expected is a warning of each server that answers.
     """
     entries = [entry for entry in entries if entry["devices"]]
     result, answering = [], []

@@ -119,7 +119,7 @@ def check_flags(container, where):
 
 
 def check_texts(where, texts):
-    """FleetError for a text that does not reach a container as it is: engines take them as JSON, which is Unicode."""
+    """FleetError for a string that does not reach a container as it is: engines take them as JSON, which is Unicode."""
     for text in texts:
         try:
             text.encode("utf-8")

@@ -100,7 +100,7 @@ def missing_secrets(entries, variables):
     problems = {}
     for entry in entries:
         for name, variable in sorted(entry["secrets"].items()):
-            # the other keys come from the variable of the first one, which is told already
+            # the other keys come from the variable of the first one, which is reported already
             lacking = name not in OTHER_API_KEYS and _lacking(variables, name, variable)
             if lacking:
                 problems.setdefault((name, variable, lacking), []).append(entry["name"])

@@ -224,7 +224,7 @@ _resolved = {}
 
 
 def resolve_recipe(path, layers):
-    """The recipe in ``path`` with the overrides ``layers`` [(variable, mapping)] laid over it, validated again.
+    """The recipe in ``path`` with the overrides ``layers`` [(variable, mapping)] merged over it, validated again.
 
     Memoised by the content of both, so that a hundred equal hosts cost one validation. FleetError names the variable
     where an override is at fault, the file where the recipe is.
@@ -272,7 +272,7 @@ def _as_written(recipe, merged, where):
 
 
 def _blame(where, origin, names):
-    """The variable that set what is at ``where``; all override variables where it cannot be told."""
+    """The variable that set what is at ``where``; all override variables where that is not known."""
     keys = tuple(str(part) for part in where if not isinstance(part, int))
     best = [name for path, name in origin.items() if path[: len(keys)] == keys or keys[: len(path)] == path]
     return ", ".join(sorted(set(best))) or names

@@ -118,7 +118,7 @@ def _put(target, path, value):
 
 
 def apply(base, override):
-    """``base`` with ``override`` laid over it; neither is changed.
+    """``base`` with ``override`` merged over it; neither is changed.
 
     Mappings merge key by key, null removes, lists and scalars replace. A mapping over a list of named mappings (the
     recipe's servers) merges into the items of those names.

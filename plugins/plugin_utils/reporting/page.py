@@ -38,7 +38,7 @@ EVIDENCE = 1000000
 LONGEST, SHORTEST = 4000, 100
 CAUSE = 1000
 NAME = 200  # longest name, address or version; what is longer is no such thing
-CARDS, PLACES = 40, 24  # so many kinds of failures are told one by one, so many servers are named with each
+CARDS, PLACES = 40, 24  # so many kinds of failures are shown one by one, so many servers are named with each
 SIZES = (0, 30, 100, 300, 1000, 3000, 10000)  # ms up to which the bar of a probe's time has its lengths
 OLD = datetime.timedelta(hours=1)  # where the report knows of no run, a verdict so much older than the newest is old
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905 - twelve lines otherwise
@@ -131,7 +131,7 @@ def _picture(match):
 
 
 def view(report):
-    """What the page says, in the order in which it says it; every value is a text, a number, or a list of such."""
+    """What the page says, in the order in which it says it; every value is a string, a number, or a list of such."""
     report = _mapping(report)
     names = sorted(_mapping(report.get("hosts")), key=_natural)
     reports = {name: _mapping(report["hosts"][name]) for name in names}

@@ -151,8 +151,8 @@ def export(entries, folder, force=False, check_mode=False):
     if lacking:
         raise FleetError(
             "artifact.nothing-complete",
-            "There is nothing whole to export: %s. Deploy this node first; the artifact is complete once its server is "
-            "ready.",
+            "There is nothing complete to export: %s. Deploy this node first; the artifact is complete once its server "
+            "is ready.",
             ("; ".join("%s %s" % (one["path"], _lacking(one, *_look(one["path"]))) for one in lacking),),
         )
     for one, record in due.values():

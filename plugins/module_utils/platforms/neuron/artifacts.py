@@ -166,11 +166,11 @@ def misfit_of(entry, record):
                 return "it was compiled from other weights (digest %s) than those in %s (digest %s)" % (
                     old[kind][:DIGITS], folder, new[kind][:DIGITS])  # fmt: skip
         before, after = old.get("written") or {}, new["written"] or {}
-        mended = sorted(name for name in before if before[name] != after.get(name))
-        if here and after and 0 < len(mended) < len(before):
-            # a shard was mended; an engine keeps the weights beside its graphs, and there it is rotten still. Where all
-            # were written anew they came anew.
-            return "weights in %s were mended since (%s)" % (folder, ", ".join(mended))
+        repaired = sorted(name for name in before if before[name] != after.get(name))
+        if here and after and 0 < len(repaired) < len(before):
+            # a shard was repaired; an engine keeps the weights beside its graphs, and there it is rotten still. Where
+            # all were written anew they came anew.
+            return "weights in %s were repaired since (%s)" % (folder, ", ".join(repaired))
     return None
 
 
@@ -270,7 +270,7 @@ def take(path, entry, state, options):
     server compiles it; how is None when the start budget is over by then. Raises OSError.
     """
     began = time.monotonic()
-    told = None
+    reported = None
     while True:
         os.makedirs(path, exist_ok=True)
         with folder_lock(path):
@@ -290,12 +290,12 @@ def take(path, entry, state, options):
         if ready is not None:
             complete(path, ready, record)
             continue
-        if told != record.get("server"):
-            told = record.get("server")
-            say("waiting for %s, which compiles %s" % (told, path))
-            state.write("waiting for %s" % told, "it compiles")
+        if reported != record.get("server"):
+            reported = record.get("server")
+            say("waiting for %s, which compiles %s" % (reported, path))
+            state.write("waiting for %s" % reported, "it compiles")
         if time.monotonic() - began > entry["health"]["budget_s"]:
-            say("%s did not finish the artifact %s within %d s" % (told, path, entry["health"]["budget_s"]))
+            say("%s did not finish the artifact %s within %d s" % (reported, path, entry["health"]["budget_s"]))
             return None, {}
         time.sleep(entry["health"]["poll_s"])
 

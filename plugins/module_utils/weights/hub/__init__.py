@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Weights from a model hub: what is wanted (Wanted), what a hub says it has (Listing), and why it failed (HubProblem).
+"""Weights from a model hub: what is wanted (Desired), what a hub says it has (Listing), and why it failed (HubProblem).
 
 A module of this package named after a source is its client: `Client(wanted, token)` for one repository, with
 
@@ -92,7 +92,7 @@ class HubProblem(Exception):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Desired:
     """Which files of which repository are wanted where.
 
     revision: commit, tag or branch. destination: real path of the directory that servers load. endpoint: URL of the

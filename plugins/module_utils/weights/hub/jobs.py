@@ -293,7 +293,7 @@ class Task(NamedTuple):
     """What a job does. name: for messages. identity: what makes two jobs the same (JSON). request: for the worker.
 
     differs(strict): what lies at the destination is not what the manifest there says, as text, "" where it is; strict:
-    other times count. verify, refresh: as in hub.Wanted; such a job must have been seen at work by who asked for it.
+    other times count. verify, refresh: as in hub.Desired; such a job must have been seen at work by who asked for it.
     """
 
     name: str
@@ -306,7 +306,7 @@ class Task(NamedTuple):
 
 
 def hub_task(wanted, differs):
-    """The Task of bringing a hub.Wanted."""
+    """The Task of bringing a hub.Desired."""
     identity = {
         **wanted.identity(),
         "destination": wanted.destination,

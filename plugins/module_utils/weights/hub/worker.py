@@ -23,7 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.node import files
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import Masked, Redactor
 from ansible_collections.inference.fleet.plugins.module_utils.weights import local as local_weights
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import TOKENS, HubProblem, Wanted, plain
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import TOKENS, Desired, HubProblem, plain
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub.download import Download
 from ansible_collections.inference.fleet.plugins.module_utils.weights.progress import Progress
 from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import Request
@@ -99,7 +99,7 @@ def bring(request, token, progress):
     if "local" in request:
         local = request["local"]
         return local_weights.ensure(**{**local, "request": Request(**local["request"])}, progress=progress)
-    wanted = Wanted(**request["wanted"])
+    wanted = Desired(**request["wanted"])
     toolkit = request.get("toolkit", True)
     return Download(
         wanted,

@@ -135,7 +135,7 @@ def order(entries, leader_first):
             raise FleetError(
                 "plan.artifact-shared-by-unlike",
                 "server '%s' and server '%s' share directories.artifact %s, but are not compiled alike; one would load "
-                "the other's artifact without a word. Write ${artifact_key} into directories.artifact.",
+                "the other's artifact silently. Write ${artifact_key} into directories.artifact.",
                 (leader, name, path),
             )
         if name in leader_first and name != leader and leader not in entry["start"]["after"]:

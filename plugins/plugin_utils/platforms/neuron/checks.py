@@ -4,7 +4,7 @@
 """What a server on Trainium must agree on with itself: cores, LNC, directories, and the configuration of its engine.
 
 Two engines run there, both as vLLM: NxD Inference, which reads override_neuron_config, and the vLLM Neuron plugin,
-which reads neuron_config. Most keys that they do not know they take without a word and go on as if those were not
+which reads neuron_config. Most keys that they do not know they take silently and go on as if those were not
 there, after a compilation of half an hour; so every key is held against a list here.
 """
 
@@ -169,7 +169,7 @@ def _check_directories(where, environment, directories, key, nxdi):
         raise FleetError(
             "neuron.artifact-without-key",
             "%s: directories.artifact is %s; an artifact that was compiled for another configuration would be loaded "
-            "from there without a word. Write ${artifact_key} into it.",
+            "from there silently. Write ${artifact_key} into it.",
             (where, directories["artifact"]),
         )
 
@@ -183,7 +183,7 @@ def _check_cache_root(where, environment, artifact):
             "is loaded, kept or exported. Set it to ${artifact}/cache.",
             (where, CACHE_ROOT),
         )
-    if not is_within(value, artifact) or posixpath.normpath(value) != value:  # the node compares the texts
+    if not is_within(value, artifact) or posixpath.normpath(value) != value:  # the node compares the strings
         raise FleetError(
             "neuron.cache-outside-artifact",
             "%s: environment.%s is %s, but directories.artifact is %s; what the plugin compiles outside of it is not "
@@ -304,7 +304,7 @@ def _check_known(place, config, known, allowed, raises=False):
                 (
                     place,
                     key,
-                    "fail at it after minutes" if raises else "ignore it without a word",
+                    "fail at it after minutes" if raises else "ignore it silently",
                     _close(key, known) or ".",
                     key,
                 ),

@@ -392,7 +392,7 @@ def test_no_engine_at_all(tmp_path, monkeypatch, pull):
          "image is '%s'; allowed: REGISTRY/NAME:TAG without a digest, which has its own key." % PINNED),
         ({"digest": "1234"}, "digest is '1234'; allowed: sha256: and 64 hexadecimal digits."),
         ({"auth": {"nvcr.io": {"username": "somebody"}}},
-         "fleet_registry_auth['nvcr.io'] must be a mapping with username and password, both texts. For NGC the "
+         "fleet_registry_auth['nvcr.io'] must be a mapping with username and password, both strings. For NGC the "
          "username is $oauthtoken and the password is the API key."),
     ],
 )  # fmt: skip

@@ -1061,7 +1061,7 @@ class TestRefused:
         assert node.found() == node.wanted()
 
     def test_a_hub_that_names_no_commit(self, hub):
-        wanted = hub_package.Wanted("huggingface", REPO, "main", "/models/small", hub.endpoint)
+        wanted = hub_package.Desired("huggingface", REPO, "main", "/models/small", hub.endpoint)
         client = huggingface.Client(wanted, None)
         client._api.model_info = lambda *_given, **_named: SimpleNamespace(sha=None)
         with pytest.raises(hub_package.HubProblem) as problem:
@@ -1095,14 +1095,14 @@ class TestRefused:
     def test_a_full_disk_in_the_middle(self, tmp_path):
         problem = hub_package.HubProblem("disk", "No space left on device")
         problem.path = SHARD
-        wanted = hub_package.Wanted("huggingface", REPO, "main", "/models/small", "https://hub")
+        wanted = hub_package.Desired("huggingface", REPO, "main", "/models/small", "https://hub")
         assert hub_package.explained(problem, wanted).message == (
             "Cannot write %s of %s at revision main below /models: No space left on device." % (SHARD, REPO)
         )
 
     @pytest.mark.parametrize("step", ["open", "write", "close", "rename"])
     def test_what_of_hugging_face_is_the_disks_fault(self, hub, tmp_path, monkeypatch, step):
-        wanted = hub_package.Wanted("huggingface", REPO, "main", str(tmp_path / "small"), hub.endpoint, timeout_s=60)
+        wanted = hub_package.Desired("huggingface", REPO, "main", str(tmp_path / "small"), hub.endpoint, timeout_s=60)
         client = huggingface.Client(wanted, None)
         listing = client.listing()
 
@@ -1125,13 +1125,13 @@ class TestRefused:
     @both
     def test_what_is_not_the_disks_fault(self, source):
         """A library that cannot read a file of its own, while it asks the hub."""
-        wanted = hub_package.Wanted(source, REPO, "main", "/models/small", "http://127.0.0.1:9")
+        wanted = hub_package.Desired(source, REPO, "main", "/models/small", "http://127.0.0.1:9")
         module_of = {"huggingface": huggingface, "modelscope": modelscope}[source]
         error = FileNotFoundError(2, "No such file or directory")
         assert module_of.Client(wanted, None)._problem(error).kind != "disk"
 
     def test_what_of_modelscope_is_the_disks_fault(self):
-        wanted = hub_package.Wanted("modelscope", REPO, "master", "/models/small", "http://127.0.0.1:9")
+        wanted = hub_package.Desired("modelscope", REPO, "master", "/models/small", "http://127.0.0.1:9")
         client = modelscope.Client(wanted, None)
         for error, kind in (
             (OSError(errno.ENOSPC, "No space left on device"), "disk"),
@@ -1573,7 +1573,7 @@ class TestWays:
     @both
     def test_the_start_of_a_file_and_the_token_for_the_hub_alone(self, source):
         with Hub([gpt_oss(REPO, 30_000, access="private", tokens=[TOKEN])]) as hub:
-            wanted = hub_package.Wanted(source, REPO, BRANCHES[source], "/models/small", hub.endpoint, timeout_s=10)
+            wanted = hub_package.Desired(source, REPO, BRANCHES[source], "/models/small", hub.endpoint, timeout_s=10)
             client = plain.Client(wanted, TOKEN)
             content = hub.repositories[REPO].files[SHARD].bytes()
             for count in (8, 1000, len(content) + 1):

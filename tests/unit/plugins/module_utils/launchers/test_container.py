@@ -206,7 +206,7 @@ def test_an_engine_that_does_not_answer(engine, tmp_path, monkeypatch, scripted,
     with pytest.raises(FleetError) as caught:  # that nothing runs cannot be proven
         get_launcher(entry(tmp_path), ROOT).stop_leftovers(entry(tmp_path))
     assert caught.value.message == (
-        "Server 'server-0': whether its container has ended cannot be told: %s Its processes have ended." % message
+        "Server 'server-0': whether its container has ended is not known: %s Its processes have ended." % message
     )
     assert container.our_containers(ROOT, [entry(tmp_path)]) == {}
 
@@ -236,7 +236,7 @@ def test_an_engine_that_hangs_keeps_no_process_alive(engine, tmp_path, monkeypat
     reaper.join(60)
     assert child.returncode == -signal.SIGTERM
     assert caught.value.message == (
-        "Server 'server-0': whether its container has ended cannot be told: docker does not answer: docker ps did not "
+        "Server 'server-0': whether its container has ended is not known: docker does not answer: docker ps did not "
         "end within 60 s. See what it is at: journalctl -u docker. Its processes have ended."
     )
 

@@ -113,7 +113,7 @@ def test_an_older_entry_runs_than_the_deployed_one(tmp_path):
         )
         os.unlink(state)
         assert re.fullmatch(
-            r"server-0 runs as process \d+, and which entry that is cannot be told: its record is missing; site.yml "
+            r"server-0 runs as process \d+, and which entry that is, is not known: its record is missing; site.yml "
             r"restarts it", words_of(verify(tmp_path, entry)[0])
         )  # fmt: skip
 

@@ -880,7 +880,7 @@ def test_an_expected_error_passes():
         ),
         (
             [{"name": "a", "path": "/a", "expect": {"contains": [1]}}],
-            "probes[0] (a).expect.contains is [1], it must be a list of texts.",
+            "probes[0] (a).expect.contains is [1], it must be a list of strings.",
         ),
         (
             [{"name": "a", "path": "/a", "expect": {"field": 1}}],

@@ -24,7 +24,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import direct
 from ansible_collections.inference.fleet.plugins.module_utils.weights import lock as weight_lock
 from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import HubProblem, Listing, Wanted, download
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+    Desired,
+    HubProblem,
+    Listing,
+    download,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import Busy, WeightLock
 from ansible_collections.inference.fleet.plugins.module_utils.weights.progress import Progress
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
@@ -220,7 +225,7 @@ def client():
 
 @pytest.fixture
 def run(client, destination):
-    wanted = Wanted(
+    wanted = Desired(
         "huggingface", "made-up/small", "main", destination, "https://hub", exclude=(), retries=0, workers=32
     )
     return lambda progress=None: download.Download(wanted, lambda _other: client, progress or Progress())

@@ -121,7 +121,7 @@ def test_only_what_is_whole_is_exported(tmp_path):
     servers = [entry(tmp_path / "one")]
     message = error(compiled_artifact.export, servers, str(tmp_path / "archives"))
     assert message == (
-        "There is nothing whole to export: %s is empty or missing. Deploy this node first; the artifact is complete "
+        "There is nothing complete to export: %s is empty or missing. Deploy this node first; the artifact is complete "
         "once its server is ready." % (tmp_path / "one" / KEY)
     )
     path = complete(tmp_path / "one")
@@ -262,7 +262,7 @@ def test_the_key_is_the_plans_and_not_a_part_of_the_folders_name(tmp_path, place
 
 
 def test_what_a_start_here_would_clear_is_not_exported(tmp_path, monkeypatch):
-    """One of two shards was mended since; the graphs beside it have the old one in them. Nor does it come back."""
+    """One of two shards was repaired since; the graphs beside it have the old one in them. Nor does it come back."""
     path, weights = complete(tmp_path / "one"), tmp_path / "weights"
     weights.mkdir()
     (weights / "config.json").write_text("{}")
@@ -280,10 +280,10 @@ def test_what_a_start_here_would_clear_is_not_exported(tmp_path, monkeypatch):
     listed["a.safetensors"]["mtime_ns"] = 2
     manifest.write_text(json.dumps({"schema": 1, "files": listed}))
     assert error(compiled_artifact.export, servers, str(tmp_path / "others")) == (
-        "There is nothing whole to export: %s does not fit any more: weights in %s were mended since (a.safetensors). "
-        "Deploy this node first; the artifact is complete once its server is ready." % (path, weights)
+        "There is nothing complete to export: %s does not fit any more: weights in %s were repaired since "
+        "(a.safetensors). Deploy this node first; the artifact is complete once its server is ready." % (path, weights)
     )
-    assert "weights in %s were mended since" % weights in error(compiled_artifact.take_over, servers, archives)
+    assert "weights in %s were repaired since" % weights in error(compiled_artifact.take_over, servers, archives)
 
 
 def test_other_packages_or_weights_refuse_an_archive(tmp_path):

@@ -475,7 +475,7 @@ def test_weights_that_were_mended_since_do_not_fit_on_the_machine_that_compiled(
     written_anew("README.md")
     assert misfit(entry, record) is None
     written_anew("model-0.safetensors")
-    assert misfit(entry, record) == "weights in %s were mended since (model-0.safetensors)" % path
+    assert misfit(entry, record) == "weights in %s were repaired since (model-0.safetensors)" % path
     with monkeypatch.context() as other:
         other.setattr(artifacts, "machine_id", lambda: "m2")  # it has another copy of the same bytes
         assert misfit(entry, record) is None

@@ -9,7 +9,7 @@ import hashlib
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
-    Wanted,
+    Desired,
     digest,
     huggingface,
     modelscope,
@@ -83,7 +83,7 @@ def test_a_file_that_was_written_by_others_is_read(path):
 def test_the_clients_write_through_it(source, tmp_path, unread, begun, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     with Hub([Repository("a/b", {"file": Content(CONTENT)})]) as hub:
-        client = CLIENTS[source].Client(Wanted(source, "a/b", "main", "/models/b", hub.endpoint, timeout_s=60), None)
+        client = CLIENTS[source].Client(Desired(source, "a/b", "main", "/models/b", hub.endpoint, timeout_s=60), None)
         listing = client.listing()
         if begun:
             (tmp_path / "file.incomplete").write_bytes(CONTENT[:begun])

@@ -17,8 +17,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights import pro
 from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
     PACKAGES,
+    Desired,
     Listing,
-    Wanted,
     default_revision,
     environment,
     jobs,
@@ -29,7 +29,7 @@ from huggingface_hub.utils import filter_repo_objects
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-WANTED = Wanted("huggingface", "a/b", "main", "/m/b", "https://hub", exclude=())
+WANTED = Desired("huggingface", "a/b", "main", "/m/b", "https://hub", exclude=())
 SIZE = {"size": 1, "sha256": None, "oid": None}
 NAMES = st.text("ab.-/*?[]!", min_size=1, max_size=8).filter(lambda name: not name.startswith("/"))
 PATTERNS = st.lists(st.text("ab.-/*?", min_size=1, max_size=6), max_size=3)
@@ -273,7 +273,7 @@ class TestManifest:
             ({"files": {"a": {"size": 1, "sha256": "a" * 64}}}, "it records no time of a"),
             ({"files": {"a": {**RECORD, "written_ns": "now"}}}, "it records no time of a"),
             ({"files": {"a": {**RECORD, "at": 7}}}, "it records no text as oid or at of a"),
-            ({"revision": ["main"]}, "of source, repo, revision, commit, at not all are texts"),
+            ({"revision": ["main"]}, "of source, repo, revision, commit, at not all are strings"),
         ],
     )  # fmt: skip
     def test_what_somebody_else_wrote_into_one(self, tmp_path, changes, what):

@@ -172,7 +172,7 @@ def test_two_equal_groups_have_one_leader_also_against_their_order():
 def test_unkeyed_artifacts_are_refused():
     assert refused(directories={"artifact": "/mnt/fsx/artifacts"}) == (
         "server 'server-0': directories.artifact is /mnt/fsx/artifacts; an artifact that was compiled for another "
-        "configuration would be loaded from there without a word. Write ${artifact_key} into it."
+        "configuration would be loaded from there silently. Write ${artifact_key} into it."
     )
 
 
@@ -239,7 +239,7 @@ def test_different_keys_do_not_share_an_artifact():
     path = "/mnt/%s-%s" % (one, other)
     assert refused(directories={"artifact": path}, instances={"server-3": {"arguments": {"max-num-seqs": 8}}}) == (
         "server 'server-0' and server 'server-3' share directories.artifact %s, but are not compiled alike; one would "
-        "load the other's artifact without a word. Write ${artifact_key} into directories.artifact." % path
+        "load the other's artifact silently. Write ${artifact_key} into directories.artifact." % path
     )
 
 

@@ -15,7 +15,7 @@ TRN3 = {"accelerator": "trainium3", "count": 16}
 PLACE = "server 'server-0': arguments.additional-config"
 OVERRIDE = PLACE + ".override_neuron_config"
 PLUGIN = PLACE + ".neuron_config"
-IGNORED = " is unknown, and the engine would ignore it without a word"
+IGNORED = " is unknown, and the engine would ignore it silently"
 NEWER = " A key of a newer SDK is let through by allow_unknown_config: [%s]."
 
 
@@ -52,32 +52,32 @@ def plugin(**config):
         # Keys that the engine would ignore.
         (
             nxdi(is_eagel3=True),
-            OVERRIDE + ".is_eagel3 is unknown, and the engine would ignore it without a word; did you mean 'is_eagle3'?"
+            OVERRIDE + ".is_eagel3 is unknown, and the engine would ignore it silently; did you mean 'is_eagle3'?"
             + NEWER % "is_eagel3",
         ),
         (
             nxdi(**{"tp-degree": 8}),
-            OVERRIDE + ".tp-degree is unknown, and the engine would ignore it without a word; did you mean 'tp_degree'?"
+            OVERRIDE + ".tp-degree is unknown, and the engine would ignore it silently; did you mean 'tp_degree'?"
             + NEWER % "tp-degree",
         ),
         (
             nxdi(zzz=1),
-            OVERRIDE + ".zzz is unknown, and the engine would ignore it without a word." + NEWER % "zzz",
+            OVERRIDE + ".zzz is unknown, and the engine would ignore it silently." + NEWER % "zzz",
         ),
         (
             nxdi(on_device_sampling_config={"global_top_k": 64}),
-            OVERRIDE + ".on_device_sampling_config.global_top_k is unknown, and the engine would ignore it without a "
-            "word; did you mean 'global_topk'?" + NEWER % "global_top_k",
+            OVERRIDE + ".on_device_sampling_config.global_top_k is unknown, and the engine would ignore it "
+            "silently; did you mean 'global_topk'?" + NEWER % "global_top_k",
         ),
         (
             plugin(num_seq_buckets=[4]),
-            PLUGIN + ".num_seq_buckets is unknown, and the engine would ignore it without a word; did you mean "
+            PLUGIN + ".num_seq_buckets is unknown, and the engine would ignore it silently; did you mean "
             "'num_seqs_buckets'?" + NEWER % "num_seq_buckets",
         ),
         (
             plugin(on_device_sampling_config={"all_greedily": True}),
-            PLUGIN + ".on_device_sampling_config.all_greedily is unknown, and the engine would ignore it without a "
-            "word; "
+            PLUGIN + ".on_device_sampling_config.all_greedily is unknown, and the engine would ignore it "
+            "silently; "
             "did you mean 'all_greedy'?" + NEWER % "all_greedily",
         ),
         # The same in the mappings within, of both engines; two of those fail instead, after the checkpoint is read.
