@@ -34,7 +34,7 @@ VERBS = (
     "split|start|stop|take|tell|try|turn|type|unmask|update|upgrade|use|wait|where this count is wrong|write"
 )
 REMEDY = re.compile(
-    r"(?<=[^\s][.;:,)\]*`’]) (?=(?:either |first |then |best |or |and |so |please )?(?:%s)\b)" % VERBS, re.I
+    r"(?<=[^\s][.;:,)\]*`\u2019]) (?=(?:either |first |then |best |or |and |so |please )?(?:%s)\b)" % VERBS, re.I
 )
 HEAD = """# Error codes
 

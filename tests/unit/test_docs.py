@@ -40,7 +40,7 @@ def broken(page):
     for link in LINK.findall(text):
         if re.match(r"[a-z]+:", link):
             continue
-        path, _, anchor = link.partition("#")
+        path, _hash, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         if not target.exists() or (anchor and anchor not in anchors(target)):
             yield link

@@ -93,8 +93,8 @@ def find_hung(paths, servers, note=True):
             return None
         if ready:
             return Fault("it was ready and does not answer any more: " + words)
-        return Fault("it does not answer %d s after its start, its start budget is %d s: %s"
-                       % (time.time() - began, budget, words))  # fmt: skip
+        text = "it does not answer %d s after its start, its start budget is %d s: %s"
+        return Fault(text % (time.time() - began, budget, words))
 
     with concurrent.futures.ThreadPoolExecutor(min(THREADS, len(servers))) as pool:
         found = dict(zip(servers, pool.map(one, servers)))

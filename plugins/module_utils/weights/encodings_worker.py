@@ -27,25 +27,25 @@ RANKS = 199998  # of the published o200k_base.tiktoken: one line of `base64 rank
 def o200k_base():
     """The bytes of o200k_base.tiktoken. Exits where oss-harmony is missing, or does not give its vocabulary."""
     if load_harmony_encoding is None:
-        sys.exit("oss-harmony is not installed in {}".format(sys.prefix))
+        raise SystemExit("oss-harmony is not installed in {}".format(sys.prefix))
     # A TIKTOKEN_ENCODINGS_BASE that points nowhere makes the library look for the very file that is to be written.
     os.environ.pop("TIKTOKEN_ENCODINGS_BASE", None)
     try:
         encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
     except Exception as error:  # the library raises its own error type, which this script must not depend on
         text = "oss-harmony in {} cannot load its vocabulary offline ({}); versions from 0.0.10 carry it inside"
-        sys.exit(text.format(sys.prefix, " ".join(str(error).split())))
+        raise SystemExit(text.format(sys.prefix, " ".join(str(error).split()))) from error
     # decode() replaces bytes that are not valid UTF-8; only the inner object gives a token's own bytes.
     decode_bytes = getattr(getattr(encoding, "_inner", None), "decode_bytes", None)
     if decode_bytes is None:
-        sys.exit("oss-harmony in {} does not give out the bytes of its tokens".format(sys.prefix))
+        raise SystemExit("oss-harmony in {} does not give out the bytes of its tokens".format(sys.prefix))
     return b"".join(base64.b64encode(bytes(decode_bytes([rank]))) + b" %d\n" % rank for rank in range(RANKS))
 
 
 def main(name, path):
     """Write the encoding `name` to `path`."""
     if name != "o200k_base":
-        sys.exit("{} is not carried by oss-harmony; gpt-oss does not need it".format(name))
+        raise SystemExit("{} is not carried by oss-harmony; gpt-oss does not need it".format(name))
     content = o200k_base()
     with open(path, "wb") as stream:
         stream.write(content)

@@ -136,7 +136,9 @@ def parse_hardware(declared, where):
     with mistakes.noted():
         affinity = _affinity(where, given.get("cpu_affinity"))
     exclude = given.get("exclude") or []
-    if not isinstance(exclude, list) or any(type(one) is not int or not 0 <= one < count for one in exclude):
+    if not isinstance(exclude, list) or any(
+        not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < count for one in exclude
+    ):
         mistakes.add(
             "hardware.exclude-invalid",
             "%s: fleet_hardware.exclude is %s; allowed: a list of device numbers from 0 to %d.",

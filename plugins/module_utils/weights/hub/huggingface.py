@@ -62,8 +62,12 @@ class Client:
         set_client_factory(client)
         # The caller tries again, and knows when that is of use; the library would wait for minutes, silently.
         backoff = _http._http_backoff_base
-        once = lambda *args, **named: backoff(*args, **{**named, "max_retries": 0})  # noqa: E731
-        _http._http_backoff_base = functools.wraps(backoff)(once)
+
+        @functools.wraps(backoff)
+        def once(*args, **named):
+            return backoff(*args, **{**named, "max_retries": 0})
+
+        _http._http_backoff_base = once
         # What is dropped for being slow must have kept what came in time.
         constants.DOWNLOAD_CHUNK_SIZE = min(PIECE, SMALL_PIECE) if wanted.min_rate else PIECE
         self._wanted = wanted

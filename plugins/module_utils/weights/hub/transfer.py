@@ -254,8 +254,7 @@ class Transfer:
         partial, digest = os.path.join(folder, path), Digest()
         if not os.path.isfile(partial):
             places = (partial, part_of(partial))
-            call = lambda: self.client.fetch(listing, path, folder, digest)  # noqa: E731
-            self.patiently(call, lambda: size_of(places), path)
+            self.patiently(lambda: self.client.fetch(listing, path, folder, digest), lambda: size_of(places), path)
         return digest.of(partial)
 
     def _check_moved(self, listing, path, gone=False):

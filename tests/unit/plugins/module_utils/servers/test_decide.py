@@ -361,8 +361,8 @@ def applied(plan, observed, actions):
         elif action.kind in ("redefine", "enable"):
             old = observed[action.name]
             service = Status(old.service.state, old.service.pid, old.service.reason)
-            after[action.name] = Observed(action.name, old.entry, old.secrets, "d", old.config, old.state, old.fresh,
-                                      service, old.pids, old.files)  # fmt: skip
+            record = (old.entry, old.secrets, "d", old.config, old.state, old.fresh)
+            after[action.name] = Observed(action.name, *record, service, old.pids, old.files)
         elif action.kind == "stop":
             old = observed[action.name]
             after[action.name] = Observed(action.name, old.entry, old.secrets, None, old.config, files=old.files)

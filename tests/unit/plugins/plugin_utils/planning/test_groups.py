@@ -34,13 +34,13 @@ def recipe(servers=None, **changes):
     return {**made, **changes}
 
 
-def planned(declared, hardware=H200, **site):
+def planned(declared, hardware=None, **site):
     declared = copy.deepcopy(declared)
     assert all_problems(declared) == []
-    return plan.plan_host("h", declared, parse_hardware(hardware, "h"), plan.Site(**site))
+    return plan.plan_host("h", declared, parse_hardware(hardware or H200, "h"), plan.Site(**site))
 
 
-def code(declared, hardware=H200, **site):
+def code(declared, hardware=None, **site):
     with pytest.raises(FleetError) as caught:
         planned(declared, hardware, **site)
     return caught.value.code, caught.value.values
@@ -103,11 +103,11 @@ def test_as_many_servers_as_the_list_holds():
                                                           "server-0")),
         ([WORK], {"server-0": {"device_list": [1, 2]}, "server-1": {"device_list": [2, 3]}}, [],
          ("plan.device-twice", "instances.server-1.device_list", 2)),
-        ([WORK], {"server-0": {"device_list": [1, 2]}}, [2], ("plan.device-excluded", "instances.server-0.device_list",
-                                                              2)),
+        ([WORK], {"server-0": {"device_list": [1, 2]}}, [2],
+         ("plan.device-excluded", "instances.server-0.device_list", 2)),
         ([WORK], {}, [0, 2, 4, 6], ("plan.devices-all-excluded", [0, 2, 4, 6])),
-        ([{**WORK, "count": 3, "device_list": [0, 1]}], {}, [], ("plan.device-list-length",
-                                                                  "servers.server.device_list", "server-1")),
+        ([{**WORK, "count": 3, "device_list": [0, 1]}], {}, [],
+         ("plan.device-list-length", "servers.server.device_list", "server-1")),
     ],
 )  # fmt: skip
 def test_lists_that_cannot_be(servers, instances, exclude, expected):
