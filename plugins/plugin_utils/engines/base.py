@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes, number
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
+from packaging.version import InvalidVersion, Version
 
 FLAG = re.compile(r"--?[A-Za-z]")
 SIZE = re.compile(r"(-?\d+(?:\.\d+)?)([kmgtKMGT]?)")
@@ -34,13 +36,14 @@ class Engine:
     the command line. aliases: {short name of a flag: its long one}, with hyphens. api_key: the variable of its
     environment that holds the API key it asks for, empty where it knows none. whole, sizes, shares, lengths: flags
     whose value is a whole number, a number of bytes or tokens (64M), a share, the length of a sequence. variables:
-    {environment variable: "whole" or "share"}. removed: {flag: (version that no longer has it, what to do)}.
+    {environment variable: "whole" or "share"}. versions: pattern of an image or a package, whose first group is the
+    version of the engine. removed: {flag: (a version that no longer has it, what to do)}.
     automatic: {flag: values with which the engine chooses itself}. wraps: names of the engines of which its servers can
     be workers; a recipe's `backend` says of which. knobs: names of sequences, length, share of memory
     and tensor parallelism in messages about its memory.
     """
 
-    name = label = port = bind = api_key = ""
+    name = label = port = bind = api_key = versions = ""
     parallel = ("tensor-parallel-size", "pipeline-parallel-size")
     repeat_lists = config_wins = False
     aliases = PARALLEL
@@ -213,23 +216,26 @@ class Engine:
                 )
 
     def version(self, recipe):
-        """The version that a recipe runs as (major, minor, …), None where it does not say."""
-        for package in (recipe.get("venv") or {}).get("packages", ()):
-            match = re.match(r"%s[\w-]*==(\d+(?:\.\d+)*)" % re.escape(self.name), package)
-            if match:
-                return _version(match.group(1))
-        match = re.search(r":v?(\d+(?:\.\d+)+)", (recipe.get("container") or {}).get("image") or "")
-        return _version(match.group(1)) if match else None
+        """The packaging Version that a recipe runs by its image or its packages, None where they do not say."""
+        container = recipe.get("container")
+        words = [container.get("image") or ""] if container else (recipe.get("venv") or {}).get("packages") or ()
+        for match in (re.search(self.versions, word) for word in words if self.versions):
+            with contextlib.suppress(AttributeError, InvalidVersion):
+                return Version(match.group(1))
+        return None
 
     def _check_removed(self, where, server):
-        version = self.version(server.recipe)
-        for name, (gone, instead) in self.removed.items():
-            if version is not None and version >= _version(gone) and name in server.arguments:
-                raise FleetError(
-                    "plan.argument-removed",
-                    "%s: %s has no %s since version %s, and the recipe runs %s. %s.",
-                    (where, self.label, name, gone, ".".join(map(str, version)), instead),
-                )
+        version, mistakes = self.version(server.recipe), Mistakes()
+        for name, (gone, instead) in self.removed.items() if version else ():
+            if name in server.arguments and version >= Version(gone):
+                keys = [*("config.content.%s" % key for key in server.content),
+                        *("arguments.%s" % key for key in server.values)]  # fmt: skip
+                key = next((key for key in keys if self.canonical_flag(key.rpartition(".")[2]) == name), name)
+                mistakes.add(
+                    "plan.argument-removed", "%s: %s %s does not take %s any more. %s.",
+                    (where, self.label, str(version), key, instead),
+                )  # fmt: skip
+        mistakes.raise_any()
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
@@ -300,10 +306,6 @@ def read_mapping(values, name):
 def cache_bytes_of(dtype):
     """Bytes of one element of the KV cache."""
     return 1 if str(dtype).startswith(("fp8", "nvfp4", "int8")) else 2
-
-
-def _version(string):
-    return tuple(int(part) for part in string.split("."))
 
 
 def _check_whole(key, value):

@@ -25,6 +25,18 @@ class TensorRtLlm(Engine):
     whole = (*Engine.whole, "max-batch-size", "max-beam-width")
     sizes = ("max-num-tokens", "max-seq-len", "max-input-len")
     lengths, shares = ("max-seq-len",), (FRACTION,)
+    versions = r"(?:^tensorrt[-_]llm==|(?:^|/)tensorrt-llm/release:)([^@;\s]+)"
+    # Fields of TorchLlmArgs, which refuses unknown ones: in the page of the release before, not in that of this one
+    # (NVIDIA/TensorRT-LLM gh-pages: VERSION/_modules/tensorrt_llm/llmapi/llm_args.html; 1.3.0rc27:
+    # llm-api/reference/TorchLlmArgs.html). Between 1.1.0 and 1.2.1, and 1.2.1 and 1.3.0rc27, no release was read.
+    removed = {
+        "enable-mixed-sampler": ("1.1.0", "Remove it"),
+        "enable-trtllm-sampler": ("1.1.0", "Remove it; up to 1.2.1 sampler_type chooses the sampler"),
+        "build-config": ("1.2.1", "Remove it, and set max_batch_size, max_num_tokens and the like themselves"),
+        "sampler-type": ("1.3.0rc27", "Remove it"),
+        "enable-sleep": ("1.3.0rc27", "Remove it"),
+        "disable-flashinfer-sampling": ("1.3.0rc27", "Remove it"),
+    }
     knobs = ("max_batch_size", "max_seq_len", "kv_cache_free_gpu_memory_fraction", "tp_size")
 
     def memory(self, entry, hardware, model):

@@ -371,3 +371,59 @@ def test_a_backend_is_for_engines_around_others(declared, text):
 
 def test_a_frontend_needs_no_backend():
     assert problems(wrapped({"role": "frontend", "count": 1, "devices": 0, "port": 8000})) == []
+
+
+# -- keys that a version no longer has ---------------------------------------------------------------------------------
+
+RELEASE = "nvcr.io/nvidia/tensorrt-llm/release:"
+MIXED = {"format": "yaml", "content": {"enable_mixed_sampler": True}}
+
+
+def trtllm(image=RELEASE + "1.1.0", config=MIXED, **changes):
+    contained = {"launcher": "container", "container": {"image": image}} if image else {}
+    return recipe(engine="trtllm", config=config, command=["trtllm-serve", "${config}"], **contained, **changes)
+
+
+@pytest.mark.parametrize(
+    ("image", "refused"),
+    [
+        (RELEASE + "1.0.0rc6", False),
+        (RELEASE + "1.0.0", False),
+        (RELEASE + "1.1.0rc2.post2", False),
+        (RELEASE + "1.1.0", True),
+        ("mirror.example:5000/nvidia/tensorrt-llm/release:1.2.1", True),
+        (RELEASE + "1.3.0rc14", True),
+        (RELEASE + "gpt-oss-dev", False),  # says nothing
+        ("mirror.example:5000/mine:1.2.1", False),  # the version of something else
+    ],
+)
+def test_a_key_that_the_version_no_longer_has(image, refused):
+    if not refused:
+        assert planned(trtllm(image))
+        return
+    found, values = code(trtllm(image))
+    assert (found, values) == (
+        "plan.argument-removed",
+        ("server 'server-0'", "TensorRT-LLM", image.rpartition(":")[2], "config.content.enable_mixed_sampler",
+         "Remove it"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "last", "first"),
+    [("enable_trtllm_sampler", "1.0.0", "1.1.0"), ("build_config", "1.1.0", "1.2.1"),
+     ("sampler_type", "1.2.1", "1.3.0rc27"), ("enable_sleep", "1.2.1", "1.3.0rc27"),
+     ("disable_flashinfer_sampling", "1.2.1", "1.3.0rc27")],
+)  # fmt: skip
+def test_what_each_version_took_away(key, last, first):
+    config = {"format": "yaml", "content": {key: "x"}}
+    assert planned(trtllm(RELEASE + last, config))
+    assert code(trtllm(RELEASE + first, config))[1][3] == "config.content." + key
+
+
+def test_packages_say_the_version_where_there_is_no_container():
+    venv = {"path": "${venvs}/trtllm", "packages": ["tensorrt-llm==1.2.1"]}
+    assert code(trtllm(None, venv=venv))[0] == "plan.argument-removed"
+    assert planned(trtllm(None, venv={**venv, "packages": ["tensorrt-llm==1.0.0", "other==2"]}))
+    inside = {**wrapped(backend="trtllm", config=MIXED), "venv": venv}
+    assert planned(inside)  # the version is Dynamo's own there
