@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Product code names no vendor and no engine outside of their own files: whatever depends on one asks its registry.
 
-Comments and docstrings of plugins do not either; the documentation of modules may, in examples.
+Comments and docstrings do not either; the documentation of modules may, in examples.
 """
 
 from __future__ import annotations
@@ -36,19 +36,15 @@ ALLOWED = {
 
 
 def product():
-    """The files of plugins and playbooks, as paths below the clone."""
-    files = [*(CLONE / "plugins").rglob("*.py"), *(CLONE / "playbooks").rglob("*.yml"), CLONE / "site.yml"]
+    """The files of plugins, of their templates, and of playbooks, as paths below the clone."""
+    plugins = [*(CLONE / "plugins").rglob("*.py"), *(CLONE / "plugins").rglob("*.j2")]
+    files = [*plugins, *(CLONE / "playbooks").rglob("*.yml"), CLONE / "site.yml"]
     return sorted(str(path.relative_to(CLONE)) for path in files if "__pycache__" not in path.parts)
-
-
-def playbook(text):
-    """{number: line} without comments."""
-    return {number: re.sub(r"(^|\s)#.*", "", line) for number, line in enumerate(text.splitlines(), 1)}
 
 
 def found(path, text):
     """["path:line: what"] of a file that is nobody's own."""
-    lines = python(text, comments=True) if path.endswith(".py") else playbook(text)
+    lines = python(text, comments=True) if path.endswith(".py") else dict(enumerate(text.splitlines(), 1))
     named = ["%s:%d: %s" % (path, number, line.strip()) for number, line in sorted(lines.items()) if WORDS.search(line)]
     return [path + ": its name", *named] if WORDS.search(path) else named
 
@@ -82,5 +78,5 @@ def test_what_counts(text, numbers):
 
 def test_what_counts_in_a_playbook():
     text = "---\n# of neuron\n- hosts: nvidia\n  vars: {}\n"
-    assert yaml.safe_load(text) and found("p.yml", text) == ["p.yml:3: - hosts: nvidia"]
+    assert yaml.safe_load(text) and found("p.yml", text) == ["p.yml:2: # of neuron", "p.yml:3: - hosts: nvidia"]
     assert found("playbooks/neuron.yml", "---\n") == ["playbooks/neuron.yml: its name"]
