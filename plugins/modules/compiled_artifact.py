@@ -13,7 +13,7 @@ description:
     an artifact of one node as an archive, and imports it on others, so that a fleet compiles once.
   - An archive is named after its key, which the plan makes of all that a compilation depends on. It has a manifest with
     the sha256 of every file; each is checked while it is unpacked, beside the artifact's place, which then is replaced
-    whole. The archive of another configuration is refused, and so is one that was compiled with other packages or from
+    as one. The archive of another configuration is refused, and so is one that was compiled with other packages or from
     other weights than the node has; import it when both are there.
   - An action plugin does the transfer. A node whose artifacts are complete costs one module call; without O(source)
     there is none.

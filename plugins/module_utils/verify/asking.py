@@ -243,7 +243,7 @@ class Asking:
         return answer, response
 
     def _stream(self, body):
-        """Send a streamed chat; (StreamedAnswer, words for what came). Fails unless the stream is whole."""
+        """Send a streamed chat; (StreamedAnswer, words for what came). Fails unless the stream is complete."""
         stream = self._send("POST", CHAT, dict(body, stream=True), reader=http_client.stream)
         response = stream.response
         if response.error and not stream.events:

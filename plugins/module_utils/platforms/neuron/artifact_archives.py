@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Compiled artifacts that go from one node to others: an archive with a manifest, checked file by file.
 
-The guard's record in an artifact says whether it is whole. An archive is a tar whose first member is the manifest:
+The guard's record in an artifact says whether it is complete. An archive is a tar whose first member is the manifest:
 {schema, key, server, host, at, versions, weights, files: {name: {size, sha256}}}. It is named after the key, which the
 plan makes of all that it knows a compilation to depend on, so the archive of another configuration is never taken for
 this one's; versions and weights are what the node that compiled it had, and the one that imports it must have them too.
@@ -127,7 +127,7 @@ def export(entries, folder, force=False, check_mode=False):
     """Write the archive of each artifact of the entries into `folder` of this node; one for each key.
 
     Returns {changed, message, archives: [{key, path, size, files, written}]}. An archive that is there with the right
-    key stays, unless `force`. Raises FleetError where an artifact is not whole.
+    key stays, unless `force`. Raises FleetError where an artifact is incomplete.
     """
     archives, done = [], set()
     wanted = _some(entries)

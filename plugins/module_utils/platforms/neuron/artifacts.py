@@ -362,7 +362,7 @@ def watch(path, entry, options, begun):
 
 
 def complete(path, entry, begun=None):
-    """Record that the artifact is whole, as it is now; a server that saved nothing leaves no record. Raises OSError.
+    """Record that the artifact is complete, as it is now; a server that saved nothing leaves no record. Raises OSError.
 
     begun: the record with which the compilation began; {} for files that somebody else made. If there is another one by
     now, then another host took this compilation for dead, cleared what it had and began anew: it is left to that one.
