@@ -29,7 +29,8 @@ with open(sys.argv[1]) as stream:
     given = {key: value for key, value in json.load(stream).items() if not key.startswith("_ansible_")}
 with open(%r, "a") as stream:
     stream.write(json.dumps([%r, given]) + "\\n")
-print(json.dumps({"changed": False, "answering": True, "must_reboot": False, "due": {}, "finished": True}))
+print(json.dumps({"changed": False, "answering": True, "must_reboot": False, "due": {}, "finished": True,
+                  "missing": []}))
 """
 # A host for each platform, and one whose servers run in containers.
 COMMON = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
