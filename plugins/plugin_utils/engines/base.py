@@ -12,7 +12,11 @@ import re
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes, number
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
-from packaging.version import InvalidVersion, Version
+
+try:
+    from packaging.version import InvalidVersion, Version
+except ImportError:  # ansible-core brings it; ansible-test's import sanity does without it
+    InvalidVersion = Version = None
 
 FLAG = re.compile(r"--?[A-Za-z]")
 SIZE = re.compile(r"(-?\d+(?:\.\d+)?)([kmgtKMGT]?)")

@@ -379,9 +379,11 @@ RELEASE = "nvcr.io/nvidia/tensorrt-llm/release:"
 MIXED = {"format": "yaml", "content": {"enable_mixed_sampler": True}}
 
 
-def trtllm(image=RELEASE + "1.1.0", config=MIXED, **changes):
+def trtllm(image=RELEASE + "1.1.0", config=None, **changes):
     contained = {"launcher": "container", "container": {"image": image}} if image else {}
-    return recipe(engine="trtllm", config=config, command=["trtllm-serve", "${config}"], **contained, **changes)
+    return recipe(
+        engine="trtllm", config=config or MIXED, command=["trtllm-serve", "${config}"], **contained, **changes
+    )
 
 
 @pytest.mark.parametrize(
