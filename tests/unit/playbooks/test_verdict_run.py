@@ -46,11 +46,12 @@ class Fleet:
         """Run the playbook; `broken` names hosts that nothing can be run on. options: of play()."""
         hosts = {name: {**one, **(NO_NODE if name in broken else {})} for name, one in self.hosts.items()}
         inventory = self.folder / "hosts.yml"
-        # a host of no platform that sees the variables of another, as those of the group all
+        # a host without a recipe, whatever its groups are, is nobody's
+        bastion = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         groups = {
             "cpu": {"hosts": hosts},
             "vllm": {"children": {"cpu": {}}},
-            "bastions": {"hosts": {"b1": hosts["n1"]}},
+            "bastions": {"hosts": {"b1": bastion}},
         }
         inventory.write_text(yaml.safe_dump(groups))
         options.setdefault("variables", {"fleet_reports_dir": str(self.reports), "fleet_verify": "quick"})
