@@ -46,7 +46,8 @@ def fault(entry, secrets, timeout):
     if busy:
         return None, False
     if answer.error is not None:
-        return "%s: no answer within %g s (%s)" % (what, timeout, answer.detail or FAILURES[answer.error]), True
+        late = "no answer within %g s" % timeout
+        return "%s: %s" % (what, late if answer.error == "timeout" else answer.detail or FAILURES[answer.error]), True
     if answer.status >= 500:
         return "%s: %s" % (what, answer.describe(200)), True
     return None, answer.ok

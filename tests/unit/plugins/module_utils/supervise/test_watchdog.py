@@ -79,8 +79,8 @@ def test_it_restarts_after_failures_in_a_row(node):
     assert [node.look() for _turn in range(3)] == [True] * 3
     assert not node.look()
     assert node.said == [
-        "server-0 does not answer, 1 of 2: a completion: no answer within 9 s (timed out)",
-        "server-0 does not answer, 1 of 2: a completion: no answer within 9 s (timed out)",
+        "server-0 does not answer, 1 of 2: a completion: no answer within 9 s",
+        "server-0 does not answer, 1 of 2: a completion: no answer within 9 s",
         "server-0 does not answer, 2 of 2: a completion: HTTP 503 dead",
         "server-0 is restarted",
     ]
