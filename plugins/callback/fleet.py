@@ -131,8 +131,9 @@ class CallbackModule(Default):
         if self._last_task_banner != result.task._uuid:
             self._print_task_banner(result.task)
         self._handle_warnings(result.result)
-        if result.result.get("module_stderr"):
-            message += "\n" + str(result.result["module_stderr"])
+        for words in ("module_stderr", "stderr"):  # a command's own words are in neither its message nor its status
+            said = str(result.result.get(words) or "").strip()
+            message += "\n" + said if said and said not in message else ""
         text = "fatal: [%s]: FAILED!\n%s" % (self.host_label(result), textwrap.indent(message, "    "))
         self._display.display(text, color=C.COLOR_ERROR, stderr=self.get_option("display_failed_stderr"))
         if ignore_errors:
