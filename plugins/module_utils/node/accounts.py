@@ -38,7 +38,7 @@ def ensure(root, user, check_mode=False):
     Returns {changed, user, directories, diff: {before, after}}. The account is a system account of its own group,
     with no login; a record below `root` says that it was made here. Raises FleetError.
     """
-    paths = _paths(root)
+    paths = NodePaths.of_parameter(root)
     if user is not None and not ACCOUNT.match(user):
         raise FleetError(
             "node.user-name-invalid",
@@ -79,7 +79,7 @@ def remove(root, keep=(), check_mode=False):
     another node's too; of a folder that is a mount itself the content goes. Returns as ensure() does. The servers must
     have been stopped. Files of such an account that lie elsewhere keep its number. Raises FleetError.
     """
-    paths = _paths(root)
+    paths = NodePaths.of_parameter(root)
     # an account's group may go with it
     accounts = [tuple(item) for item in reversed(recorded(paths)) if _exists(*item)]
     kept, mounts, gone = {os.path.realpath(one) for one in keep}, mount_points(), []
@@ -142,17 +142,6 @@ def _end_jobs(paths):
         job = DetachedJob(os.path.join(jobs, name))
         if os.path.isdir(job.folder) and job.alive():
             job.stop()
-
-
-def _paths(root):
-    try:
-        return NodePaths(root)
-    except ValueError as error:
-        raise FleetError(
-            "node.root-not-absolute",
-            "root is %r; it must be an absolute path, or empty for the system's own folders.",
-            (root,),
-        ) from error
 
 
 def recorded(paths):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+
 PREFIX = "inference-fleet-"  # of units, containers and programs of ours
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where system programs are
 
@@ -35,6 +37,18 @@ class NodePaths:
         self.encodings = self.lib + "/encodings"
         self.state = self.run + "/servers"
         self.engine_lib = self.lib + "/lib/engine"  # modules that engines import
+
+    @classmethod
+    def of_parameter(cls, root):
+        """The folders below a module's parameter root; FleetError where it is no absolute path."""
+        try:
+            return cls(root)
+        except ValueError as error:
+            raise FleetError(
+                "node.root-not-absolute",
+                "root is %r; it must be an absolute path, or empty for the system's own folders.",
+                (root,),
+            ) from error
 
     def entry(self, name):
         """The plan entry of a server as it was deployed (JSON, 0644, no secret in it)."""

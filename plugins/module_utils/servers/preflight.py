@@ -45,14 +45,7 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
     [what works and is slow, and what this run repairs], unchecked: [what the node does not tell]}. FleetError lists all
     problems; its details hold them as problems: [{check, message}].
     """
-    try:
-        paths = NodePaths(root)
-    except ValueError as error:
-        raise FleetError(
-            "node.root-not-absolute",
-            "root is %r; it must be an absolute path, or empty for the system's own folders.",
-            (root,),
-        ) from error
+    paths = NodePaths.of_parameter(root)
     entries, installs = check_entries(servers), installs or {}
     context = Context(
         root=paths.root, system=System(sysroot), entries=entries, only=only, hardware=hardware or {}, needs=needs or {},

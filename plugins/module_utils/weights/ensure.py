@@ -51,14 +51,7 @@ ENDPOINT = re.compile(r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
 def bring(parameters, check_mode=False):
     """What the module model_weights does with its parameters. Returns its result; raises FleetError."""
     _check_texts(parameters)
-    try:
-        paths = NodePaths(parameters["root"])
-    except ValueError as error:
-        raise FleetError(
-            "node.root-not-absolute",
-            "root is %r; it must be an absolute path, or empty for the system's own folders.",
-            (parameters["root"],),
-        ) from error
+    paths = NodePaths.of_parameter(parameters["root"])
     by = _bring_from_hub if parameters["source"] in hub.SOURCES else _bring_local
     try:
         return by(parameters, paths, check_mode)
