@@ -31,46 +31,14 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.rows impor
 from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import start_order
 from ansible_collections.inference.fleet.plugins.module_utils.services.base import Status
 from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import Supervisord
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from hypothesis import given
 from hypothesis import strategies as st
 
 
-def entry(name="server-0", **changes):
-    result = {
-        "schema": 2,
-        "host": "h",
-        "name": name,
-        "role": "server",
-        "launcher": "process",
-        "platform": "cpu",
-        "engine": "vllm",
-        "devices": [],
-        "bind": "127.0.0.1",
-        "port": 8000,
-        "ports": {},
-        "command": ["engine", "--port", "8000"],
-        "arguments": {},
-        "environment": {},
-        "secrets": {},
-        "secret_versions": {},
-        "config": None,
-        "container": None,
-        "launch": ["engine", "--port", "8000"],
-        "directories": {},
-        "user": None,
-        "model_id": "m",
-        "reasoning_field": "reasoning",
-        "health": {"port": None, "path": "/health", "budget_s": 300, "poll_s": 2},
-        "start": {"after": []},
-        "cpus": None,
-        "hooks": {},
-        "weights": [],
-    }
-    result.update(changes)
-    if "command" in changes:
-        result["launch"] = result["command"]
-    result["hash"] = entry_hash(result)
-    return result
+def entry(name="server-0", port=8000, command=("engine", "--port", "8000"), **changes):
+    words = {"command": list(command), "launch": list(command)}
+    return plan_entry(port, name, **{"host": "h", "devices": [], "model_id": "m", **words, **changes})
 
 
 def running(one=None, **changes):
