@@ -279,22 +279,29 @@ def _blame(where, origin, names):
 
 
 def images_of(folder):
-    """{key: {"image", "digest"}} that recipes of a folder may name: the collection's, then those of its images.yml."""
+    """{key: {"image", "digest"}} that recipes of a folder may name: the collection's, then those of its images.yml.
+
+    Without a digest where none is known.
+    """
     found = {}
     for path in dict.fromkeys(os.path.join(one, IMAGES) for one in (OWN_RECIPES, folder)):
         if not os.path.exists(path):
             continue
         content = _mapping_of(path, ("images", IMAGES))
         for key, value in content.items():
-            if not IMAGE_KEY.fullmatch(key) or not isinstance(value, dict) or set(value) != {"image", "digest"}:
+            if not IMAGE_KEY.fullmatch(key) or not isinstance(value, dict) or not _is_image(value):
                 raise FleetError(
                     "recipe.images-invalid",
                     "%s: '%s' is %s; allowed: a key of a-z, 0-9, . and -, with {image: REGISTRY/NAME:TAG, digest: "
-                    "sha256:…}.",
+                    "sha256:…}, or without the digest.",
                     (label_of(path), key, show(value)),
                 )
         found.update(content)
     return found
+
+
+def _is_image(value):
+    return {"image"} <= set(value) <= {"image", "digest"}
 
 
 def with_images(recipe, folder):
@@ -314,7 +321,8 @@ def with_images(recipe, folder):
                 "container.image is %s%s; allowed: an image with its registry, REGISTRY/NAME:TAG, or a key of %s: %s.",
                 (show(image), "; did you mean %s?" % close if close else "", IMAGES, ", ".join(sorted(keys)) or "none"),
             )
-        layer["container"] = {**layer["container"], **keys[image]}
+        # a site that has looked the digest up says so without a map of its own
+        layer["container"] = {**keys[image], **layer["container"], "image": keys[image]["image"]}
     return result if keys is not None else recipe
 
 
