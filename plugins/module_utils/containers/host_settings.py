@@ -362,12 +362,14 @@ def _ensure_docker(setup, there, files, settings, restart, state):
     old = read_text(setup.sysroot + DAEMON_JSON)
     text, keys, notes = daemon_settings(old, settings, setup.notes)
     before, after = (json.loads(one) if one and one.strip() else {} for one in (old, text))
+    down = setup.answers() if there else None
     deep = [key for key in keys if key not in RELOADABLE or (key not in after and key not in RESET_BY_EMPTY)]
     shallow = [key for key in keys if key not in deep]
+    if "features" in deep and there and down is None and _is_default_cdi(setup, before, after):
+        deep.remove("features")
     gone = {key: before[key] for key in shallow if key not in after}
     deep += ["proxies"] if any(setup.differs(path, files) for path in (PROXY_FILE, DROP_IN)) else []
     unit = setup.differs(DROP_IN, files)
-    down = setup.answers() if there else None
     if down is not None and down.kind not in ("down", "timeout") and state == "present":
         raise FleetError("containers.engine-problem", engine_problem(setup.engine, down))
     runs = there and down is None
@@ -403,6 +405,17 @@ def _ensure_docker(setup, there, files, settings, restart, state):
         setup.pending = {}
     setup.tidy()
     setup.remember(notes, sorted(files))
+
+
+def _is_default_cdi(setup, before, after):
+    """Whether what changes of `features` is CDI alone, and docker has it already: its default from 28.2 on."""
+    old, new = (dict(one.get("features") or {}) for one in (before, after))
+    asked = new.pop("cdi", None)
+    old.pop("cdi", None)
+    try:
+        return asked is True and old == new and bool(setup.engine.cdi()[1])
+    except EngineError:
+        return False
 
 
 def _restart(setup):

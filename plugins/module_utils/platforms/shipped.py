@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.cpu import Platform as Cpu
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.platform import Platform as Neuron
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import Platform as Nvidia
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia.platform import Platform as Nvidia
 
 PLATFORM_CLASSES = {"cpu": Cpu, "neuron": Neuron, "nvidia": Nvidia}

@@ -304,7 +304,7 @@ def _container(recipe, platform, own, where):
         raise FleetError(
             "plan.image-missing", "%s: launcher is container, but container.image is not set; give the image.", (where,)
         )
-    return container.with_defaults(result, platform.container)
+    return container.with_defaults(result, platform.container_defaults(result))
 
 
 def _url_host(address):

@@ -66,7 +66,8 @@ def deployment(recipe, site, host, used=None):
     """The recipe as the roles read it: paths of model, draft and venv are resolved, defaults are filled in.
 
     models, venvs: all that the host's servers need, the recipe's own first; a group that has its own in `servers` has
-    all of it there. used: names of the groups that have servers on the host, None for all.
+    all of it there. engine_settings: of the platform. used: names of the groups that have servers on the host, None for
+    all.
     """
     result = _resolved(recipe, site, host)
     groups, models, venvs = [], [], []
@@ -78,6 +79,7 @@ def deployment(recipe, site, host, used=None):
             if own.get("venv") and own.get("launcher", "process") == "process":
                 venvs.append(own["venv"])
     result["servers"] = groups
+    result["engine_settings"] = PLATFORMS[recipe["platform"]].engine_settings
     result["models"] = _distinct(models, result["model"], "model", lambda model: [model.get(key) for key in CHECKPOINT])
     result["venvs"] = _distinct(venvs, result.get("venv"), "venv", lambda venv: venv)
     result["hub_packages"] = list(dict.fromkeys(

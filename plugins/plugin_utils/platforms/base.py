@@ -13,12 +13,14 @@ GIB = 2**30
 @dataclasses.dataclass(frozen=True)
 class Accelerator:
     """A kind of accelerator. ``cores`` is physical cores of one device (0: servers are given whole devices), `lnc` how
-    many of them make a logical one. memory_gib: of one device."""
+    many of them make a logical one. memory_gib: of one device. compute_capability: the vendor's number of what programs
+    are built for, "" where it has none."""
 
     cores: int = 0
     lnc: int = 1
     lnc_allowed: tuple = (1,)
     memory_gib: float = 0.0
+    compute_capability: str = ""
 
 
 class Platform:
@@ -28,7 +30,7 @@ class Platform:
     are given. usable: share of a device's memory that an engine sees. runtime_bytes: what the runtime takes of it.
     resident: {format of weights: how much larger an engine holds them}. splits: whether
     more devices give a server more memory. container: defaults under the recipe's container; its mounts and devices are
-    added to the recipe's.
+    added to the recipe's. engine_settings: keys of docker's daemon.json without which its containers do not start.
     """
 
     name = label = ""
@@ -37,6 +39,7 @@ class Platform:
     usable, runtime_bytes, splits = 1.0, 0.0, True
     resident = {}
     container = {}
+    engine_settings = {}
 
     def fits_chips(self, hardware, size):
         """Whether a server of ``size`` pieces has whole devices or an equal part of one, where that matters."""
@@ -45,6 +48,10 @@ class Platform:
     def placeholders(self, hardware, devices):
         """{name: value} of placeholders beyond those of every server, None for one without a value."""
         return {}
+
+    def container_defaults(self, declared):
+        """`container`, or what of it suits a recipe's container as it is declared."""
+        return self.container
 
     def check_recipe(self, recipe, hardware):
         """FleetError where the platform cannot run what the recipe says, whatever the server."""

@@ -5,19 +5,22 @@
 
 from __future__ import annotations
 
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia.kinds import KINDS
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB, Accelerator, Platform
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 LARGE_GIB = 70  # from here on vLLM takes more sequences and tokens at a time by default
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Nvidia(Platform):
     """GPUs by their index. Memory: nvidia-smi's memory.total."""
 
-    name, label = "nvidia", "NVIDIA"
+    name, label, unit = "nvidia", "NVIDIA", "GPU"
     accelerators = {
-        "h200": Accelerator(memory_gib=140.4),
-        "b200": Accelerator(memory_gib=179.1),
-        "gb200": Accelerator(memory_gib=185.0),
+        name: Accelerator(memory_gib=round(mib / 1024, 1), compute_capability=capability)
+        for name, (capability, mib, _names) in KINDS.items()
     }
     # What PyTorch sees: 79.19 of 79.65 GiB on an H100, 178.35 of 179.06 on a B200 (logs in vllm#23278, unsloth#3411).
     usable = 0.995
@@ -25,6 +28,42 @@ class Nvidia(Platform):
     # The MXFP4 tensors once an engine has swizzled and padded them for its kernels: vLLM reports 64.38 GiB for the
     # 60.77 GiB of gpt-oss-120b (vllm#33155, Triton kernels; 65.97 with Marlin, vllm#23278).
     resident = {"mxfp4": 1.06}
+    container = {"devices": ["nvidia.com/gpu=${device}"]}  # CDI: these survive a daemon-reload of systemd
+    engine_settings = {"features": {"cdi": True}}  # docker 25 to 28.1 take no CDI names without
+
+    def container_defaults(self, declared):
+        named = [str(one) for one in declared.get("devices", [])]
+        named += [flag for flag in declared.get("flags", []) if flag.startswith("--gpus")]
+        return {} if any("nvidia" in one or one.startswith("--gpus") for one in named) else self.container
+
+    def check_server(self, where, server):
+        """A server must not look at GPUs that are not its own. A container counts its own from 0."""
+        given = server.environment.get(VISIBLE)
+        own = list(range(len(server.devices))) if server.container else server.devices
+        if not server.devices or given is None:
+            return
+        if sorted(given.replace(" ", "").split(",")) != sorted(str(number) for number in own):
+            raise FleetError(
+                "plan.cuda-visible-devices",
+                "%s: environment.CUDA_VISIBLE_DEVICES is %s, but the server has the GPUs %s%s; remove it, or write "
+                "${%s}.",
+                (
+                    where,
+                    show(given),
+                    ",".join(str(number) for number in server.devices),
+                    ", which its container counts as %s" % ",".join(str(number) for number in own)
+                    if server.container
+                    else "",
+                    "container_devices",
+                ),
+            )
+
+    def finish(self, entries, leader_first):
+        """A process is told its GPUs, numbered as nvidia-smi does; a container is given no others."""
+        for entry in entries:
+            if entry["devices"] and not entry["container"]:
+                own = {VISIBLE: ",".join(str(number) for number in entry["devices"]), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+                entry["environment"] = {**own, **entry["environment"]}
 
     def memory(self, settings, entry, hardware, model):
         if entry["engine"] != "vllm" or hardware.memory_gib < LARGE_GIB:

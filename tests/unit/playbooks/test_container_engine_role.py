@@ -46,6 +46,7 @@ def install(tmp_path):
                  "distribution_version": version, "os_family": family, "pkg_mgr": manager}  # fmt: skip
         variables = {"ansible_facts": facts, "container_engine_missing": missing, "container_engine_names": ["docker"],
                      "container_engine_packages": list(packages), "container_engine_settings": {},
+                     "container_engine_platform_settings": {},
                      "container_engine_registry_mirrors": [], "container_engine_insecure_registries": [],
                      "container_engine_images": [], "container_engine_mirror": "", "container_engine_ca_bundle": "",
                      "container_engine_proxy_env": {}, "container_engine_restart": "auto", "container_engine_root": "",

@@ -129,6 +129,16 @@ def test_account_and_tools_follow_the_root_of_the_toolkit(tmp_path, collections)
     assert arguments["python_environment"]["path"] == "/srv/fleet/var/lib/inference-fleet/toolkit"
 
 
+def test_the_container_engine_gets_what_the_platform_needs_under_what_the_site_sets(tmp_path, collections):
+    variables = {"fleet_deployment": {"engine_settings": {"features": {"cdi": True}, "debug": False}},
+                 "fleet_servers": "{{ lookup('inference.fleet.plan') }}",
+                 "container_engine_settings": {"features": {"x": True}, "debug": True}}  # fmt: skip
+    plays = [{"hosts": "cpu", "vars": variables, "roles": ["inference.fleet.container_engine"]}]
+    status, output, given = play(tmp_path, collections, plays, {**CPU, **CONTAINERS})
+    assert status == 0, output
+    assert dict(given)["container_engine"]["settings"] == {"features": {"cdi": True, "x": True}, "debug": True}
+
+
 @pytest.mark.parametrize("key", ["sk-1\n", ["sk-1", "sk-2"]])
 def test_one_variable_is_the_key_of_servers_and_of_those_who_ask_them(tmp_path, collections, key):
     plays = [

@@ -390,6 +390,13 @@ def test_features_are_there_from_a_start_on(node):
     assert node.four_steps(settings={"features": {"cdi": True}})["actions"] == ["restart docker for features"]
 
 
+def test_a_docker_that_has_cdi_by_itself_is_not_restarted_for_it(node):
+    node.engine.write(info={"CDISpecDirs": ["/etc/cdi"]}, version="28.2.2", containers=[FOREIGN])
+    assert node.four_steps(settings={"features": {"cdi": True}})["actions"] == []
+    others = {"features": {"cdi": True, "containerd-snapshotter": True}}
+    assert "end containers that are not the fleet's: database" in node.refused(settings=others)
+
+
 @pytest.mark.parametrize("engine", ["docker", "podman"])
 def test_mirrors_of_docker_hub_have_certificates_too(node, tmp_path, engine):
     node.engine.add("podman")

@@ -175,7 +175,7 @@ def test_equal_mistakes_of_many_hosts_are_told_once():
         (
             {"accelerator": "tpu"},
             'x: fleet_hardware.accelerator is "tpu"; allowed: ascend-a2, ascend-a3, cpu, trainium2, trainium3, '
-            "h200, b200, gb200.",
+            "a100, l40s, h100, h200, b200, gb200, b300, gb300, rtx-pro-6000.",
         ),
         (
             {"accelerator": "cpu"},

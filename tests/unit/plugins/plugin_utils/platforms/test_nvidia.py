@@ -1,0 +1,108 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+
+NVIDIA = PLATFORMS["nvidia"]
+KINDS = list(NVIDIA.accelerators)
+
+
+def recipe(launcher="container", **changes):
+    made = {
+        "schema": 1, "name": "mine", "platform": "nvidia", "engine": "vllm", "launcher": launcher,
+        "needs": {"accelerators": KINDS},
+        "model": {"repo": "openai/gpt-oss-120b", "format": "mxfp4", "source": "huggingface", "id": "gpt-oss-120b",
+                  "path": "${models}/gpt-oss-120b"},
+        "command": ["vllm", "serve", "${model}"],
+        "servers": [{"role": "server", "count": "auto", "devices": 2, "port": 8000}],
+    }  # fmt: skip
+    made.update({"container": {"image": "docker.io/vllm/vllm-openai:v0.32.0"}} if launcher == "container" else {})
+    made.update(changes)
+    return made
+
+
+def entries(declared, accelerator="h200", count=4):
+    hardware = parse_hardware({"accelerator": accelerator, "count": count}, "h")
+    return plan.plan_host("h", declared, hardware, plan.Site())
+
+
+def devices(container):
+    declared = recipe(container={"image": "docker.io/vllm/vllm-openai:v0.32.0", **container})
+    return [one["container"]["devices"] for one in entries(declared)]
+
+
+def test_a_container_gets_its_own_gpus_by_cdi_and_no_others():
+    own = [["nvidia.com/gpu=0", "nvidia.com/gpu=1"], ["nvidia.com/gpu=2", "nvidia.com/gpu=3"]]
+    assert devices({}) == own
+    assert devices({"devices": ["nvidia.com/gpu=${device}"]}) == own
+    assert devices({"devices": ["/dev/infiniband"]}) == [["/dev/infiniband", *one] for one in own]
+    assert "CUDA_VISIBLE_DEVICES" not in entries(recipe())[1]["environment"]
+
+
+def test_who_names_gpus_another_way_gets_those_alone():
+    paths = ["/dev/nvidia${device}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+    assert devices({"devices": paths})[1] == ["/dev/nvidia2", "/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+    assert devices({"flags": ["--gpus=all"], "gpus_flag_allowed": True}) == [[], []]
+
+
+def test_a_process_is_told_its_gpus():
+    found = [one["environment"] for one in entries(recipe("process"))]
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == ["0,1", "2,3"]
+    assert {one["CUDA_DEVICE_ORDER"] for one in found} == {"PCI_BUS_ID"}
+
+
+@pytest.mark.parametrize("launcher", ["process", "container"])
+def test_the_placeholder_counts_as_the_server_does(launcher):
+    declared = recipe(launcher, environment={"CUDA_VISIBLE_DEVICES": "${container_devices}"})
+    found = [one["environment"]["CUDA_VISIBLE_DEVICES"] for one in entries(declared)]
+    assert found == (["0,1", "2,3"] if launcher == "process" else ["0,1", "0,1"])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "value"),
+    [("process", "0,1,2,3"), ("container", "${devices}"), ("process", ""), ("container", "GPU-0")],
+)
+def test_other_gpus_than_its_own_are_refused(launcher, value):
+    with pytest.raises(FleetError) as caught:
+        entries(recipe(launcher, environment={"CUDA_VISIBLE_DEVICES": value}))
+    assert {one.code for one in caught.value.problems} == {"plan.cuda-visible-devices"}
+
+
+def test_containers_need_docker_s_cdi():
+    assert plan.deployment(recipe(), plan.Site(), "h")["engine_settings"] == {"features": {"cdi": True}}
+
+
+def test_what_is_known_of_each_gpu():
+    found = {name: (one.compute_capability, one.memory_gib) for name, one in NVIDIA.accelerators.items()}
+    assert found == {
+        "a100": ("8.0", 80.0), "l40s": ("8.9", 45.0), "h100": ("9.0", 79.6), "h200": ("9.0", 140.4),
+        "b200": ("10.0", 179.1), "gb200": ("10.0", 185.0), "b300": ("10.3", 268.6), "gb300": ("10.3", 277.5),
+        "rtx-pro-6000": ("12.0", 95.6),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "verdict", "requests"),
+    [
+        ("h100", "warning", 60),
+        ("h200", "ok", 469),
+        ("b200", "ok", 729),
+        ("l40s", "error", 0),
+        ("rtx-pro-6000", "ok", 168),
+    ],
+)
+def test_gpt_oss_120b_on_one_gpu(accelerator, verdict, requests):
+    """Requests of 2048 tokens with 128 sequences at a time and 95 % of the GPU; weights take 64.4 GiB. An H100 holds no
+    128 of them at once, which is a warning."""
+    one = [{"role": "server", "count": 1, "devices": 1, "port": 8000}]
+    declared = recipe(servers=one, arguments={"max-num-seqs": 128, "gpu-memory-utilization": 0.95})
+    hardware = parse_hardware({"accelerator": accelerator, "count": 1}, "h")
+    planned = plan.plan_host("h", declared, hardware, plan.Site())
+    (found,) = capacity.check(planned, plan.deployment(declared, plan.Site(), "h"), hardware)
+    assert (found["verdict"], found["requests"]) == (verdict, requests)
