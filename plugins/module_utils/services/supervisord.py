@@ -18,7 +18,6 @@ import os
 import pwd
 import re
 import shlex
-import socket
 import stat
 import subprocess
 import tempfile
@@ -31,7 +30,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import proces
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PREFIX
+from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord_socket
 from ansible_collections.inference.fleet.plugins.module_utils.services.base import ServiceManager, Status, Unit
+from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord_text import ini_command, ini_value
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
 from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import START_LIMIT_EXIT
 
@@ -43,69 +44,9 @@ SOCKET_SUFFIX_BYTES = 8  # supervisord binds PATH.PID first and links it (superv
 STOP_WAIT_S = 15  # TERM to KILL
 START_WAIT_S = 15
 SHUTDOWN_WAIT_S = 20
-REQUEST_S = 10
 
 # supervisor/xmlrpc.py: Faults
 SHUTDOWN_STATE, BAD_NAME, ALREADY_STARTED, NOT_RUNNING, ALREADY_ADDED, STILL_RUNNING = 6, 10, 60, 70, 90, 91
-
-
-def ini_value(text, expansions=1):
-    """`text` as the value of a key in supervisord's ini file.
-
-    expansions: how often supervisord applies its %-expansion to this key (twice to stdout_logfile). The format has no
-    quoting of values: FleetError for a string that it cannot hold.
-    """
-    escaped = text.replace("%", "%" * 2**expansions)
-    unfit = (
-        text != text.strip()
-        or re.search(r"[\x00-\x1f\x7f]", text)
-        or re.search(r"\s[;#]", text)  # the rest would be a comment
-        or "%(here)s" in escaped  # replaced before %% is
-    )
-    if unfit:
-        raise FleetError(
-            "supervisord.text-invalid",
-            "%r cannot stand in supervisord's configuration: no blanks at its ends, no control characters, no ';' or "
-            "'#' after a blank, no %%(here)s. Choose another path.",
-            (text,),
-        )
-    return escaped
-
-
-def ini_command(argv):
-    """argv as the value of `command`, which supervisord expands once and then splits as a POSIX shell would."""
-    words = []
-    for item in argv:
-        if re.search(r"[\x00\r\n]", item):
-            raise FleetError(
-                "supervisord.line-break",
-                "%r cannot stand in supervisord's configuration: it has a line break.",
-                (item,),
-            )
-        word = shlex.quote(item).replace("%", "%%")
-        # '' inside a quoted word is nothing to the shell, and keeps the ini parser from seeing a comment or %(here)s
-        words.append(re.sub(r"(\s)([;#])", r"\1''\2", word).replace("%(here)s", "%''(here)s"))
-    return " ".join(words)
-
-
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, path):
-        super().__init__("localhost", timeout=REQUEST_S)
-        self.path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
-
-
-class _Transport(xmlrpc.client.Transport):
-    def __init__(self, path):
-        super().__init__()
-        self.path = path
-
-    def make_connection(self, host):
-        return _Connection(self.path)
 
 
 class Supervisord(ServiceManager):
@@ -271,7 +212,9 @@ class Supervisord(ServiceManager):
 
     def _call(self, method, *arguments):
         """One XML-RPC call. None where no daemon listens. Raises xmlrpc.client.Fault, FleetError."""
-        proxy = xmlrpc.client.ServerProxy("http://localhost", transport=_Transport(self.socket), allow_none=True)
+        proxy = xmlrpc.client.ServerProxy(
+            "http://localhost", transport=supervisord_socket.Transport(self.socket), allow_none=True
+        )
         try:
             return getattr(proxy.supervisor, method)(*arguments)
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
@@ -286,7 +229,7 @@ class Supervisord(ServiceManager):
             raise FleetError(
                 "supervisord.no-answer",
                 "supervisord does not answer at %s within %d s (%s). Its log is %s; end the process and run again.",
-                (self.socket, REQUEST_S, error, self.log),
+                (self.socket, supervisord_socket.REQUEST_S, error, self.log),
             ) from error
         except xmlrpc.client.ProtocolError as error:
             raise FleetError(

@@ -11,14 +11,28 @@ import datetime
 import functools
 import hashlib
 import os
-import re
-import shlex
 import urllib.parse
 
 from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 from ansible_collections.inference.fleet.plugins.module_utils.verify.runner import PROBED_ROLES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_values import (
+    NAME,
+    age,
+    counted,
+    cut,
+    duration,
+    items,
+    mapping,
+    mappings,
+    moment,
+    natural,
+    quoted,
+    some,
+    time_of,
+    visible,
+)
 
 try:
     import jinja2
@@ -37,18 +51,10 @@ OPEN = 4  # up to so many servers all are shown opened
 EVIDENCE = 1000000
 LONGEST, SHORTEST = 4000, 100
 CAUSE = 1000
-NAME = 200  # longest name, address or version; what is longer is no such thing
 CARDS, PLACES = 40, 24  # so many kinds of failures are shown one by one, so many servers are named with each
 SIZES = (0, 30, 100, 300, 1000, 3000, 10000)  # ms up to which the bar of a probe's time has its lengths
 OLD = datetime.timedelta(hours=1)  # where the report knows of no run, a verdict so much older than the newest is old
-MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905 - twelve lines otherwise
-DATE = "%Y-%m-%dT%H:%M:%SZ"
 
-# What no text may do to the page: end it, hide, or turn the direction of what stands beside it.
-UNSEEN = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
-    r"\ud800-\udfff]"
-)
 MODES = {"full": "full sequence", "quick": "quick check"}
 WORDS = {PASSED: "verified", FAILED: "failed", UNKNOWN: "not verified"}
 # What a probe proves, in the words of docs/using/verification.md.
@@ -113,31 +119,17 @@ def _sha256(text):
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
-def visible(value):
-    """A text with what is unseen in it made visible: a control character as its picture, others by their number."""
-    if not isinstance(value, str) or hasattr(value, "__html__") or not UNSEEN.search(value):
-        return value
-    return UNSEEN.sub(_picture, value)
-
-
-def _picture(match):
-    number = ord(match.group())
-    if number < 0x20:
-        return chr(0x2400 + number)
-    return "\u2421" if number == 0x7F else "\u27e8U+%04X\u27e9" % number
-
-
 # -- what the template shows -------------------------------------------------------------------------------------------
 
 
 def view(report):
     """What the page says, in the order in which it says it; every value is a string, a number, or a list of such."""
-    report = _mapping(report)
-    names = sorted(_mapping(report.get("hosts")), key=_natural)
-    reports = {name: _mapping(report["hosts"][name]) for name in names}
+    report = mapping(report)
+    names = sorted(mapping(report.get("hosts")), key=natural)
+    reports = {name: mapping(report["hosts"][name]) for name in names}
     limit = _failed_limit(reports.values())
-    newest = max(filter(None, (_time(value.get("generated")) for value in reports.values())), default=None)
-    began = _time(_mapping(report.get("run")).get("began"))
+    newest = max(filter(None, (time_of(value.get("generated")) for value in reports.values())), default=None)
+    began = time_of(mapping(report.get("run")).get("began"))
     latest, grace = (began, datetime.timedelta()) if began else (newest, OLD)
     hosts = []
     for name in names:
@@ -150,12 +142,12 @@ def view(report):
     failed = counts[FAILED] or any(host["state"] == FAILED for host in hosts)
     return {
         "state": FAILED if failed else PASSED if passed else UNKNOWN,
-        "headline": "%d of %s verified" % (counts[PASSED], _count(len(servers), "server")),
+        "headline": "%d of %s verified" % (counts[PASSED], counted(len(servers), "server")),
         "counts": counts,
         "total": len(servers),
         "passed": sum(server["passed"] for server in servers),
         "measured": sum(server["measured"] for server in servers),
-        "generated": _when(report.get("generated")),
+        "generated": moment(report.get("generated")),
         "on": _on(hosts, servers),
         "notes": _notes(hosts, servers, began),
         "problems": _problems(hosts),
@@ -180,52 +172,52 @@ def view(report):
 
 
 def _host(name, report, number, latest, grace, limit):
-    deployed = _mapping(report.get("deployed"))
-    planned = {_text(entry.get("name")): entry for entry in _mappings(deployed.get("servers"))}
-    full = _mapping(report.get("last_full"))
-    before = {_text(verdict.get("server")): verdict for verdict in _mappings(full.get("verdicts"))}
-    model = _mapping(deployed.get("model"))
-    missing = _mapping(report.get("missing"))
-    verdicts = _mappings(report.get("verdicts"))
+    deployed = mapping(report.get("deployed"))
+    planned = {cut(entry.get("name")): entry for entry in mappings(deployed.get("servers"))}
+    full = mapping(report.get("last_full"))
+    before = {cut(verdict.get("server")): verdict for verdict in mappings(full.get("verdicts"))}
+    model = mapping(deployed.get("model"))
+    missing = mapping(report.get("missing"))
+    verdicts = mappings(report.get("verdicts"))
     if missing:
         verdicts = [
             _not_asked(entry, model)
             for entry in planned.values()
-            if entry.get("port") and _text(entry.get("role")) in PROBED_ROLES
+            if entry.get("port") and cut(entry.get("role")) in PROBED_ROLES
         ]
     servers = []
     for verdict in verdicts:
-        key = _text(verdict.get("server"))
-        servers.append(_server(name, verdict, _mapping(planned.pop(key, None)), limit))
+        key = cut(verdict.get("server"))
+        servers.append(_server(name, verdict, mapping(planned.pop(key, None)), limit))
         servers[-1]["full"] = _full(full, before[key], verdict, limit) if key in before else None
-    time = _time(report.get("generated"))
-    problem = _text(report.get("problem"), LONGEST)
-    last = _mapping(missing.get("last"))
+    time = time_of(report.get("generated"))
+    problem = cut(report.get("problem"), LONGEST)
+    last = mapping(missing.get("last"))
     return {
         "id": "h%d" % number,
-        "name": _text(name),
+        "name": cut(name),
         "file": _file(name) if last or not missing else "",
         "state": FAILED if problem else min((server["state"] for server in servers), key=ORDER.get, default=UNKNOWN),
         "problem": problem,
-        "missing": _text(missing.get("cause"), LONGEST) if missing else "",
-        "began": _when(missing.get("began")),
-        "last": "%s, %s" % (WORDS[_state(last.get("ok"))], _when(last.get("generated"))) if last else "",
+        "missing": cut(missing.get("cause"), LONGEST) if missing else "",
+        "began": moment(missing.get("began")),
+        "last": "%s, %s" % (WORDS[_state(last.get("ok"))], moment(last.get("generated"))) if last else "",
         "passed": sum(server["state"] == PASSED for server in servers),
         "servers": servers,
-        "when": _when(report.get("generated")),
+        "when": moment(report.get("generated")),
         "older": latest - time if time and latest and latest - time > grace else None,
-        "mode": MODES.get(_text(report.get("mode")), _text(report.get("mode"))),
-        "recipe": _text(deployed.get("recipe")),
-        "description": _text(deployed.get("description"), LONGEST),
-        "engine": _label(ENGINES, _text(deployed.get("engine"))),
-        "platform": _label(PLATFORMS, _text(deployed.get("platform"))),
-        "software": [_text(item) for item in _list(deployed.get("software"))],
-        "simulated": _text(deployed.get("simulated"), LONGEST) if deployed.get("simulated") is not True else "yes",
-        "model": {key: _text(model.get(key)) for key in ("id", "repo", "revision", "format")},
+        "mode": MODES.get(cut(report.get("mode")), cut(report.get("mode"))),
+        "recipe": cut(deployed.get("recipe")),
+        "description": cut(deployed.get("description"), LONGEST),
+        "engine": _label(ENGINES, cut(deployed.get("engine"))),
+        "platform": _label(PLATFORMS, cut(deployed.get("platform"))),
+        "software": [cut(item) for item in items(deployed.get("software"))],
+        "simulated": cut(deployed.get("simulated"), LONGEST) if deployed.get("simulated") is not True else "yes",
+        "model": {key: cut(model.get(key)) for key in ("id", "repo", "revision", "format")},
         "standin": model.get("source") == "standin" or any(server["standin"] for server in servers),
         # prefill and decode workers: they answer through a frontend, so they have no verdict of their own
         "others": [
-            {"name": other, "role": _text(entry.get("role")), "devices": _text(entry.get("devices"))}
+            {"name": other, "role": cut(entry.get("role")), "devices": cut(entry.get("devices"))}
             for other, entry in planned.items()
         ],
     }
@@ -235,7 +227,7 @@ def _not_asked(entry, model):
     """A planned server as a verdict that says nothing of it."""
     return {
         "server": entry.get("name"),
-        "url": "%s:%s" % (_text(entry.get("bind")), _text(entry.get("port"))),
+        "url": "%s:%s" % (cut(entry.get("bind")), cut(entry.get("port"))),
         "model_id": model.get("id"),
         "hash": entry.get("hash"),
     }
@@ -250,41 +242,41 @@ def _file(name):
 
 
 def _server(host, verdict, entry, limit):
-    probes = [_probe_view(probe, limit) for probe in _mappings(verdict.get("probes"))]
-    model = _text(verdict.get("model_id"))
-    url = _text(verdict.get("url"))
-    role = _text(entry.get("role"))
-    void, stranger = _text(verdict.get("void"), CAUSE), _text(verdict.get("not_verified"), CAUSE)
+    probes = [_probe_view(probe, limit) for probe in mappings(verdict.get("probes"))]
+    model = cut(verdict.get("model_id"))
+    url = cut(verdict.get("url"))
+    role = cut(entry.get("role"))
+    void, stranger = cut(verdict.get("void"), CAUSE), cut(verdict.get("not_verified"), CAUSE)
     if void:  # what was true before
         probes = [dict(probe, state=UNKNOWN) for probe in probes]
     return {
         "note": void or ("not verified: " + stranger if stranger else ""),
         "word": WORDS[UNKNOWN if stranger else _state(verdict.get("ok"))],
-        "host": _text(host),
-        "name": _text(verdict.get("server")),
+        "host": cut(host),
+        "name": cut(verdict.get("server")),
         "state": _state(verdict.get("ok")),
         "address": url.partition("://")[2] or url,
         "url": url,
         "port": url.rpartition(":")[2],
         "model": model,
         "standin": gpt_oss.is_standin(model),
-        "mode": MODES.get(_text(verdict.get("mode")), _text(verdict.get("mode"))),
-        "when": _when(verdict.get("at")),
-        "hash": _text(verdict.get("hash")),
+        "mode": MODES.get(cut(verdict.get("mode")), cut(verdict.get("mode"))),
+        "when": moment(verdict.get("at")),
+        "hash": cut(verdict.get("hash")),
         "role": "" if role == "server" else role,
-        "devices": _text(entry.get("devices")),
+        "devices": cut(entry.get("devices")),
         **_sums(probes),
     }
 
 
 def _full(full, verdict, now, limit):
     """The last full verdict of a server that was asked quickly this time."""
-    probes = [_probe_view(probe, limit) for probe in _mappings(verdict.get("probes"))]
+    probes = [_probe_view(probe, limit) for probe in mappings(verdict.get("probes"))]
     if verdict.get("void"):
         probes = [dict(probe, state=UNKNOWN) for probe in probes]
     return {
         "state": _state(verdict.get("ok")),
-        "when": _when(full.get("generated")),
+        "when": moment(full.get("generated")),
         "same": verdict.get("hash") == now.get("hash"),
         **_sums(probes),
     }
@@ -296,7 +288,7 @@ def _sums(probes):
         "probes": probes,
         "passed": sum(probe["state"] == PASSED for probe in probes),
         "measured": sum(probe["state"] != UNKNOWN for probe in probes),
-        "took": _duration(sum(probe["ms"] for probe in probes)),
+        "took": duration(sum(probe["ms"] for probe in probes)),
     }
 
 
@@ -306,15 +298,15 @@ def _probe_view(probe, limit):
     ms = probe.get("ms")
     ms = ms if isinstance(ms, (int, float)) and 0 <= ms < 1e12 else 0
     return {
-        "name": _text(probe.get("name")),
+        "name": cut(probe.get("name")),
         "state": state,
         "ms": ms,
-        "took": _duration(ms),
+        "took": duration(ms),
         "size": bisect.bisect_left(SIZES, ms),
-        "cause": _text(probe.get("cause"), CAUSE),
+        "cause": cut(probe.get("cause"), CAUSE),
         "card": "",
-        **{key: _text(probe.get(key), length) for key in ("sent", "got")},
-        "whole": {key: _text(probe.get(key), LONGEST) for key in ("sent", "got")},
+        **{key: cut(probe.get(key), length) for key in ("sent", "got")},
+        "whole": {key: cut(probe.get(key), LONGEST) for key in ("sent", "got")},
     }
 
 
@@ -344,9 +336,9 @@ def _failures(servers):
                 "total": len(hits),
                 "servers": [hit[0] for hit in hits[:PLACES]],
                 "logs": "ansible-playbook playbooks/logs.yml -i INVENTORY --limit %s -e fleet_log_server=%s"
-                % (_quote(first["host"]), _quote(first["name"])),
+                % (quoted(first["host"]), quoted(first["name"])),
                 "again": "ansible-playbook playbooks/verify.yml -i INVENTORY %s-e fleet_verify=full"
-                % ("--limit %s " % _quote(",".join(hosts)) if len(hosts) <= 5 else ""),
+                % ("--limit %s " % quoted(",".join(hosts)) if len(hosts) <= 5 else ""),
             }
         )
     return {"failures": failures, "more_failures": len(found) - len(failures)}
@@ -373,7 +365,7 @@ def _notes(hosts, servers, began):
             missing.setdefault((host["missing"], host["began"]), []).append(host["name"])
     for (cause, run), names in missing.items():
         when = " The run began on %s." % run if run else ""
-        notes.append({"title": "Not verified", "text": "%s: %s%s" % (_some(names), cause, when)})
+        notes.append({"title": "Not verified", "text": "%s: %s%s" % (some(names), cause, when)})
     standins = sorted({server["model"] for server in servers if server["standin"]})
     if standins or any(host["standin"] for host in hosts):
         notes.append(
@@ -393,7 +385,7 @@ def _notes(hosts, servers, began):
             {
                 "title": "Simulated",
                 "text": "On %s the platform is simulated%s. Nothing here was seen on hardware."
-                % (_some(names), "" if what == "yes" else ": " + what),
+                % (some(names), "" if what == "yes" else ": " + what),
             }
         )
     old = [host for host in hosts if host["older"] is not None]
@@ -406,9 +398,9 @@ def _notes(hosts, servers, began):
                 "title": "Older verdicts",
                 "text": "%s: %s%s older than %s."
                 % (
-                    _some([host["name"] for host in old]),
+                    some([host["name"] for host in old]),
                     "up to " if len(old) > 1 else "",
-                    _age(max(host["older"] for host in old)),
+                    age(max(host["older"] for host in old)),
                     than,
                 ),
             }
@@ -422,95 +414,23 @@ def _on(hosts, servers):
     recipes = sorted({host["recipe"] for host in hosts if host["recipe"]})
     modes = sorted({server["mode"] for server in servers if server["mode"]})
     return [
-        _some(models),
-        *(["recipe " + _some(recipes)] if recipes else []),
-        _count(len(hosts), "host") if len(hosts) != 1 else "host " + hosts[0]["name"],
-        _some(modes),
+        some(models),
+        *(["recipe " + some(recipes)] if recipes else []),
+        counted(len(hosts), "host") if len(hosts) != 1 else "host " + hosts[0]["name"],
+        some(modes),
     ]
-
-
-# -- values ------------------------------------------------------------------------------------------------------------
-
-
-def _mapping(value):
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value):
-    return value if isinstance(value, list) else []
-
-
-def _mappings(value):
-    return [item for item in _list(value) if isinstance(item, dict)]
-
-
-def _text(value, limit=NAME):
-    """A text of at most `limit` characters; empty for None and for what is neither text nor number."""
-    if not limit:
-        return ""
-    text = str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
-    return text if len(text) <= limit else text[: limit - 1] + "\u2026"
-
-
-def _quote(text):
-    """A word for a shell; with a mark in the place of what a terminal would act on."""
-    return shlex.quote(UNSEEN.sub("?", text).replace("\n", "?"))
 
 
 def _state(value):
     return PASSED if value is True else FAILED if value is False else UNKNOWN
 
 
-def _natural(name):
-    """node-2 before node-10."""
-    parts = re.split(r"([0-9]+)", name)
-    return [(len(part.lstrip("0")), part) if number % 2 else (0, part) for number, part in enumerate(parts)]
-
-
-def _count(number, noun):
-    return "%d %s%s" % (number, noun, "" if number == 1 else "s")
-
-
-def _some(names):
-    """Up to three names, and how many more there are."""
-    return ", ".join(names[:3]) + (" and %d more" % (len(names) - 3) if len(names) > 3 else "")
-
-
-def _time(text):
-    try:
-        return datetime.datetime.strptime(text, DATE)
-    except (TypeError, ValueError):
-        return None
-
-
-def _when(text):
-    """A report's time for people; whatever else it is, as it is."""
-    time = _time(text)
-    if time is None:
-        return _text(text)
-    return "%d %s %d, %s UTC" % (time.day, MONTHS[time.month - 1], time.year, time.strftime("%H:%M:%S"))
-
-
-def _age(delta):
-    """A long time in words: 50 min, 3 h, 2 days."""
-    minutes = int(delta.total_seconds() // 60)
-    if minutes < 120:
-        return "%d min" % max(1, minutes)
-    return "%d h" % (minutes // 60) if minutes < 2880 else "%d days" % (minutes // 1440)
-
-
-def _duration(ms):
-    if ms < 1000:
-        return "%d ms" % ms
-    return "%.1f s" % (ms / 1000) if ms < 60000 else "%d min %d s" % divmod(ms // 1000, 60)
-
-
 def _failed_limit(reports):
     """Characters of each text of a failing probe, so that all of them keep within EVIDENCE."""
     failed = 0
     for report in reports:
-        for part in (report, _mapping(report.get("last_full"))):
-            for verdict in _mappings(part.get("verdicts")):
-                failed += sum(probe.get("ok") is False for probe in _mappings(verdict.get("probes")))
+        for part in (report, mapping(report.get("last_full"))):
+            for verdict in mappings(part.get("verdicts")):
+                failed += sum(probe.get("ok") is False for probe in mappings(verdict.get("probes")))
     limit = min(LONGEST, EVIDENCE // (2 * failed or 1))
     return limit if limit >= SHORTEST else 0

@@ -1,0 +1,102 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a report holds, as words and numbers that a page can show: whatever it is, never an error."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shlex
+
+MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905 - twelve lines otherwise
+DATE = "%Y-%m-%dT%H:%M:%SZ"
+NAME = 200  # longest name, address or version; what is longer is no such thing
+# What no text may do to the page: end it, hide, or turn the direction of what stands beside it.
+UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
+    r"\ud800-\udfff]"
+)
+
+
+def visible(value):
+    """A text with what is unseen in it made visible: a control character as its picture, others by their number."""
+    if not isinstance(value, str) or hasattr(value, "__html__") or not UNSEEN.search(value):
+        return value
+    return UNSEEN.sub(_picture, value)
+
+
+def _picture(match):
+    number = ord(match.group())
+    if number < 0x20:
+        return chr(0x2400 + number)
+    return "\u2421" if number == 0x7F else "\u27e8U+%04X\u27e9" % number
+
+
+def mapping(value):
+    return value if isinstance(value, dict) else {}
+
+
+def items(value):
+    return value if isinstance(value, list) else []
+
+
+def mappings(value):
+    return [item for item in items(value) if isinstance(item, dict)]
+
+
+def cut(value, limit=NAME):
+    """A text of at most `limit` characters; empty for None and for what is neither text nor number."""
+    if not limit:
+        return ""
+    text = str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
+    return text if len(text) <= limit else text[: limit - 1] + "\u2026"
+
+
+def quoted(text):
+    """A word for a shell; with a mark in the place of what a terminal would act on."""
+    return shlex.quote(UNSEEN.sub("?", text).replace("\n", "?"))
+
+
+def natural(name):
+    """node-2 before node-10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(len(part.lstrip("0")), part) if number % 2 else (0, part) for number, part in enumerate(parts)]
+
+
+def counted(number, noun):
+    return "%d %s%s" % (number, noun, "" if number == 1 else "s")
+
+
+def some(names):
+    """Up to three names, and how many more there are."""
+    return ", ".join(names[:3]) + (" and %d more" % (len(names) - 3) if len(names) > 3 else "")
+
+
+def time_of(text):
+    try:
+        return datetime.datetime.strptime(text, DATE)
+    except (TypeError, ValueError):
+        return None
+
+
+def moment(text):
+    """A report's time for people; whatever else it is, as it is."""
+    time = time_of(text)
+    if time is None:
+        return cut(text)
+    return "%d %s %d, %s UTC" % (time.day, MONTHS[time.month - 1], time.year, time.strftime("%H:%M:%S"))
+
+
+def age(delta):
+    """A long time in words: 50 min, 3 h, 2 days."""
+    minutes = int(delta.total_seconds() // 60)
+    if minutes < 120:
+        return "%d min" % max(1, minutes)
+    return "%d h" % (minutes // 60) if minutes < 2880 else "%d days" % (minutes // 1440)
+
+
+def duration(ms):
+    if ms < 1000:
+        return "%d ms" % ms
+    return "%.1f s" % (ms / 1000) if ms < 60000 else "%d min %d s" % divmod(ms // 1000, 60)
