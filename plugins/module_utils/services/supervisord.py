@@ -30,8 +30,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import proces
 from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PREFIX
-from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord_socket
 from ansible_collections.inference.fleet.plugins.module_utils.services.base import ServiceManager, Status, Unit
+from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord_socket import Transport
 from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord_text import ini_command, ini_value
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
 from ansible_collections.inference.fleet.plugins.module_utils.supervise.state import START_LIMIT_EXIT
@@ -41,6 +41,7 @@ OTHERS = ("reaper", "watchdog")  # programs of ours that are no servers
 MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
 SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
 SOCKET_SUFFIX_BYTES = 8  # supervisord binds PATH.PID first and links it (supervisor/http.py)
+REQUEST_S = 10
 STOP_WAIT_S = 15  # TERM to KILL
 START_WAIT_S = 15
 SHUTDOWN_WAIT_S = 20
@@ -213,7 +214,7 @@ class Supervisord(ServiceManager):
     def _call(self, method, *arguments):
         """One XML-RPC call. None where no daemon listens. Raises xmlrpc.client.Fault, FleetError."""
         proxy = xmlrpc.client.ServerProxy(
-            "http://localhost", transport=supervisord_socket.Transport(self.socket), allow_none=True
+            "http://localhost", transport=Transport(self.socket, REQUEST_S), allow_none=True
         )
         try:
             return getattr(proxy.supervisor, method)(*arguments)
@@ -229,7 +230,7 @@ class Supervisord(ServiceManager):
             raise FleetError(
                 "supervisord.no-answer",
                 "supervisord does not answer at %s within %d s (%s). Its log is %s; end the process and run again.",
-                (self.socket, supervisord_socket.REQUEST_S, error, self.log),
+                (self.socket, REQUEST_S, error, self.log),
             ) from error
         except xmlrpc.client.ProtocolError as error:
             raise FleetError(

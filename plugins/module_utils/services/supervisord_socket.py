@@ -9,12 +9,10 @@ import http.client
 import socket
 import xmlrpc.client
 
-REQUEST_S = 10
-
 
 class Connection(http.client.HTTPConnection):
-    def __init__(self, path):
-        super().__init__("localhost", timeout=REQUEST_S)
+    def __init__(self, path, timeout):
+        super().__init__("localhost", timeout=timeout)
         self.path = path
 
     def connect(self):
@@ -24,9 +22,11 @@ class Connection(http.client.HTTPConnection):
 
 
 class Transport(xmlrpc.client.Transport):
-    def __init__(self, path):
+    """timeout: seconds for each step of a request."""
+
+    def __init__(self, path, timeout):
         super().__init__()
-        self.path = path
+        self.path, self.timeout = path, timeout
 
     def make_connection(self, host):
-        return Connection(self.path)
+        return Connection(self.path, self.timeout)

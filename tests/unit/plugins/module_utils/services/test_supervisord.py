@@ -119,7 +119,7 @@ def test_a_supervisord_that_does_not_start_says_why():
 
 
 def test_a_supervisord_that_hangs_is_an_error_and_a_stale_socket_is_none(monkeypatch):
-    monkeypatch.setattr(supervisord.supervisord_socket, "REQUEST_S", 0.2)
+    monkeypatch.setattr(supervisord, "REQUEST_S", 0.2)
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as sock:
         manager = supervisord.Supervisord(NodePaths(folder), sys.prefix)
         os.makedirs(manager.paths.run)
