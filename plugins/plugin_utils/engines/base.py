@@ -41,7 +41,7 @@ class Engine:
     environment that holds the API key it asks for, empty where it knows none. whole, sizes, shares, lengths: flags
     whose value is a whole number, a number of bytes or tokens (64M), a share, the length of a sequence. variables:
     {environment variable: "whole" or "share"}. versions: pattern of an image or a package, whose first group is the
-    version of the engine. removed: {flag: (a version that no longer has it, what to do)}.
+    version of the engine.
     automatic: {flag: values with which the engine chooses itself}. wraps: names of the engines of which its servers can
     be workers; a recipe's `backend` says of which. knobs: names of sequences, length, share of memory
     and tensor parallelism in messages about its memory.
@@ -53,7 +53,7 @@ class Engine:
     aliases = PARALLEL
     whole = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
     sizes = shares = lengths = wraps = ()
-    variables = removed = automatic = {}
+    variables = automatic = {}
     knobs = ("max-num-seqs", "max-model-len", "gpu-memory-utilization", "tensor-parallel-size")
 
     def running(self, backend):
@@ -107,7 +107,9 @@ class Engine:
         written = self._check_twice(where, server.values)
         self._check_sizes(where, server)
         self._check_plan(where, server, written)
-        self._check_removed(where, server)
+        version = self.version(server.recipe)
+        self.check_command(where, server, version)
+        self.check_config(where, server, version)
 
     def _check_twice(self, where, values):
         """FleetError where two flags say the same thing, or the opposite. Returns {canonical flag: as written}."""
@@ -220,26 +222,31 @@ class Engine:
                 )
 
     def version(self, recipe):
-        """The packaging Version that a recipe runs by its image or its packages, None where they do not say."""
+        """The packaging Version that a recipe runs: by its image or its packages, else as its container says.
+
+        None where nothing says it.
+        """
         container = recipe.get("container")
         words = [container.get("image") or ""] if container else (recipe.get("venv") or {}).get("packages") or ()
-        for match in (re.search(self.versions, word) for word in words if self.versions):
-            with contextlib.suppress(AttributeError, InvalidVersion):
-                return Version(match.group(1))
+        found = [
+            match.group(1) for match in (re.search(self.versions, word) for word in words if self.versions) if match
+        ]
+        for text_of in (*found, (container or {}).get("version") or ""):
+            with contextlib.suppress(InvalidVersion):
+                return Version(text_of)
         return None
 
-    def _check_removed(self, where, server):
-        version, mistakes = self.version(server.recipe), Mistakes()
-        for name, (gone, instead) in self.removed.items() if version else ():
-            if name in server.arguments and version >= Version(gone):
-                keys = [*("config.content.%s" % key for key in server.content),
-                        *("arguments.%s" % key for key in server.values)]  # fmt: skip
-                key = next((key for key in keys if self.canonical_flag(key.rpartition(".")[2]) == name), name)
-                mistakes.add(
-                    "plan.argument-removed", "%s: %s %s does not take %s any more. %s.",
-                    (where, self.label, str(version), key, instead),
-                )  # fmt: skip
-        mistakes.raise_any()
+    def check_command(self, where, server, version):
+        """FleetError where the engine's own program does not take a flag in this version (packaging's; None: unknown),
+        or would serve something else than is planned."""
+
+    def check_config(self, where, server, version):
+        """FleetError where the engine's file is none of this version, or at odds with the flags or the devices. An
+        engine around another one has this of it, and notes()."""
+
+    def notes(self, entry, version, hardware):
+        """Sentences on what may go wrong with a planned server; warnings of the plan. entry: plan entry."""
+        return []
 
     # -- memory --------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,13 @@ from ansible import context
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.containers.images import check_mirror
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan, server_keys, services
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
+    capacity,
+    notes,
+    plan,
+    server_keys,
+    services,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import ACCELERATORS, parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.tables import hosts_text
@@ -59,7 +65,7 @@ def plan_one(variables, deploys=False, others=None):
         entries = plan.plan_host(variables.host, recipe, hardware, site)
         used = {entry["name"].rpartition("-")[0] for entry in entries}
         deployment = plan.deployment(recipe, site, variables.host, used)
-        fits = capacity.check(entries, deployment, hardware)
+        fits = notes.with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
         if rule == "warn":
             fits = capacity.overruled(fits)
         refused = capacity.refusals(fits) if deploys else ""

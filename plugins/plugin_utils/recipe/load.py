@@ -293,7 +293,7 @@ def images_of(folder):
                 raise FleetError(
                     "recipe.images-invalid",
                     "%s: '%s' is %s; allowed: a key of a-z, 0-9, . and -, with {image: REGISTRY/NAME:TAG, digest: "
-                    "sha256:…}, or without the digest.",
+                    "sha256:…, version: of what is in it}; digest and version may be left out.",
                     (label_of(path), key, show(value)),
                 )
         found.update(content)
@@ -301,7 +301,7 @@ def images_of(folder):
 
 
 def _is_image(value):
-    return {"image"} <= set(value) <= {"image", "digest"}
+    return {"image"} <= set(value) <= {"image", "digest", "version"}
 
 
 def with_images(recipe, folder):

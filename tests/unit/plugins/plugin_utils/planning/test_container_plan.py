@@ -354,8 +354,13 @@ def test_a_parallelism_that_needs_other_devices_is_refused_wherever_it_is_writte
     place = "config.content.tensor_parallel_size" if content else "arguments.tp_size"
     assert (caught.value.code, caught.value.values[1:4]) == ("plan.parallel-not-devices", (place + " 8", 8, 4))
     config["content"] = {"tensor_parallel_size": 4}
-    (entry,) = entries(recipe(servers=servers, arguments={"tp_size": 8}, config=config))  # the file wins
+    (entry,) = entries(recipe(servers=servers, arguments={"tp_size": "4"}, config=config))
     assert entry["arguments"]["tensor-parallel-size"] == 4
+    with pytest.raises(FleetError) as caught:  # the file would win
+        entries(recipe(servers=servers, arguments={"tp_size": 8}, config=config))
+    assert (caught.value.code, caught.value.values[1:5]) == (
+        "plan.flag-overruled", ("arguments.tp_size", "8", "tensor_parallel_size", "4"),
+    )  # fmt: skip
 
 
 def test_an_ascend_container_has_what_the_driver_needs():
