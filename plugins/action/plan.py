@@ -26,6 +26,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.tables im
     capacity_warnings,
     exposed_warnings,
     plan_table,
+    tuning_tables,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
@@ -72,7 +73,7 @@ class ActionModule(ActionBase):
         if arguments["file"]:
             result.update(self._write(arguments["file"], planned))
         if arguments["report"]:
-            result["fleet_report"] = [plan_table(planned), capacity_table(planned)]
+            result["fleet_report"] = [plan_table(planned), *tuning_tables(planned), capacity_table(planned)]
             show(result["fleet_report"])
         warnings += [*capacity_warnings(planned), *exposed_warnings(planned)]
         if warnings:

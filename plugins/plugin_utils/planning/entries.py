@@ -110,6 +110,13 @@ def entry_of(host, prepared, group, own, name, devices):
     platform = PLATFORMS[recipe["platform"]]
     where = "server '%s'" % name
     declared = _container(recipe, platform, own, where)
+    if declared and site.require_digests and not declared.get("digest"):
+        raise FleetError(
+            "plan.digest-missing",
+            "%s: container.image is %s without a digest, which fleet_require_digests demands. Look it up (docker "
+            "buildx imagetools inspect %s) and set container.digest.",
+            (where, declared["image"], declared["image"]),
+        )
     server = _draft(host, recipe, group, own, name, devices, declared, where)
     local = server.context
     server.key = platform.artifact_key(server)

@@ -26,13 +26,14 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables
     HostVariables,
     check_names,
     check_variables,
+    overlays_of,
     read_checked,
     recipe_paths,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import TRUE, show
 
 CAPACITY = ("refuse", "warn")  # fleet_capacity: what is done about servers that cannot fit
 UNPLANNED = {"servers": [], "deployment": None, "capacity": []}  # of a host without fleet_recipe
@@ -90,10 +91,14 @@ def declared_of(variables, mistakes):
     for key in overrides.override_names(variables.names):
         with mistakes.noted():
             layers.append((key, variables.get(key)))
-    overridden = len(mistakes.errors) == before
+    overlays = ()
+    with mistakes.noted():
+        overlays = overlays_of(variables)
+    wanted = read_checked(variables, "fleet_tuning", None, mistakes, _check_tuning)
+    readable = len(mistakes.errors) == before
     with mistakes.noted():
         path = recipes.find_recipe(variables.get("fleet_recipe"), recipe_paths(variables))
-        recipe = recipes.resolve_recipe(path, layers) if overridden else None
+        recipe = recipes.resolve_recipe(path, layers, overlays) if readable else None
     with mistakes.noted():
         if "fleet_hardware" not in variables.names:
             raise FleetError(
@@ -102,7 +107,15 @@ def declared_of(variables, mistakes):
                 (recipe["needs"]["accelerators"][0] if recipe else next(iter(ACCELERATORS)),),
             )
         hardware = parse_hardware(variables.get("fleet_hardware"), "inventory")
+    if recipe and hardware and wanted is not None:
+        with mistakes.noted():
+            recipe = recipes.resolve_recipe(path, layers, overlays, wanted, hardware.accelerator)
     return recipe, path, layers, hardware
+
+
+def _check_tuning(name, value):
+    if value is not None:
+        tuning.check_wanted(name, value)
 
 
 def _endpoints(host, recipe, others):
@@ -138,6 +151,7 @@ def _site(variables, recipe, deploys, mistakes):
     has_key = False
     with mistakes.noted():
         has_key = server_keys.has_key(variables, deploys)
+    digests = read_checked(variables, "fleet_require_digests", False, mistakes, input_checks.check_switch)
     secrets = {**plan.secrets_of(recipe), **(server_keys.SECRETS if has_key else {})}
     versions = {
         key: read_checked(variables, secret + "_version", "1", mistakes, input_checks.check_version)
@@ -150,6 +164,7 @@ def _site(variables, recipe, deploys, mistakes):
         secret_versions=tuple((key, str(version)) for key, version in versions.items()),
         container_engine=engine,
         api_key=has_key,
+        require_digests=str(digests).strip().lower() in TRUE | {"1"},
     )
     return site, rule
 

@@ -47,7 +47,7 @@ class Site:
 
     root: fleet_root. bind: address that servers listen on. secret_versions: {ENV: version} as pairs. container_engine:
     what a recipe's container.engine auto means. api_key: whether fleet_api_key holds one. endpoints: placeholders that
-    say where others are, as pairs (planning.services).
+    say where others are, as pairs (planning.services). require_digests: whether an image must have a digest.
     """
 
     root: str = ""
@@ -56,6 +56,7 @@ class Site:
     container_engine: str = container_launch.DEFAULT_ENGINE
     api_key: bool = False
     endpoints: tuple = ()
+    require_digests: bool = False
 
 
 # What makes two groups' checkpoints of one path two checkpoints.

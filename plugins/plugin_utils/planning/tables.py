@@ -27,7 +27,7 @@ def plan_table(planned):
                     "%s:%s" % (entry["bind"], entry["port"]) if entry["port"] else "-",
                     plan.ranges(entry["devices"]) or "-",
                     entry["model_id"],
-                    item["deployment"]["name"],
+                    " + ".join([item["deployment"]["name"], *item["deployment"].get("overlays", ())]),
                     ", ".join(entry["start"]["after"]) or "-",
                     entry["hash"][:12],
                 ]
@@ -37,6 +37,16 @@ def plan_table(planned):
         "columns": ["host", "server", "role", "address", "devices", "model id", "recipe", "after", "hash"],
         "rows": rows,
     }
+
+
+def tuning_tables(planned):
+    """Which measured settings were taken (fleet_tuning), as reports [{title, columns, rows}]; [] where none was."""
+    found = {}
+    for host, item in planned.items():
+        if item["deployment"] and item["deployment"].get("tuning"):
+            found.setdefault(item["deployment"]["tuning"], []).append(host)
+    rows = [[hosts_text(hosts), text] for text, hosts in found.items()]
+    return [{"title": "Tuning", "columns": ["host", "setting"], "rows": rows}] if rows else []
 
 
 def capacity_table(planned):

@@ -44,6 +44,7 @@ KNOWN = (
     "fleet_modelscope_endpoint",
     "fleet_modelscope_token",
     "fleet_node",
+    "fleet_overlay",
     "fleet_override",
     "fleet_pip_index_url",
     "fleet_plan_file",
@@ -57,6 +58,7 @@ KNOWN = (
     "fleet_registry_auth",
     "fleet_registry_mirror",
     "fleet_reports_dir",
+    "fleet_require_digests",
     "fleet_root",
     "fleet_serial",
     "fleet_server",
@@ -64,6 +66,7 @@ KNOWN = (
     "fleet_start_on_boot",
     "fleet_status_file",
     "fleet_status_strict",
+    "fleet_tuning",
     "fleet_verify",
     "fleet_watchdog",
     "fleet_watchdog_failures",
@@ -155,6 +158,19 @@ def recipe_paths(variables):
     return list(dict.fromkeys(folders))
 
 
+def overlays_of(variables):
+    """Names in fleet_overlay: a name, several joined by commas, or a list of them."""
+    given = variables.get("fleet_overlay") or []
+    names = [part.strip() for part in given.split(",")] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise FleetError(
+            "inventory.overlay-invalid",
+            "fleet_overlay is %s; allowed: the name of an overlay of the recipe, or a list of names.",
+            (show(given),),
+        )
+    return tuple(dict.fromkeys(names))
+
+
 def check_names(variables):
     """FleetError for variables that are one slip away from one of ours: they would be ignored."""
     mistakes = input_checks.Mistakes()
@@ -179,6 +195,7 @@ CHECKS = {
     "fleet_purge_artifacts": input_checks.check_switch,
     "fleet_purge_images": input_checks.check_switch,
     "fleet_reports_dir": lambda name, value: value == "" or input_checks.check_string(name, value),
+    "fleet_require_digests": input_checks.check_switch,
     "fleet_serial": input_checks.check_batches,
     "fleet_verify": lambda name, value: input_checks.check_choice(name, value, ("auto", "full", "quick")),
 }

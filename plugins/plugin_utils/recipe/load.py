@@ -13,7 +13,7 @@ import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import MAX_DEPTH, clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import COLLECTION, coerce, recipe_schema
@@ -33,6 +33,8 @@ IMAGES = "images.yml"
 IMAGE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")  # an image with its registry or tag has a / or a :
 
 
+OFFERED = ("overlays", "tuning")  # what a recipe offers and an inventory chooses from
+FIXED = ("name", "schema", *OFFERED)
 MAX_BYTES = 2**20  # of a recipe
 # Numbers that YAML 1.1 reads otherwise than they look: 010 is 8, 1:30 is 90.
 UNLIKE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
@@ -201,7 +203,41 @@ def _load(path, _stamp):
         found = [*found, (["name"], words % (show(recipe.get("name")), os.path.basename(path)[:-4]))]
     if found:
         raise FleetError.together(FleetError("recipe.key-invalid", "%s: %s.", (label, text)) for _path, text in found)
+    for name in recipe.get("overlays", ()):
+        _checked(_with_overlays(recipe, label, [name]), label, "overlays.%s: " % name)
     return recipe
+
+
+def _checked(recipe, label, where):
+    """A recipe, FleetError with all that is wrong with it."""
+    found = all_problems(recipe, in_file=True)
+    if found:
+        lines = ["%s: %s%s." % (label, where, text) for _path, text in found]
+        raise FleetError.together(FleetError("recipe.key-invalid", line) for line in lines)
+    return recipe
+
+
+def _with_overlays(recipe, label, names):
+    """The recipe with its own overlays of these names merged over it, in this order."""
+    known = recipe.get("overlays") or {}
+    result = recipe
+    for name in names:
+        if name not in known:
+            close = close_to(name, known)
+            raise FleetError(
+                "recipe.overlay-unknown",
+                "fleet_overlay is %s, but %s has no such overlay%s; allowed: %s. Use one of these, or remove it.",
+                (show(name), label, "; did you mean '%s'?" % close if close else "", ", ".join(known) or "none"),
+            )
+        fixed = sorted(set(known[name]) & set(FIXED))
+        if fixed:
+            raise FleetError(
+                "recipe.overlay-key",
+                "%s: overlays.%s has the key '%s', which is the recipe's own; remove it there.",
+                (label, name, fixed[0]),
+            )
+        result = overrides.apply(result, known[name])
+    return result
 
 
 def label_of(path):
@@ -223,17 +259,46 @@ def load_recipe(path):
 _resolved = {}
 
 
-def resolve_recipe(path, layers):
-    """The recipe in ``path`` with the overrides ``layers`` [(variable, mapping)] merged over it, validated again.
+def resolve_recipe(path, layers, overlays=(), wanted=None, accelerator=None):
+    """The recipe in ``path`` with its overlays of these names, the measured setting that is nearest to ``wanted``
+    (fleet_tuning) on an accelerator, and the overrides ``layers`` [(variable, mapping)] merged over it, in this order,
+    and validated again. `overlays` has the names that were taken then, `tuning` says which setting.
 
-    Memoised by the content of both, so that a hundred equal hosts cost one validation. FleetError names the variable
+    Memoised by the content of all, so that a hundred equal hosts cost one validation. FleetError names the variable
     where an override is at fault, the file where the recipe is.
     """
-    recipe = load_recipe(path)
-    key = (path, os.stat(path).st_mtime_ns, canonical(layers))
+    recipe, label = load_recipe(path), label_of(path)
+    key = (path, os.stat(path).st_mtime_ns, canonical([layers, list(overlays), wanted, accelerator]))
     if key not in _resolved:
-        _resolved[key] = with_images(_resolve(recipe, path, layers), os.path.dirname(path))
+        base, taken = recipe, {"overlays": list(overlays)} if overlays else {}
+        if overlays:
+            base = _checked(_with_overlays(recipe, label, overlays), label, "with fleet_overlay: ")
+        result = _resolve(base, path, layers)
+        if wanted is not None:
+            table = _table_of(result, path)
+            point = tuning.nearest(table, wanted, accelerator, tuning.devices_of(result))
+            base = _checked(overrides.apply(base, tuning.override_of(point)), label, "with fleet_tuning: ")
+            result = _resolve(base, path, layers)
+            taken["tuning"] = tuning.text_of(point, wanted, table["source"])
+        result = {key: value for key, value in result.items() if key not in OFFERED}
+        _resolved[key] = {**with_images(result, os.path.dirname(path)), **taken}
     return _resolved[key]
+
+
+def _table_of(recipe, path):
+    """The recipe's table of measured settings."""
+    if not recipe.get("tuning"):
+        own = [name for name in available([OWN_RECIPES]) if load_recipe(find_recipe(name, [])).get("tuning")]
+        raise FleetError(
+            "recipe.tuning-none",
+            "fleet_tuning is set, but %s has no table of measured settings (its key 'tuning'); these have: %s. Choose "
+            "one of them, or remove fleet_tuning.",
+            (label_of(path), ", ".join(own)),
+        )
+    found = tuning.path_of(recipe["tuning"], os.path.dirname(path))
+    if not os.path.isfile(found):
+        found = tuning.path_of(recipe["tuning"], OWN_RECIPES)
+    return tuning.check_table(_mapping_of(found, ("source and sets", "tuning/*.yml")), found)
 
 
 def _resolve(recipe, path, layers):
@@ -250,10 +315,11 @@ def _resolve(recipe, path, layers):
     written = functools.partial(_as_written, recipe, merged)
     found = all_problems(result, lambda where: path_text(written(where)))
     lines = ["%s: %s." % (_blame(written(where), origin, names), text) for where, text in found]
-    if result.get("name") != recipe["name"] or result.get("schema") != recipe["schema"]:
+    if any(result.get(key) != recipe.get(key) for key in FIXED):
         lines = [
-            "%s: 'name' and 'schema' of a recipe cannot be overridden; copy %s instead." % (names, label_of(path)),
-            *(line for line, (where, _text) in zip(lines, found) if where not in (["name"], ["schema"])),
+            "%s: 'name', 'schema', 'overlays' and 'tuning' of a recipe cannot be overridden; copy %s instead."
+            % (names, label_of(path)),
+            *(line for line, (where, _text) in zip(lines, found) if where not in [[key] for key in FIXED]),
         ]
     if lines:
         raise FleetError.together(FleetError("recipe.key-invalid", line) for line in lines)

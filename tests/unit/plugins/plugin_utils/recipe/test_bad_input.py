@@ -288,7 +288,7 @@ def test_any_value_at_any_place_is_a_plan_or_one_of_our_errors(path, value):
 @given(
     name=st.sampled_from(
         ["fleet_recipe", "fleet_hardware", "fleet_root", "fleet_bind_address", "fleet_recipe_paths", "fleet_capacity",
-         "fleet_container_engine", "fleet_override", *CHECKS]
+         "fleet_container_engine", "fleet_override", "fleet_overlay", "fleet_tuning", *CHECKS]
     ),
     value=VALUES,
 )  # fmt: skip

@@ -1,0 +1,130 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Settings that somebody measured, as data: the one nearest to what an inventory expects (fleet_tuning) is taken.
+
+A file recipes/tuning/NAME.yml has a `source` and `sets`. A set says for which accelerators and numbers of devices it
+is, the `lengths` {input, output, …} and numbers of requests at once (`concurrency`) that were measured, and the
+`override` of the recipe that was measured with; "${input}" and the like are replaced in it by the numbers of the point.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import MAX_NUMBER, check_number
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
+
+FOLDER = "tuning"
+WANTED = ("input", "output", "concurrency")
+
+
+def check_wanted(name, value):
+    """FleetError unless ``value`` of the variable ``name`` is {input, output, concurrency}, whole numbers above 0."""
+    if not isinstance(value, dict) or set(value) != set(WANTED):
+        raise FleetError(
+            "inventory.tuning-invalid",
+            "%s is %s; allowed: a mapping with the tokens of a request, those of an answer, and the requests that a "
+            "server is sent at once, for example {input: 1024, output: 1024, concurrency: 64}.",
+            (name, show(value)),
+        )
+    for key in WANTED:
+        check_number("%s.%s" % (name, key), value[key], MAX_NUMBER)
+
+
+def check_table(table, path):
+    """The table, FleetError where it is not one."""
+    lists = {"accelerators": str, "devices": int, "lengths": dict, "concurrency": int}
+    sets = table.get("sets")
+    right = set(table) == {"source", "sets"} and isinstance(table["source"], str) and isinstance(sets, list) and sets
+    for one in sets if right else ():
+        right = (
+            right and isinstance(one, dict) and set(one) == {*lists, "override"} and isinstance(one["override"], dict)
+        )
+        right = right and all(
+            isinstance(one[key], list) and all(type(item) is kind for item in one[key]) for key, kind in lists.items()
+        )
+        right = right and all({"input", "output"} <= set(lengths) for lengths in one["lengths"])
+    if not right:
+        raise FleetError(
+            "recipe.tuning-table-invalid",
+            "%s is no table of measured settings; allowed: source, and sets of {accelerators, devices, lengths: "
+            "[{input, output}], concurrency, override}. Write it as those in recipes/tuning are written.",
+            (path,),
+        )
+    return table
+
+
+def points(table):
+    """All measured points of a table: [{accelerator, devices, input, output, concurrency, …, override}]."""
+    return [
+        {**lengths, "accelerator": accelerator, "devices": devices, "concurrency": concurrency,
+         "override": measured["override"]}
+        for measured in table["sets"]
+        for accelerator in measured["accelerators"]
+        for devices in measured["devices"]
+        for lengths in measured["lengths"]
+        for concurrency in measured["concurrency"]
+    ]  # fmt: skip
+
+
+def nearest(table, wanted, accelerator, devices):
+    """The point of a table for ``devices`` of an accelerator that is nearest to ``wanted``, by the ratio of lengths
+    first, then by that of requests at once; of two equally near ones that with more. FleetError without any."""
+    known = points(table)
+    here = [one for one in known if (one["accelerator"], one["devices"]) == (accelerator, devices)]
+    if not here:
+        measured = sorted({(one["accelerator"], one["devices"]) for one in known})
+        raise FleetError(
+            "plan.tuning-not-measured",
+            "fleet_tuning: nothing was measured for a server of %d %s; there is: %s. Change servers.NAME.devices, or "
+            "remove fleet_tuning.",
+            (devices, accelerator, ", ".join("%d %s" % (number, name) for name, number in measured)),
+        )
+
+    def far(one, *keys):
+        return sum(abs(math.log(one[key] / int(wanted[key]))) for key in keys)
+
+    return min(here, key=lambda one: (far(one, "input", "output"), far(one, "concurrency"), -one["concurrency"]))
+
+
+def override_of(point):
+    """The override of a point, its numbers filled in."""
+    numbers = {"${%s}" % key: value for key, value in point.items() if key != "override"}
+
+    def filled(value):
+        if isinstance(value, dict):
+            return {key: filled(item) for key, item in value.items()}
+        return numbers.get(value, value) if isinstance(value, str) else value
+
+    return filled(point["override"])
+
+
+def devices_of(recipe):
+    """How many devices each server of a recipe has. FleetError where they differ: a point is of one kind of server."""
+    sizes = {group["devices"]: group_name(group) for group in recipe["servers"] if group["devices"]}
+    if len(sizes) != 1:
+        raise FleetError(
+            "plan.tuning-several-sizes",
+            "fleet_tuning is for recipes whose servers have equally many devices, but they have: %s. Remove it.",
+            (", ".join("%s %d" % (name, size) for size, name in sizes.items()),),
+        )
+    return next(iter(sizes))
+
+
+def path_of(name, folder):
+    """Path of the table ``name`` of a recipe in ``folder``."""
+    return os.path.join(folder, FOLDER, name + ".yml")
+
+
+def text_of(point, wanted, source):
+    """A sentence on which point was taken, for people."""
+    said = "%d tokens in, %d out, %d requests at once" % tuple(point[key] for key in WANTED)
+    asked = "%d, %d, %d" % tuple(int(wanted[key]) for key in WANTED)
+    same = all(point[key] == int(wanted[key]) for key in WANTED)
+    return "measured on %d %s for %s%s (%s)" % (
+        point["devices"], point["accelerator"], said, "" if same else ", nearest to " + asked, source,
+    )  # fmt: skip

@@ -1,0 +1,188 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Variants that a recipe offers: its overlays, and tables of measured settings."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, tables
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import tuning
+from hypothesis import given
+from hypothesis import strategies as st
+
+LOCAL = {"accelerator": "cpu", "count": 1, "cores": 2}
+OVERLAYS = {
+    "short": {"arguments": {"max-model-len": 1024, "enforce-eager": None}},
+    "one": {"servers": {"server": {"count": 1}}, "arguments": {"max-model-len": 2048}},
+}
+TABLE = {
+    "source": "us",
+    "sets": [
+        {
+            "accelerators": ["cpu"],
+            "devices": [1],
+            "lengths": [
+                {"input": 512, "output": 512, "longest": 1024},
+                {"input": 2048, "output": 512, "longest": 2560},
+            ],
+            "concurrency": [4, 16],
+            "override": {"arguments": {"max-model-len": "${longest}", "max-num-seqs": "${concurrency}"}},
+        }
+    ],
+}
+
+
+def write(folder, name="mine", **changes):
+    """A recipe made of cpu-tiny in a folder, with a table `mine` beside it. Returns its path."""
+    content = {**recipes.load_recipe(recipes.find_recipe("cpu-tiny", [])), "name": name, **changes}
+    path = folder / (name + ".yml")
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    (folder / "tuning").mkdir(exist_ok=True)
+    (folder / "tuning" / "mine.yml").write_text(yaml.safe_dump(TABLE))
+    return str(path)
+
+
+def planned(folder, **variables):
+    given = {"fleet_recipe": "mine", "fleet_recipe_paths": [str(folder)], "fleet_hardware": LOCAL, **variables}
+    return fleet.plan_fleet(["node1"], lambda host: given, deploys=True)
+
+
+def refusal(folder, **variables):
+    with pytest.raises(FleetError) as caught:
+        planned(folder, **variables)
+    return caught.value.problems[0].code, caught.value.message
+
+
+def test_an_overlay_is_merged_before_the_overrides(tmp_path):
+    write(tmp_path, overlays=OVERLAYS)
+    plain = planned(tmp_path)["node1"]
+    assert plain["servers"][0]["arguments"]["max-model-len"] == 4096
+    assert "overlays" not in plain["deployment"]
+    (item,) = planned(tmp_path, fleet_overlay="short").values()
+    assert item["servers"][0]["arguments"]["max-model-len"] == 1024
+    assert "enforce-eager" not in item["servers"][0]["arguments"]
+    assert item["deployment"]["overlays"] == ["short"]
+    (item,) = planned(tmp_path, fleet_overlay="short", fleet_override={"arguments": {"max-model-len": 512}}).values()
+    assert item["servers"][0]["arguments"]["max-model-len"] == 512
+
+
+@pytest.mark.parametrize("given", [["short", "one"], "short, one"])
+def test_of_several_overlays_the_last_one_wins(tmp_path, given):
+    write(tmp_path, overlays=OVERLAYS)
+    found = planned(tmp_path, fleet_overlay=given)
+    assert [entry["arguments"]["max-model-len"] for entry in found["node1"]["servers"]] == [2048]
+    assert tables.plan_table(found)["rows"][0][6] == "mine + short + one"
+
+
+def test_an_unknown_overlay_is_named_with_those_that_there_are(tmp_path):
+    write(tmp_path, overlays=OVERLAYS)
+    code, message = refusal(tmp_path, fleet_overlay="shrot")
+    assert code == "recipe.overlay-unknown"
+    assert "no such overlay; did you mean 'short'?; allowed: short, one." in message
+
+
+def test_every_overlay_of_a_recipe_is_checked_when_it_is_read(tmp_path):
+    write(tmp_path, overlays={**OVERLAYS, "bad": {"start": {"poll_s": 0}}})
+    code, message = refusal(tmp_path)
+    assert code == "recipe.key-invalid"
+    assert "overlays.bad: 'start.poll_s' is 0" in message
+
+
+@pytest.mark.parametrize("key", recipes.FIXED)
+def test_an_overlay_changes_neither_name_nor_what_is_offered(tmp_path, key):
+    write(tmp_path, overlays={"bad": {key: {}}})
+    code, message = refusal(tmp_path)
+    assert code == "recipe.overlay-key"
+    assert "overlays.bad has the key '%s'" % key in message
+    write(tmp_path, overlays=OVERLAYS, tuning="mine")
+    value = {"name": "x", "schema": 2, "overlays": {"other": {}}, "tuning": "other"}[key]
+    code, message = refusal(tmp_path, fleet_override={key: value})
+    assert code == "recipe.key-invalid"
+    assert "fleet_override: 'name', 'schema', 'overlays' and 'tuning' of a recipe cannot be overridden" in message
+
+
+def test_the_nearest_measured_setting_is_taken(tmp_path):
+    write(tmp_path, tuning="mine")
+    found = planned(tmp_path, fleet_tuning={"input": 2000, "output": 700, "concurrency": "9"})
+    arguments = found["node1"]["servers"][0]["arguments"]
+    assert (arguments["max-model-len"], arguments["max-num-seqs"]) == (2560, 16)
+    said = "measured on 1 cpu for 2048 tokens in, 512 out, 16 requests at once, nearest to 2000, 700, 9 (us)"
+    assert found["node1"]["deployment"]["tuning"] == said
+    assert tables.tuning_tables(found) == [
+        {"title": "Tuning", "columns": ["host", "setting"], "rows": [["node1", said]]}
+    ]
+    assert tables.tuning_tables(planned(tmp_path)) == []
+
+
+def test_overrides_win_over_a_measured_setting(tmp_path):
+    write(tmp_path, tuning="mine")
+    wanted = {"input": 512, "output": 512, "concurrency": 4}
+    found = planned(tmp_path, fleet_tuning=wanted, fleet_override={"arguments": {"max-num-seqs": 5}})
+    arguments = found["node1"]["servers"][0]["arguments"]
+    assert (arguments["max-model-len"], arguments["max-num-seqs"]) == (1024, 5)
+    assert "nearest" not in found["node1"]["deployment"]["tuning"]
+
+
+def test_what_was_not_measured_is_an_error_that_says_what_was(tmp_path):
+    wanted = {"input": 512, "output": 512, "concurrency": 4}
+    write(tmp_path, tuning="mine")
+    two = {"servers": {"server": {"devices": 2, "count": 1}}}
+    code, message = refusal(tmp_path, fleet_tuning=wanted, fleet_override=two)
+    assert code == "plan.tuning-not-measured"
+    assert "nothing was measured for a server of 2 cpu; there is: 1 cpu." in message
+    write(tmp_path)
+    code, message = refusal(tmp_path, fleet_tuning=wanted)
+    assert code == "recipe.tuning-none"
+    groups = [{"name": name, "role": "server", "count": 1, "devices": size, "port": 8000 + size}
+              for name, size in (("a", 1), ("b", 2))]  # fmt: skip
+    write(tmp_path, tuning="mine", servers=groups)
+    hardware = {"accelerator": "cpu", "count": 1, "cores": 4}
+    code, message = refusal(tmp_path, fleet_tuning=wanted, fleet_hardware=hardware)
+    assert code == "plan.tuning-several-sizes"
+    assert "a 1, b 2" in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"source": 1}, {"sets": []}, {"sets": [{}]}, {"more": 1}, {"sets": [{**TABLE["sets"][0], "devices": ["1"]}]},
+     {"sets": [{**TABLE["sets"][0], "lengths": [{"input": 1}]}]}],
+)  # fmt: skip
+def test_what_is_no_table_is_refused(tmp_path, changes):
+    write(tmp_path, tuning="mine")
+    (tmp_path / "tuning" / "mine.yml").write_text(yaml.safe_dump({**TABLE, **changes}))
+    code, _message = refusal(tmp_path, fleet_tuning={"input": 1, "output": 1, "concurrency": 1})
+    assert code == "recipe.tuning-table-invalid"
+
+
+NUMBER = st.integers(1, 10**6)
+
+
+@given(input=NUMBER, output=NUMBER, concurrency=NUMBER)
+def test_some_point_is_nearest_and_each_is_nearest_to_itself(**wanted):
+    found = tuning.nearest(TABLE, wanted, "cpu", 1)
+    assert found in tuning.points(TABLE)
+    assert tuning.nearest(TABLE, {key: found[key] for key in tuning.WANTED}, "cpu", 1) == found
+
+
+WITH_TABLES = [name for name in recipes.available([recipes.OWN_RECIPES])
+               if recipes.load_recipe(recipes.find_recipe(name, [])).get("tuning")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITH_TABLES)
+def test_the_recipes_tables_have_points_for_their_servers(name):
+    path = recipes.find_recipe(name, [])
+    own = recipes.load_recipe(path)
+    seen = tuning.points(recipes._table_of(own, path))
+    keys = [tuple(one[key] for key in ("accelerator", "devices", *tuning.WANTED)) for one in seen]
+    assert len(set(keys)) == len(keys)
+    size = own["servers"][0]["devices"]
+    mine = [one for one in seen if one["accelerator"] in own["needs"]["accelerators"] and one["devices"] == size]
+    for point in (mine[0], mine[-1]):
+        wanted = {key: point[key] for key in tuning.WANTED}
+        found = recipes.resolve_recipe(path, [], (), wanted, point["accelerator"])
+        assert found["config"]["content"]["cuda_graph_config"]["max_batch_size"] == point["concurrency"]
+        assert found["arguments"]["max_seq_len"] == point["longest"]
