@@ -1,6 +1,7 @@
 # The commands of a newcomer and of CI. Everything is below the clone: .venv, .ansible, .cache, build, reports.
 PYTHON ?= python3
 ARGS ?=
+RECIPE ?=
 PLATFORM ?= cpu
 SCENARIO ?=
 NODES ?= 10
@@ -14,9 +15,9 @@ BIN := .venv/bin
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+( [a-z-]+)*:.*## / {sub(" .*", "", $$1); printf "%-14s %s\n", $$1, $$2}' Makefile
 
-# Two verified gpt-oss servers on this machine. ARGS='-e …' goes to ansible-playbook.
-demo: .venv ## two verified servers on this machine; ARGS=… goes to ansible-playbook
-	$(BIN)/ansible-playbook site.yml -i inventories/local $(ARGS)
+# Two verified gpt-oss servers on this machine, or another recipe's. ARGS='-e …' goes to ansible-playbook.
+demo: .venv ## two verified servers on this machine; RECIPE=cpu-dynamo for others, ARGS=… goes to ansible-playbook
+	$(BIN)/ansible-playbook site.yml -i inventories/local $(if $(RECIPE),-e fleet_recipe=$(RECIPE)) $(ARGS)
 
 # Takes the servers down; make demo-stop ARGS='-e fleet_purge=true' removes what demo installed as well.
 demo-stop: .venv ## stop them; ARGS='-e fleet_purge=true' also removes what was installed

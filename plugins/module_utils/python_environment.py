@@ -49,6 +49,7 @@ class Desired:
     packages: list = field(default_factory=list)
     create: bool = True
     excludes: list = field(default_factory=list)
+    overrides: list = field(default_factory=list)
     python: str | None = None
     compile_bytecode: bool = True
     verify_imports: list = field(default_factory=list)
@@ -94,6 +95,8 @@ class Desired:
             "compile_bytecode": self.compile_bytecode,
             "verify_imports": sorted(self.verify_imports),
         }
+        if self.overrides:  # later than schema 1: environments without any keep their sum
+            decides["overrides"] = sorted(self.overrides)
         return hashlib.sha256(canonical(decides)).hexdigest()
 
 
@@ -148,14 +151,15 @@ def check(desired):
         )
     if desired.create and not desired.requirements:
         raise FleetError("venv.packages-empty", "packages is empty; name at least one package, as NAME==VERSION.")
-    for requirement in desired.packages:
-        match = REQUIREMENT.match(requirement)
-        if not match or (match.group(2) and match.group(2)[0] not in "=<>!~@;("):
-            raise FleetError(
-                "venv.requirement-invalid",
-                "packages: %r is no requirement; write NAME==VERSION or NAME @ URL.",
-                (requirement,),
-            )
+    for key, requirements in (("packages", desired.packages), ("overrides", desired.overrides)):
+        for requirement in requirements:
+            match = REQUIREMENT.match(requirement)
+            if not match or (match.group(2) and match.group(2)[0] not in "=<>!~@;("):
+                raise FleetError(
+                    "venv.requirement-invalid",
+                    "%s: %r is no requirement; write NAME==VERSION or NAME @ URL.",
+                    (key, requirement),
+                )
     for name in desired.excludes:
         match = REQUIREMENT.match(name)
         if not match or match.group(2):
@@ -340,10 +344,11 @@ def _install(desired, python, program, environment):
         argv = [*base, "--exact", *flags]
         if desired.compile_bytecode:
             argv.append("--compile-bytecode")
-        if desired.excludes:
-            excludes = os.path.join(folder, "excludes.txt")
-            files.write_atomic(excludes, "".join(name + "\n" for name in desired.excludes))
-            argv += ["--excludes", excludes]
+        for option, lines in (("excludes", desired.excludes), ("overrides", desired.overrides)):
+            if lines:
+                listed = os.path.join(folder, option + ".txt")
+                files.write_atomic(listed, "".join(line + "\n" for line in lines))
+                argv += ["--" + option, listed]
         try:
             uv.run(argv + desired.requirements, configured)
         except uv.CommandFailed as error:

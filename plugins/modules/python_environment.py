@@ -43,6 +43,13 @@ options:
     type: list
     elements: str
     default: []
+  overrides:
+    description:
+      - Requirements that count instead of what other packages ask for, such as V(certifi) for any version of it. They
+        install nothing by themselves.
+    type: list
+    elements: str
+    default: []
   python:
     description:
       - The interpreter to make the environment from. A path, a command, or a version such as V(3.11).
@@ -197,6 +204,7 @@ def main():
             "create": {"type": "bool", "default": True},
             "packages": {"type": "list", "elements": "str", "default": []},
             "excludes": {"type": "list", "elements": "str", "default": []},
+            "overrides": {"type": "list", "elements": "str", "default": []},
             "python": {"type": "str"},
             "uv": {"type": "path"},
             "find_links": {"type": "list", "elements": "str", "default": []},

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import base
+from ansible_collections.inference.fleet.plugins.module_utils.engines import base, text_only
 from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 TOOL_CALL_PARSER = "--dyn-tool-call-parser " + gpt_oss.TOOL_CALL_PARSERS["dynamo"]
@@ -14,6 +14,7 @@ REASONING_PARSER = "--dyn-reasoning-parser " + gpt_oss.REASONING_PARSERS["dynamo
 
 class Dynamo(base.Engine):
     name = "dynamo"
+    modules = ((text_only.MODULE, text_only),)
     streamed_call_ends = ("tool_calls",)
     residue = "%s tokens reach the client: the workers were started without `%s %s`, or without %s in %s" % (
         gpt_oss.FORMAT,

@@ -236,6 +236,14 @@ def idle_cause(idle):
     )
 
 
+def still_cause(still):
+    """Why the workers named in `still` fetched no KV cache though they handled requests."""
+    return (
+        "%s fetched no KV cache from the prefill workers: it computes prompts itself, so nothing is disaggregated (its "
+        "KV connector is not set up as the prefill workers' is, or cannot reach them)" % ", ".join(still)
+    )
+
+
 def too_slow(seconds, why):
     """The whole sequence did not fit its time; why: where that time comes from."""
     return (

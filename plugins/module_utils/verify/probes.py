@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.node import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.verify import causes, chat, gpt_oss, workers
@@ -24,7 +25,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.verify.asking impo
 )
 from ansible_collections.inference.fleet.plugins.module_utils.verify.streams import Streams
 
-QUICK = ("identity", "model-id", "completion")
+QUICK = ("identity", "census", "model-id", "completion")
 FULL = (
     "identity", "alive", "census", "model-id", "warm-up", "chat", gpt_oss.RESIDUE_PROBE, "reasoning", "effort",
     "tool-call", "tool-round-trip", "tool-arguments", "tool-result", "system-message", "long-prompt", "sampling",
@@ -53,7 +54,7 @@ class Acceptance(Streams):
         self.workers = beside
         self.identify = identify
         self.chat_sent = None
-        self.counts = {}  # requests that each worker had handled before the first completion
+        self.counts = {}  # what each worker had done before the first completion
 
     def results(self):
         """[{name, ok, ms, sent, got, cause}] in the order of probe_names()."""
@@ -315,25 +316,40 @@ class Acceptance(Streams):
         return got
 
     def _disaggregation(self):
-        """Each worker must have handled requests during the sequence: a decode worker alone answers just as well."""
-        after = self._counts()
+        """Each worker must have handled requests during the sequence, and the KV cache must have been moved: a decode
+        worker alone answers just as well."""
+        before, after = self.counts, self._counts()
         if not after:
             raise NotMeasured("not measurable: the workers have no system port (DYN_SYSTEM_PORT) to read counters from")
-        unknown = sorted(name for name in after if after[name] is None or self.counts.get(name) is None)
-        known = [name for name in after if name not in unknown]
-        idle = [name for name in known if after[name] <= self.counts[name]]
+        before = {name: before.get(name) or workers.Seen() for name in after}
+        roles = {worker["name"]: worker["role"] for worker in self.workers}
+        prefilled = workers.ROLES[0] in roles.values()
+        fetching = [name for name in after if prefilled and roles[name] != workers.ROLES[0]]
+        ends = time.monotonic() + workers.LATE_S
+        while (workers.idle(before, after) or workers.still(before, after, fetching)) and time.monotonic() < ends:
+            time.sleep(1)
+            after = self._counts()
+        unknown = sorted(name for name in after if None in (after[name].requests, before[name].requests))
         got = "%s: %s" % (
             workers.METRIC,
-            ", ".join("%s %d -> %d" % (name, self.counts[name], after[name]) for name in known) or "nowhere",
-        )
+            ", ".join("%s %d -> %d" % (name, before[name].requests, after[name].requests)
+                      for name in after if name not in unknown) or "nowhere",
+        )  # fmt: skip
+        moved = [(name, after[name].moved) for name in fetching if after[name].moved is not None]
+        if moved:
+            got += "; %s: %s" % (workers.MOVED, ", ".join(
+                "%s %d -> %d" % (name, before[name].moved or 0, count) for name, count in moved))  # fmt: skip
+        idle, still = workers.idle(before, after), workers.still(before, after, fetching)
         if idle:
             raise Failed(got, causes.idle_cause(idle))
+        if still:
+            raise Failed(got, causes.still_cause(still))
         if unknown:
             raise NotMeasured("not measurable: no counters at the system port of %s" % ", ".join(unknown), got)
         return got
 
     def _counts(self):
-        """{worker: requests handled so far, None where its system port does not tell} of workers with a system port."""
+        """{worker: workers.Seen} of workers with a system port."""
         counts = {}
         for worker in self.workers:
             port = worker["ports"].get("system")
@@ -341,7 +357,7 @@ class Acceptance(Streams):
                 base = http_client.base_url(worker["bind"], port)
                 response = self._send("GET", "/metrics", timeout=LOOK_S, base=base)
                 self._here.error = None  # a worker that is away is no reason to give the frontend up
-                counts[worker["name"]] = workers.request_count(response.text) if response.ok else None
+                counts[worker["name"]] = workers.Seen(response.text if response.ok else "")
         return counts
 
     # -- the recipe's own probes ---------------------------------------------------------------------------------------

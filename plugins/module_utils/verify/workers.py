@@ -11,7 +11,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.verify import chat
 
 ROLES = ("prefill", "decode")
 METRIC = "dynamo_component_requests_total"
+MOVED = "vllm:nixl_bytes_transferred_sum"
+LATE_S = 12  # a worker's counters follow up to 10 seconds later
 _SAMPLE = re.compile(r"^%s(?:\{([^}]*)\})?\s+([0-9.eE+-]+)\s*$" % METRIC, re.MULTILINE)
+_MOVED = re.compile(r"^%s(?:\{[^}]*\})?\s+([0-9.eE+-]+)\s*$" % MOVED, re.MULTILINE)
 
 
 def workers_of(entry, entries):
@@ -52,3 +55,37 @@ def request_count(metrics):
         return 0 if "dynamo_component_" in metrics else None
     serving = [value for labels, value in samples if "dynamo_endpoint" not in labels or '"generate"' in labels]
     return int(sum(serving))
+
+
+def bytes_moved(metrics):
+    """Bytes of KV cache that a worker has fetched from others with NIXL, by the text of its /metrics.
+
+    None where it does not count them: another connector or engine, or a version without this metric.
+    """
+    found = [float(value) for value in _MOVED.findall(metrics)]
+    return int(sum(found)) if found else None
+
+
+class Seen:
+    """What a worker's counters say: requests and moved, both None where they say nothing."""
+
+    def __init__(self, metrics=""):
+        self.requests = request_count(metrics)
+        self.moved = bytes_moved(metrics)
+
+
+def idle(before, after):
+    """Names of the workers that have handled no request between two looks ({name: Seen}), None left out."""
+    return [
+        name for name, seen in after.items()
+        if seen.requests is not None and before[name].requests is not None
+        and seen.requests <= before[name].requests
+    ]  # fmt: skip
+
+
+def still(before, after, fetching):
+    """Names of those workers of `fetching` that have moved no bytes between two looks, though they count them."""
+    return [
+        name for name in fetching
+        if after[name].moved is not None and after[name].moved <= (before[name].moved or 0)
+    ]  # fmt: skip

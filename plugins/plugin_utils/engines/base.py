@@ -221,6 +221,10 @@ class Engine:
                     (where, flag, show(server.values[flag]), plan_key, expected, key, plan_key),
                 )
 
+    def check_host(self, entries, clustered, mistakes):
+        """Note in `mistakes` what does not fit together of a host's servers. entries: of the plan, without hashes.
+        clustered: whether further servers of the deployment are on other hosts."""
+
     def version(self, recipe):
         """The packaging Version that a recipe runs: by its image or its packages, else as its container says.
 

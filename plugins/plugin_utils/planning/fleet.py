@@ -165,6 +165,7 @@ def _site(variables, recipe, deploys, mistakes):
         container_engine=engine,
         api_key=has_key,
         require_digests=str(digests).strip().lower() in TRUE | {"1"},
+        clustered=variables.get(services.CLUSTER) is not None,
     )
     return site, rule
 

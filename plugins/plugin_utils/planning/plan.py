@@ -11,6 +11,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries, entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.weights import hub
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of, model_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.checks import check_needs, check_ports
@@ -47,7 +48,8 @@ class Site:
 
     root: fleet_root. bind: address that servers listen on. secret_versions: {ENV: version} as pairs. container_engine:
     what a recipe's container.engine auto means. api_key: whether fleet_api_key holds one. endpoints: placeholders that
-    say where others are, as pairs (planning.services). require_digests: whether an image must have a digest.
+    say where others are, as pairs (planning.services). require_digests: whether an image must have a digest. clustered:
+    whether fleet_cluster names a deployment that other hosts are of too.
     """
 
     root: str = ""
@@ -57,6 +59,7 @@ class Site:
     api_key: bool = False
     endpoints: tuple = ()
     require_digests: bool = False
+    clustered: bool = False
 
 
 # What makes two groups' checkpoints of one path two checkpoints.
@@ -181,6 +184,8 @@ def plan_host(host, recipe, hardware, site):
                 failed |= {base} if own is None else set()
                 mistakes.keep(error)
     check_ports(entries, recipe, mistakes)
+    if not mistakes.errors:
+        ENGINES[recipe["engine"]].check_host(entries, site.clustered, mistakes)
     mistakes.raise_any()
     platform.finish(entries, leader_first)
     for entry in entries:
@@ -192,6 +197,8 @@ def plan_host(host, recipe, hardware, site):
 
 def for_group(recipe, group):
     """The recipe as it is for one group of servers."""
+    if group["role"] == "frontend":  # another program than the workers that the recipe's own are for
+        recipe = {**recipe, "arguments": {}, "config": None}
     result = dict(recipe)
     health = group.get("health") or {}
     for key in LAYERS:

@@ -39,6 +39,10 @@ def failure(wish, **arguments):
         ),
         ({"packages": ["-e ."]}, "packages: '-e .' is no requirement; write NAME==VERSION or NAME @ URL."),
         (
+            {"uv": "uv", "overrides": ["--no-deps"]},
+            "overrides: '--no-deps' is no requirement; write NAME==VERSION or NAME @ URL.",
+        ),
+        (
             {"uv": "uv", "excludes": ["triton==3"]},
             "excludes: 'triton==3' is no package name; write the name alone.",
         ),
@@ -104,6 +108,7 @@ def test_where_packages_come_from_is_no_input(tmp_path):
     for change in (
         {"packages": ["demo==1.1"]},
         {"excludes": ["triton"]},
+        {"overrides": ["certifi"]},
         {"compile_bytecode": False},
         {"verify_imports": ["demo"]},
         {"python": "3.11"},

@@ -333,6 +333,15 @@ def test_an_environment_with_its_own_uv(site, own, monkeypatch):
     assert failed["msg"].startswith("pip could not install uv==3 in %s (exit status 1):\n" % site.path)
 
 
+def test_an_override_counts_instead_of_what_a_package_asks_for(site):
+    build_wheel(site.folder, "fleet-picky", "1.0", ["fleet-needed>=9"])
+    wish = {"packages": ["fleet-picky==1.0"], "verify_imports": []}
+    assert "fleet-needed" in site.run(**wish)["msg"]
+    result = site.run(**wish, overrides=["fleet-needed"])
+    assert result["diff"]["after"] == "fleet-needed==0.1\nfleet-picky==1.0\n"
+    assert site.run(**wish, overrides=["fleet-needed"])["changed"] is False
+
+
 def test_one_that_pip_made_for_the_release_before_is_recognised(site, own, no_processes):
     """0.1.0 installed what has no uv of its own with pip, and wrote that into the marker."""
     site.run(**own)

@@ -940,6 +940,15 @@ def disaggregated(health=None, prefill=None, decode=None, ports=True):
         return verdict_of(front, entries=entries)
 
 
+@pytest.fixture(autouse=True)
+def in_time(monkeypatch):
+    monkeypatch.setattr(workers, "LATE_S", 0)
+
+
+REQUESTS = 'dynamo_component_requests_total{dynamo_endpoint="generate"} %d\n'
+MOVED = 'vllm:nixl_bytes_transferred_sum{engine="0",model_name="m"} %s\n'
+
+
 def test_a_disaggregated_deployment_has_two_more_probes():
     verdict = disaggregated()
     assert [probe["name"] for probe in verdict["probes"]] == [
@@ -966,6 +975,45 @@ def test_a_prefill_worker_that_gets_no_work_is_found_out():
         "disaggregation": "prefill-0 handled none of the requests: the others serve without it, so nothing is "
         "disaggregated (its endpoint is not registered, or the frontend does not use it)"
     }
+
+
+def test_a_decode_worker_that_fetches_no_cache_is_found_out():
+    """It was started without a connector, or answers as an aggregated one."""
+    verdict = disaggregated(decode=Worker(text=REQUESTS + MOVED % "4096.0"))
+    assert failing(verdict) == {
+        "disaggregation": "decode-0 fetched no KV cache from the prefill workers: it computes prompts itself, so "
+        "nothing is disaggregated (its KV connector is not set up as the prefill workers' is, or cannot reach them)"
+    }
+    assert by_name(verdict)["disaggregation"]["got"].endswith(
+        "; vllm:nixl_bytes_transferred_sum: decode-0 4096 -> 4096"
+    )
+
+
+def test_the_cache_that_is_moved_is_counted_where_it_is_fetched():
+    decode, looks = Worker(), iter(((1, "1.0e+02"), (2, "200.0")))
+    decode.metrics = lambda: (REQUESTS + MOVED) % next(looks)
+    verdict = disaggregated(prefill=Worker(text=REQUESTS + MOVED % "0.0"), decode=decode)
+    assert verdict["ok"] is True
+    assert by_name(verdict)["disaggregation"]["got"].endswith("; vllm:nixl_bytes_transferred_sum: decode-0 100 -> 200")
+
+
+def test_counters_that_come_late_are_waited_for(monkeypatch):
+    monkeypatch.setattr(workers, "LATE_S", 30)
+    looks = iter((5, 5, 6))
+    late = Worker()
+    late.metrics = lambda: REQUESTS % next(looks)
+    verdict = disaggregated(prefill=late)
+    assert verdict["ok"] is True
+    assert "prefill-0 5 -> 6" in by_name(verdict)["disaggregation"]["got"]
+
+
+def test_the_quick_look_counts_instances_too():
+    with ScriptedEngine(pages={"/health": json.dumps({"instances": HEALTH["instances"][:2]})}) as front:
+        entries = [plan_entry(front.port, "frontend", role="frontend"), plan_entry(None, "prefill-0", role="prefill"),
+                   plan_entry(None, "decode-0", role="decode")]  # fmt: skip
+        verdict = verdict_of(front, asking.Options(mode="quick"), entries)
+    assert [probe["name"] for probe in verdict["probes"]] == ["identity", "census", "model-id", "completion"]
+    assert list(failing(verdict)) == ["census"]
 
 
 def test_counters_that_are_not_there_are_not_measured():

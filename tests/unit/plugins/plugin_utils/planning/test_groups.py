@@ -334,7 +334,9 @@ def test_each_server_is_counted_with_its_own_model():
 
 
 def wrapped(*servers, **changes):
-    base = {"engine": "dynamo", "command": ["python3", "-m", "worker"], "arguments": {"tp": 2}}
+    base = {"engine": "dynamo", "command": ["python3", "-m", "worker"], "arguments": {"tp": 2},
+            "venv": {"path": "/opt/dynamo", "packages": ["ai-dynamo==1.6.1"]},
+            "environment": {"DYN_DISCOVERY_BACKEND": "file", "DYN_FILE_KV": "/run/dynamo"}}  # fmt: skip
     return recipe(list(servers) or None, **{**base, **changes})
 
 

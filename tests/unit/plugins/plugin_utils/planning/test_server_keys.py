@@ -146,7 +146,8 @@ def test_two_variables_for_one_key():
 @pytest.mark.parametrize(("engine", "label"), [("trtllm", "TensorRT-LLM"), ("dynamo", "Dynamo")])
 def test_an_engine_without_keys_is_not_left_open_silently(engine, label):
     layer = {"engine": engine, "arguments": None, "command": ["serve"]}
-    layer.update({"backend": "trtllm"} if engine == "dynamo" else {})
+    if engine == "dynamo":
+        layer.update(backend="trtllm", venv={"packages": ["ai-dynamo==1.6.1"]}, environment={"ETCD_ENDPOINTS": "x"})
     variables = {**LOCAL, "fleet_override": layer}
     assert entries_of(variables)[0]["secrets"] == {}
     assert refused(plan_of, {**variables, "fleet_api_key": KEY}) == (

