@@ -15,6 +15,11 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base impor
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
+try:
+    from packaging.version import Version
+except ImportError:  # see base.py
+    Version = None
+
 WORKERS = {one.name: one for one in (trtllm.ENGINE, vllm.ENGINE)}
 # The version of each backend that a version of Dynamo is made for: the extras of its wheels (`pip download ai-dynamo`),
 # and docs.nvidia.com/dynamo, "Support matrix", for TensorRT-LLM.
@@ -91,7 +96,8 @@ class Dynamo(Engine):
             raise FleetError(
                 "plan.dynamo-unknown",
                 "%s: it is not known which Dynamo it runs (%s); allowed: %s. Name it in venv.packages as "
-                "ai-dynamo==VERSION, or in container.image as the tag of a vllm-runtime or tensorrtllm-runtime image.",
+                "ai-dynamo==VERSION, in container.image as the tag of a vllm-runtime or tensorrtllm-runtime image, or "
+                "in container.version.",
                 (where, version or "neither the packages nor the image say", ", ".join(PAIRS)),
             )
         backend = recipe.get("backend")
@@ -242,8 +248,21 @@ class Worker(Dynamo):
              "knobs", "longer", "memory")  # fmt: skip
 
     def __init__(self, engine):
+        self.engine = engine
         for name in self.TAKEN:
             setattr(self, name, getattr(engine, name))
+
+    def check_config(self, where, server, version):
+        if server.context["role"] != "frontend":
+            self.engine.check_config(where, server, self._its_version(version))
+
+    def notes(self, entry, version, hardware):
+        return [] if entry["role"] == "frontend" else self.engine.notes(entry, self._its_version(version), hardware)
+
+    def _its_version(self, version):
+        """The version of the engine that a version of Dynamo is made for, None where that is not known."""
+        its = PAIRS.get(str(version), {}).get(self.engine.name)
+        return its and Version(its)
 
 
 def _release(version):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
@@ -193,3 +194,16 @@ def test_the_environment_says_what_no_flag_says():
     entry = {"arguments": {}, "environment": {"DYN_ROUTER_MODE": "kv"}}
     assert dynamo.setting(entry, "router-mode") == "kv"
     assert dynamo.setting({**entry, "arguments": {"router-mode": "random"}}, "router-mode") == "random"
+
+
+def test_a_workers_file_is_checked_by_the_version_of_its_engine():
+    seen = []
+
+    class Known(type(dynamo.WORKERS["trtllm"])):
+        def check_config(self, where, server, version):
+            seen.append((where, str(version)))
+
+    worker = dynamo.Worker(Known())
+    for where, role, version in (("a", "prefill", "1.3.1"), ("b", "decode", "1.0.2"), ("c", "frontend", "1.3.1")):
+        worker.check_config(where, types.SimpleNamespace(context={"role": role}), version)
+    assert seen == [("a", "1.3.0rc19"), ("b", "None")]
