@@ -17,6 +17,7 @@ from pathlib import Path
 
 CLONE = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
+warm = None  # a warm_playbooks.Server, which conftest.py of the unit tests sets
 
 
 @dataclasses.dataclass
@@ -49,16 +50,29 @@ class Run:
 
 def play(playbook, inventory, *arguments, variables=None, environment=None, timeout=900, folder=CLONE):
     """Run a playbook of the clone, in `folder`, and print what it printed. variables are extra ones (-e)."""
-    started, before = time.monotonic(), processor_seconds()
-    done = subprocess.run(
-        [str(BIN / "ansible-playbook"), playbook, "-i", str(inventory), "-e", json.dumps(variables or {}), *arguments],
-        cwd=folder, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False,
-    )  # fmt: skip
-    run = Run(done.returncode, done.stdout, time.monotonic() - started, processor_seconds() - before)
+    arguments = [playbook, "-i", str(inventory), "-e", json.dumps(variables or {}), *arguments]
+    run = ansible_playbook(arguments, environment, timeout, folder)
     print(run.output)
     print("%s: %.1f s, %.1f s of processors" % (playbook, run.seconds, run.processor_s))
     return run
+
+
+def ansible_playbook(arguments, environment=None, timeout=600, folder=CLONE, cold=False):
+    """The Run of the command with these arguments; environment: variables beside those of this process.
+
+    cold: the command itself, in the unit tests as well, where a fork has its imports already (warm_playbooks.py).
+    """
+    started, before = time.monotonic(), processor_seconds()
+    environment = {**os.environ, **(environment or {})}
+    arguments = [str(argument) for argument in arguments]
+    if not cold and warm and warm.takes(environment) and (done := warm.run(arguments, folder, environment, timeout)):
+        status, output, used = done
+        return Run(status, output, time.monotonic() - started, used)
+    done = subprocess.run(
+        [str(BIN / "ansible-playbook"), *arguments], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+    return Run(done.returncode, done.stdout, time.monotonic() - started, processor_seconds() - before)
 
 
 def processor_seconds():

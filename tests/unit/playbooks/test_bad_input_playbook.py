@@ -5,15 +5,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from ansible_collections.inference.fleet.tests.runs import ansible_playbook
 
-ROOT = Path(__file__).resolve().parents[3]
-PLAYBOOK = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
 INVENTORY = """
 cpu:
   hosts:
@@ -34,13 +28,12 @@ all:
 def play(folder, *arguments, inventory=None, more="", playbook="plan"):
     """(status, screen) of a playbook; nothing may have been made below its folder."""
     (folder / "hosts.yml").write_text(INVENTORY % (folder, folder, more) if inventory is None else inventory)
-    done = subprocess.run(
-        [PLAYBOOK, "playbooks/%s.yml" % playbook, "-i", str(folder / "hosts.yml"), *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
-        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "COLUMNS": "4000"},
-    )  # fmt: skip
+    run = ansible_playbook(
+        ["playbooks/%s.yml" % playbook, "-i", folder / "hosts.yml", *arguments],
+        environment={"ANSIBLE_NOCOLOR": "1", "COLUMNS": "4000"},
+    )
     assert {path.name for path in folder.iterdir()} <= {"hosts.yml", "recipes"}
-    return done.returncode, done.stdout + done.stderr
+    return run.status, run.output
 
 
 @pytest.mark.parametrize(
@@ -98,9 +91,7 @@ def test_arguments_of_the_module(tmp_path):
         playbook.write_text(
             "- hosts: localhost\n  gather_facts: false\n  tasks: [{inference.fleet.plan: %s}]\n" % arguments
         )
-        done = subprocess.run(
-            [PLAYBOOK, str(playbook)], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
-        )
-        assert done.returncode == 2
-        assert part in done.stdout + done.stderr
-        assert "Traceback" not in done.stdout + done.stderr
+        run = ansible_playbook([playbook])
+        assert run.status == 2
+        assert part in run.output
+        assert "Traceback" not in run.output

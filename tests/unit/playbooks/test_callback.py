@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.inference.fleet.plugins.callback import fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.live_lines import LiveLines
+from ansible_collections.inference.fleet.tests.runs import ansible_playbook
 from ansible_collections.inference.fleet.tests.unit.node_helpers import terminal_screen
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,11 +29,7 @@ def screen(tmp_path, tasks, *arguments, hosts="localhost"):
     play = [{"hosts": hosts, "gather_facts": False, "tasks": tasks}]
     path = tmp_path / "play.yml"
     path.write_text(json.dumps(play))
-    done = subprocess.run(
-        [PLAYBOOK, str(path), "-i", "inventories/local", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    return done.stdout + done.stderr
+    return ansible_playbook([path, "-i", "inventories/local", *arguments]).output
 
 
 def test_a_failure_is_told_once_as_text(tmp_path):

@@ -8,21 +8,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.tests.runs import processor_seconds
+from ansible_collections.inference.fleet.tests.runs import ansible_playbook
 
 ROOT = Path(__file__).resolve().parents[3]
-PLAYBOOK = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
 NOTHING = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": []}]
 
 
-def play(*arguments, env=None, playbook="plan"):
+def play(*arguments, env=None, playbook="plan", cold=False):
     """(status, screen, seconds of processors that it took)."""
-    return _play("playbooks/%s.yml" % playbook, *arguments, env=env)
+    return _play("playbooks/%s.yml" % playbook, *arguments, env=env, cold=cold)
 
 
 def costs_less_than(times, folder, *arguments):
@@ -30,25 +28,17 @@ def costs_less_than(times, folder, *arguments):
     nothing = folder / "nothing.yml"
     nothing.write_text(json.dumps(NOTHING))
     for _try in range(3):
-        (planned, screen, seconds), (idle, _screen, least) = play(*arguments), _play(nothing, "-i", "localhost,")
+        planned, screen, seconds = play(*arguments, cold=True)
+        idle, _screen, least = _play(nothing, "-i", "localhost,", cold=True)
         assert (planned, idle) == (0, 0), screen
         if seconds < times * least:
             return True
     return False
 
 
-def _play(playbook, *arguments, env=None):
-    before = processor_seconds()
-    done = subprocess.run(
-        [PLAYBOOK, *map(str, (playbook, *arguments))],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, **(env or {})},
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr, processor_seconds() - before
+def _play(playbook, *arguments, env=None, cold=False):
+    run = ansible_playbook([playbook, *arguments], environment=env, cold=cold)
+    return run.status, run.output, run.processor_s
 
 
 @pytest.mark.parametrize(("inventory", "servers"), [("local", 2), ("trn3", 8)])

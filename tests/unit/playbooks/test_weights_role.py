@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss, safetensors
+from ansible_collections.inference.fleet.tests.runs import ansible_playbook
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import weights_came
 
-ROOT = Path(__file__).resolve().parents[3]
-PLAYBOOK = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
 TOOLKIT = str(Path(sys.executable).parent.parent)
 REPO = "made-up/gpt-oss-small"
 SHARD = "model-00003-of-00014.safetensors"
@@ -62,11 +60,8 @@ class Site:
         """(status, screen)."""
         given = self.folder / "variables.json"
         given.write_text(json.dumps({**self.variables, **variables}))
-        done = subprocess.run(
-            [PLAYBOOK, str(self.playbook), "-i", "localhost,", "-e", "@%s" % given, *options],
-            cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
-        )  # fmt: skip
-        return done.returncode, done.stdout + done.stderr
+        run = ansible_playbook([self.playbook, "-i", "localhost,", "-e", "@%s" % given, *options])
+        return run.status, run.output
 
 
 @pytest.mark.parametrize("source", ["huggingface", "modelscope"])

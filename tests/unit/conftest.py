@@ -1,0 +1,8 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.tests import runs, warm_playbooks
+
+runs.warm = warm_playbooks.Server()

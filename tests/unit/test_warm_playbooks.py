@@ -1,0 +1,71 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Playbooks in forks of a process that has imported Ansible: they do and say what the command does and says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+
+import pytest
+from ansible_collections.inference.fleet.tests import runs
+
+
+def both(*arguments, **options):
+    """The Runs of a fork and of the command; the fork is one."""
+    assert runs.warm.takes({**os.environ, **options.get("environment", {})})
+    return [runs.ansible_playbook(arguments, cold=cold, **options) for cold in (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "status"),
+    [
+        (("playbooks/plan.yml", "-i", "inventories/local"), {}, 0),
+        (("playbooks/plan.yml", "-i", "inventories/local", "-v"), {"ANSIBLE_STDOUT_CALLBACK": "minimal"}, 0),
+        (("site.yml", "-i", "inventories/trn3", "-e", "fleet_capacity=maybe"), {"ANSIBLE_SHOW_CUSTOM_STATS": "1"}, 2),
+        (("playbooks/plan.yml", "-i", "nowhere", "--flush-cache"), {}, None),
+        (("--no-such-option",), {}, 2),
+    ],
+)
+def test_a_fork_says_what_the_command_says(arguments, environment, status):
+    fork, command = both(*arguments, environment=environment)
+    assert fork.output == command.output
+    assert fork.status == command.status
+    assert status in (None, fork.status)
+
+
+def test_what_the_imports_decide_is_left_to_the_command(monkeypatch):
+    for name, value in (("ANSIBLE_HOME", "/elsewhere"), ("PYTHONPATH", "/elsewhere"), ("ANSIBLE_LIBRARY", "/mine")):
+        assert not runs.warm.takes({**os.environ, name: value})
+    assert runs.warm.takes({**os.environ, "ANSIBLE_SSH_RETRIES": "0", "FLEET_ROOT": "/elsewhere"})
+    monkeypatch.setattr(runs.warm, "alone", threading.Lock())
+    with runs.warm.alone:
+        assert runs.warm.run([], "/", {}, 1) is None
+
+
+def playbook(folder, *tasks):
+    path = folder / "play.yml"
+    path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": list(tasks)}]))
+    return path
+
+
+def test_every_run_has_names_of_its_own(tmp_path):
+    """A role that polls a job tells its own by the identity of its task."""
+    (tmp_path / "filter_plugins").mkdir()
+    (tmp_path / "filter_plugins" / "names.py").write_text(
+        "from ansible.utils.vars import get_unique_id\n"
+        "class FilterModule:\n    def filters(self):\n        return {'name_for': lambda _value: get_unique_id()}\n"
+    )
+    path = playbook(tmp_path, {"ansible.builtin.debug": {"msg": "name {{ 1 | name_for }}"}})
+    names = [runs.ansible_playbook([path, "-i", "localhost,"]).output.partition("name ")[2][:36] for _ in range(2)]
+    assert len(set(names)) == 2 and all(names), names
+
+
+def test_a_run_that_takes_too_long_is_killed_and_the_next_one_goes_on(tmp_path):
+    path = playbook(tmp_path, {"ansible.builtin.pause": {"seconds": 300}})
+    with pytest.raises(subprocess.TimeoutExpired):
+        runs.ansible_playbook([path, "-i", "localhost,"], timeout=2)
+    assert runs.ansible_playbook(["playbooks/plan.yml", "-i", "inventories/local"]).status == 0
