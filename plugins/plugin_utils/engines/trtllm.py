@@ -250,9 +250,8 @@ def _same(one, other):
 
 
 def _capability(hardware):
-    """The compute capability of declared devices, "9.0"; None where it is not known."""
-    kind = PLATFORMS[hardware.platform].accelerators.get(hardware.accelerator)
-    return getattr(kind, "compute_capability", None)
+    """The compute capability of declared devices, "9.0"; "" where it is not known."""
+    return PLATFORMS[hardware.platform].accelerators[hardware.accelerator].compute_capability
 
 
 ENGINE = TensorRtLlm()

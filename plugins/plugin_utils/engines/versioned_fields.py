@@ -28,9 +28,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base impor
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes, number
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import close_to, show
 
-SPEC = re.compile(
-    r"(?P<type>[a-z]+(\[int\])?)( (?P<sign>>=?)(?P<low>-?\d+)| (?P<from>\d+)\.\.(?P<to>\d+))?(?P<null>\?)?"
-)
+SPEC = re.compile(r"(?P<type>[a-z]+(\[int\])?)( (?P<sign>>=?)?(?P<low>-?\d+)(\.\.(?P<to>\d+))?)?(?P<null>\?)?")
 SWITCHES = ("true", "false", "yes", "no", "on", "off", "1", "0")
 WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a string", "any": "a value",
          "dict": "a mapping", "model": "a mapping", "list": "a list", "list[int]": "a list of numbers"}  # fmt: skip
@@ -208,7 +206,7 @@ def _fits(spec, value):
     if kind in ("int", "float"):
         whole = kind == "int" and not (isinstance(value, float) and value.is_integer())
         value = number(value, whole)
-        low = float(found["low"] or found["from"] or "-inf")
+        low = float(found["low"] or "-inf")
         return value is not None and value >= low and not (found["sign"] == ">" and value == low) and (
             value <= float(found["to"] or "inf")
         )  # fmt: skip
@@ -229,9 +227,8 @@ def _allowed(specs):
             continue
         match = SPEC.fullmatch(spec)
         text = WORDS[match["type"]]
-        if match["sign"]:
-            text += " above %s" % match["low"] if match["sign"] == ">" else " from %s" % match["low"]
-        if match["to"]:
-            text += " from %s to %s" % (match["from"], match["to"])
+        if match["low"]:
+            text += " %s %s" % ("above" if match["sign"] == ">" else "from", match["low"])
+        text += " to %s" % match["to"] if match["to"] else ""
         found[text + (", or null" if match["null"] else "")] = None
     return ", ".join(found)

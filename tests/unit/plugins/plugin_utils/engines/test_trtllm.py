@@ -15,6 +15,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines import trt
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, notes, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
+from ansible_collections.inference.fleet.tests.nodes import trtllm_llmapi
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
@@ -395,8 +396,8 @@ def test_sizes_of_graphs_are_given_once():
         ("h200", "AUTO", "1.3.0rc27", None),
     ],
 )
-def test_kernels_of_experts_are_for_certain_devices(accelerator, backend, version, instead, monkeypatch):
-    monkeypatch.setattr(trtllm, "_capability", lambda one: {"h200": "9.0"}.get(one.accelerator, "10.0"))
+def test_kernels_of_experts_are_for_certain_devices(accelerator, backend, version, instead):
+
     declared = recipe({"moe_config": {"backend": backend}}, RELEASE + version, accelerator)
     if instead is None:
         assert planned(declared)
@@ -448,7 +449,8 @@ VALUES = st.recursive(
                       max_size=2),
     max_leaves=4,
 )  # fmt: skip
-KEYS = st.sampled_from(sorted(FIELDS.data["models"][""])) | st.text(max_size=8)
+NAMES = st.sampled_from(sorted(FIELDS.data["models"][""])) | st.text("abc_", min_size=1, max_size=8)
+KEYS = NAMES | st.text(max_size=8)
 VERSIONS = st.none() | st.builds(
     "{}.{}.{}{}".format,
     st.integers(0, 2),
@@ -477,3 +479,36 @@ def test_a_key_is_taken_as_recorded(key, version):
     taken = bool(since) and history[max(since, key=Version)] is not None
     about = [one for one in refused_paths({key: None}, version) if "does not take" in one or "takes no" in one]
     assert bool(about) is not taken
+
+
+PLAIN = st.none() | st.booleans() | st.integers(-2, 200) | st.sampled_from(["", "AUTO", "UCX", "8", 0.5, 1.5, [], [1]])
+TABLES = {name.split(".")[-1]: name for name in FIELDS.data["models"] if name and "." not in name and name != "--"}
+BLOCKS = st.sampled_from(sorted(TABLES)).flatmap(
+    lambda table: st.dictionaries(
+        st.sampled_from(sorted(FIELDS.data["models"][TABLES[table]])) | st.just("nonsense"), PLAIN, max_size=3
+    ).map(lambda content: {table: content})
+)
+
+
+@given(st.dictionaries(NAMES, PLAIN, max_size=2), BLOCKS, st.sampled_from(RECORDED))
+def test_nothing_is_refused_that_a_strict_reader_takes(content, blocks, version):
+    """The stand-in for TensorRT-LLM's own models, which the images of test nodes have, is written apart from this."""
+    content = {**content, **blocks}
+    refused = refused_paths(content, version)
+    found = trtllm_llmapi.problems(version, content)
+    for message in "\n".join(refused).splitlines():
+        if any(word in message for word in ("is true; allowed", "is false; allowed")):
+            continue  # pydantic takes true for 1, which nobody means
+        assert any(all(part in message for part in path) for path, *_rest in found), message
+    if not set(FIELDS.data["open"].get(version, ())) & set(content):
+        assert bool(found) <= bool(refused)
+
+
+def test_the_strict_reader_prints_what_pydantic_does():
+    content = {"enable_mixed_sampler": True, "stream_interval": 0}
+    assert trtllm_llmapi.report("1.2.1", content).splitlines()[:3] == [
+        "2 validation errors for TorchLlmArgs",
+        "enable_mixed_sampler",
+        "  Extra inputs are not permitted [type=extra_forbidden, input_value=True, input_type=bool]",
+    ]
+    assert trtllm_llmapi.report("1.0.0", {"enable_mixed_sampler": True}) == ""
