@@ -9,7 +9,6 @@ one is being made or changed it carries another marker instead, so that an incom
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
@@ -21,12 +20,20 @@ from dataclasses import dataclass, field
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import files, uv
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
+from ansible_collections.inference.fleet.plugins.module_utils.node.installed_packages import (
+    damaged_file,
+    installed,
+    normalized,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import checked_variables
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical
 
 MARKER = ".inference-fleet.json"
 PARTIAL = ".inference-fleet.partial"
 MARKER_KEYS = {"inputs", "packages", "python", "real_python"}
+DAMAGED = "damaged"  # key of a marker in memory: the package that has to be installed again
+OWN_FOLDER = NodePaths("").lib + "/"  # nobody else puts anything there
 SCHEMA = 1
 
 REQUIREMENT = re.compile(r"^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(.*)$")
@@ -202,11 +209,6 @@ def check_present(desired, present):
             )
 
 
-def normalized(name):
-    """A package's name as indexes compare it (PyPA's name normalisation)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def required_name(requirement):
     """The normalised name that a requirement asks for."""
     return normalized(REQUIREMENT.match(requirement).group(1))
@@ -222,15 +224,6 @@ def same_version(pin, version):
         version = version.partition("+")[0]
     (public, _plus, local), (other, _plus2, other_local) = pin.partition("+"), version.partition("+")
     return plain(public) == plain(other) and re.sub(r"[-_]", ".", local) == re.sub(r"[-_]", ".", other_local)
-
-
-def installed(path):
-    """{normalised name: version} of what is installed at `path`, from the names of its dist-info folders."""
-    found = {}
-    for folder in glob.glob(os.path.join(glob.escape(path), "lib", "python3*", "site-packages", "*.dist-info")):
-        name, _dash, version = os.path.basename(folder)[: -len(".dist-info")].rpartition("-")
-        found[normalized(name)] = version
-    return found
 
 
 def compare(desired, present):
@@ -256,6 +249,8 @@ def compare(desired, present):
         return None, "an earlier run left it incomplete"
     if not names:
         return None, "there is none"
+    if MARKER not in names and OWN_FOLDER in desired.path:
+        return None, "it has no marker file"
     if MARKER not in names:
         shown = ", ".join(sorted(names)[:5])
         raise FleetError(
@@ -272,6 +267,9 @@ def compare(desired, present):
     for name, version in sorted(marker["packages"].items()):
         if present.get(name) != version:
             return marker, "%s %s is no longer in it" % (name, version)
+    damage = damaged_file(desired.path, marker["packages"])
+    if damage:  # uv itself may be what is damaged where it is in this environment
+        return {**marker, DAMAGED: damage[0]} if desired.uv else None, damage[1]
     if marker["inputs"] != desired.inputs():
         return marker, "it was made from other settings"
     return marker, None
@@ -282,6 +280,7 @@ def apply(desired, marker):
     environment = uv.child_environment(desired.environment, desired.ca_bundle)
     python = uv.find_python(desired.python, environment)
     program = uv.find_uv(desired.uv, environment) if desired.uv else None
+    damaged = (marker or {}).get(DAMAGED)
     if marker is not None and not _same_interpreter(marker, python, desired, environment):
         marker = None
     fresh = marker is None
@@ -297,7 +296,7 @@ def apply(desired, marker):
             program = uv.bootstrap(desired.path, desired.own_uv, python, environment, **desired.places)
         elif fresh:
             _create(desired, python, program, environment)
-        _install(desired, python, program, environment)
+        _install(desired, python, program, environment, damaged)
         found = _verify(desired, environment)
         probe = uv.probe_python(desired.interpreter, environment)
     except BaseException:
@@ -332,7 +331,7 @@ def _create(desired, python, program, environment):
         raise uv.failure("Cannot create the Python environment", desired.path, error) from error
 
 
-def _install(desired, python, program, environment):
+def _install(desired, python, program, environment, damaged=None):
     pip = uv.pip_configuration([python, os.path.join(os.path.dirname(program), "python")], environment)
     variables, flags = uv.places(pip, environment, **desired.places)
     configured = {**environment, **variables}
@@ -349,6 +348,8 @@ def _install(desired, python, program, environment):
                 listed = os.path.join(folder, option + ".txt")
                 files.write_atomic(listed, "".join(line + "\n" for line in lines))
                 argv += ["--" + option, listed]
+        if damaged:  # uv's cache may share the damaged file: environments are hard links to it
+            argv += ["--reinstall-package", damaged, "--no-cache"]
         try:
             uv.run(argv + desired.requirements, configured)
         except uv.CommandFailed as error:

@@ -67,6 +67,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+message:
+  description: What was made or changed, or would be.
+  type: str
+  returned: with O(state=present)
 user:
   description: As in O(user); null with O(state=absent).
   type: str

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import functools
 import grp
 import json
 import os
 import pwd
 import re
 import shutil
+import stat
 import subprocess
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import (
     make_directory,
     mount_points,
@@ -35,8 +38,9 @@ def shared_directories(root):
 def ensure(root, user, check_mode=False):
     """Make the account `user` (None: none, servers run as whoever connects) and the shared folders below `root`.
 
-    Returns {changed, user, directories, diff: {before, after}}. The account is a system account of its own group,
-    with no login; a record below `root` says that it was made here. Raises FleetError.
+    Returns {changed, message, user, directories, diff: {before, after}}. The account is a system account of its own
+    group, with no login; a record below `root` says that it was made here. With an account every user may enter the
+    folders, and the collection's own belong to whoever runs this. Raises FleetError.
     """
     paths = NodePaths.of_parameter(root)
     if user is not None and not ACCOUNT.match(user):
@@ -49,6 +53,7 @@ def ensure(root, user, check_mode=False):
     wanted = [("group", user), ("user", user)] if user is not None else []
     wanted += [("directory", path) for path in directories]
     missing = [item for item in wanted if not _exists(*item)]
+    closed = _closed(paths, directories) if user is not None else []
     if not check_mode:
         # before the accounts: what is made and not in the record would never be removed
         made = [list(item) for item in missing if item[0] != "directory"]
@@ -61,15 +66,43 @@ def ensure(root, user, check_mode=False):
                 if made:  # whoever makes it now, it was not made here
                     _record(paths, [item for item in recorded(paths) if item not in made or _exists(*item)])
                 raise
+        for path, _found, _wanted, repair in closed:
+            try:
+                repair()
+            except OSError as error:
+                raise os_error("Cannot change %s" % path, error) from error
+    due = ["%s %s" % item for item in missing]
+    corrections = ["%s: %s instead of %s" % (path, right, found) for path, found, right, _repair in closed]
+    parts = [("make " if check_mode else "made ") + ", ".join(due)] if due else []
+    parts += [("correct " if check_mode else "corrected ") + ", ".join(corrections)] if corrections else []
+    notes = {("directory", path): ": " + found for path, found, _wanted, _repair in closed}
     return {
-        "changed": bool(missing),
+        "changed": bool(parts),
+        "message": ("would " if check_mode else "") + " and ".join(parts) if parts else "as wanted",
         "user": user,
         "directories": directories,
         "diff": {
-            "before": "".join("%s %s\n" % item for item in wanted if item not in missing),
+            "before": "".join("%s %s%s\n" % (*item, notes.get(item, "")) for item in wanted if item not in missing),
             "after": "".join("%s %s\n" % item for item in wanted),
         },
     }
+
+
+def _closed(paths, directories):
+    """[(path, what it has, what it should have, function that does it)] of folders that servers' accounts cannot enter,
+    or that belong to somebody else. What may be a mount of somebody's keeps its owner."""
+    found, own = [], (os.geteuid(), os.getegid())
+    for path in filter(os.path.isdir, directories):
+        status = os.stat(path)
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & 0o555 != 0o555:
+            right = mode | 0o755
+            found.append((path, "mode %04o" % mode, "mode %04o" % right, functools.partial(os.chmod, path, right)))
+        owner = (status.st_uid, status.st_gid)
+        if path in (paths.etc, paths.lib) and owner != own and path not in mount_points():
+            names = ["owner " + processes.user_name(uid) for uid in (owner[0], own[0])]
+            found.append((path, *names, functools.partial(os.chown, path, *own)))
+    return found
 
 
 def remove(root, keep=(), check_mode=False):

@@ -96,6 +96,32 @@ def test_a_system_account_with_its_own_group(tmp_path, capsys, accounts):
     assert user.endswith(("/nologin inference-fleet", "/bin/false inference-fleet"))
 
 
+def test_folders_that_the_account_cannot_enter_are_opened(tmp_path, capsys, accounts):
+    root = tmp_path / "root"
+    run_module(capsys, node_layout, root=str(root), user="inference-fleet")
+    (root / "etc/inference-fleet").chmod(0o700)
+    (root / "var/lib/inference-fleet/models").chmod(0o2770)
+    check, applied = four_steps(capsys, node_layout, root=str(root), user="inference-fleet")
+    lines = ["%s/etc/inference-fleet: mode 0755 instead of mode 0700" % root,
+             "%s/var/lib/inference-fleet/models: mode 2775 instead of mode 2770" % root]  # fmt: skip
+    assert applied["message"] == "corrected " + ", ".join(lines)
+    assert check["message"] == "would correct " + ", ".join(lines)
+    assert (root / "etc/inference-fleet").stat().st_mode & 0o7777 == 0o755
+    assert (root / "var/lib/inference-fleet/models").stat().st_mode & 0o7777 == 0o2775
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives folders away")
+def test_folders_of_somebody_else_are_taken_back(tmp_path, capsys, accounts):
+    root = tmp_path / "root"
+    run_module(capsys, node_layout, root=str(root), user="inference-fleet")
+    for name in ("etc/inference-fleet", "var/lib/inference-fleet/models"):
+        os.chown(root / name, 1234, 1234)
+    _check, applied = four_steps(capsys, node_layout, root=str(root), user="inference-fleet")
+    assert applied["message"] == "corrected %s/etc/inference-fleet: owner root instead of owner 1234" % root
+    owners = [(root / name).stat().st_uid for name in ("etc/inference-fleet", "var/lib/inference-fleet/models")]
+    assert owners == [0, 1234]
+
+
 def test_absent_removes_what_was_made_here(tmp_path, capsys, accounts):
     root = tmp_path / "root"
     for _turn in range(2):  # the second call finds all as it is, and the record stays

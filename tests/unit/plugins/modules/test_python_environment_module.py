@@ -159,6 +159,26 @@ def test_what_was_taken_away_comes_back(site):
     assert applied["diff"]["before"] == "fleet-needed==0.1\n"
 
 
+def test_a_file_that_was_taken_away_comes_back(site):
+    """The package alone is installed again, and not from a cache that may share the damage."""
+    site.run()
+    (site.path / "rest").write_text("")
+    (gone,) = site.path.glob("lib/python3*/site-packages/fleet_demo/__init__.py")
+    gone.unlink()
+    check, _applied = site.four_steps()
+    assert check["message"].endswith(": %s is missing" % gone)
+    assert gone.exists() and "rest" in site.names()
+    assert pe.DAMAGED not in (site.path / pe.MARKER).read_text()
+
+
+def test_without_its_marker_an_environment_among_ours_is_made_again(site, tmp_path):
+    path = tmp_path / "var/lib/inference-fleet/venvs/env"
+    site.run(path=str(path))
+    (path / pe.MARKER).unlink()
+    check, _applied = site.four_steps(path=str(path))
+    assert check["message"].endswith(": it has no marker file")
+
+
 def test_a_change_that_fails_is_made_from_scratch_next_time(site):
     site.run()
     (site.path / "old").write_text("")
@@ -340,6 +360,13 @@ def test_an_override_counts_instead_of_what_a_package_asks_for(site):
     result = site.run(**wish, overrides=["fleet-needed"])
     assert result["diff"]["after"] == "fleet-needed==0.1\nfleet-picky==1.0\n"
     assert site.run(**wish, overrides=["fleet-needed"])["changed"] is False
+
+
+def test_a_uv_that_was_taken_away_comes_back(site, own):
+    site.run(**own)
+    (site.path / "bin" / "uv").unlink()
+    check, _applied = site.four_steps(**own)
+    assert check["message"].endswith(": %s/bin/uv is missing" % site.path)
 
 
 def test_one_that_pip_made_for_the_release_before_is_recognised(site, own, no_processes):
