@@ -9,7 +9,7 @@ RELEASE ?=
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help demo demo-stop test lint sanity unit e2e nodes nodes-test molecule matrix matrix-one fleet node node-stop \
+.PHONY: help demo demo-stop test lint sanity unit e2e nodes nodes-test molecule matrix matrix-one fleet bench-noop bench-hosts node node-stop \
 	soak bench-weights docs docs-site clean
 
 help: ## list the targets
@@ -70,6 +70,14 @@ matrix-one: .venv
 # Many nodes at once, and what the playbooks cost there: make fleet NODES=10.
 fleet: .venv ## many test nodes at once; NODES=10
 	$(BIN)/python tools/fleet.py $(NODES)
+
+# A run that has nothing to do, beside pings, pyinfra and stock modules that check the same: ARGS='--rounds 9'.
+bench-noop: .venv ## a converged run beside pings, pyinfra and stock modules
+	$(BIN)/python tools/bench_noop.py $(ARGS)
+
+# The controller with many hosts that have nothing to do; ARGS='10 30 100'.
+bench-hosts: .venv ## seconds and memory of the controller for 10, 30 and 100 hosts
+	$(BIN)/python tools/run.py python tools/bench_hosts.py $(ARGS)
 
 # A node to try things on: make node PLATFORM=cpu prints how to reach it, make node-stop removes all of this clone.
 node: .venv ## start a test node; PLATFORM=cpu

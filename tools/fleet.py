@@ -43,9 +43,9 @@ VARIABLES = {
 }
 
 
-def make(count):
-    """[Node] with the engine on each, and the inventory's path."""
-    made = nodes.create(["fleet-%d" % index for index in range(count)], "cpu", ["venv", "wheels"])
+def make(names, variables=VARIABLES, shares=("venv", "wheels"), folder=FOLDER):
+    """[Node] with the engine on each, and the path of an inventory in `folder` in which all have these variables."""
+    made = nodes.create(names, "cpu", list(shares))
     for node in made:
         node.ssh("mkdir -p /opt/engine")
         for path in ENGINE:
@@ -53,10 +53,10 @@ def make(count):
     inventory = nodes.inventory()
     wanted = {node.name for node in made}
     inventory["all"]["hosts"] = {n: v for n, v in inventory["all"]["hosts"].items() if n in wanted}
-    inventory["all"]["vars"] = VARIABLES
+    inventory["all"]["vars"] = variables
     inventory["all"]["children"] = {"cpu": {"hosts": dict.fromkeys(wanted)}, "vllm": {"hosts": dict.fromkeys(wanted)}}
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    path = FOLDER / "inventory.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "inventory.json"
     path.write_text(json.dumps(inventory))
     return made, path
 
@@ -91,7 +91,7 @@ def main(arguments):
     names = ["fleet-%d" % index for index in range(options.nodes)]
     try:
         began = time.monotonic()
-        made, inventory = make(options.nodes)
+        made, inventory = make(names)
         print("fleet: %d nodes in %.1f s" % (len(made), time.monotonic() - began), flush=True)
         steps = [("site.yml", "bare nodes")]
         steps += [("site.yml", "nothing to do"), ("playbooks/status.yml", "")] * options.rounds
