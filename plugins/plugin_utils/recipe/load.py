@@ -277,7 +277,7 @@ def resolve_recipe(path, layers, overlays=(), wanted=None, accelerator=None):
         if wanted is not None:
             table = _table_of(result, path)
             point = tuning.nearest(table, wanted, accelerator, tuning.devices_of(result))
-            base = _checked(overrides.apply(base, tuning.override_of(point)), label, "with fleet_tuning: ")
+            base = _checked(overrides.apply(base, tuning.override_of(point, wanted)), label, "with fleet_tuning: ")
             result = _resolve(base, path, layers)
             taken["tuning"] = tuning.text_of(point, wanted, table["source"])
         result = {key: value for key, value in result.items() if key not in OFFERED}

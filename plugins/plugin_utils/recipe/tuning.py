@@ -91,8 +91,8 @@ def nearest(table, wanted, accelerator, devices):
     return min(here, key=lambda one: (far(one, "input", "output"), far(one, "concurrency"), -one["concurrency"]))
 
 
-def override_of(point):
-    """The override of a point, its numbers filled in."""
+def override_of(point, wanted):
+    """The override of a point, its numbers filled in; what is wanted is what the capacity check expects then."""
     numbers = {"${%s}" % key: value for key, value in point.items() if key != "override"}
 
     def filled(value):
@@ -100,7 +100,8 @@ def override_of(point):
             return {key: filled(item) for key, item in value.items()}
         return numbers.get(value, value) if isinstance(value, str) else value
 
-    return filled(point["override"])
+    benchmark = dict(zip(("input_tokens", "output_tokens", "concurrency"), (int(wanted[key]) for key in WANTED)))
+    return {"benchmark": benchmark, **filled(point["override"])}
 
 
 def devices_of(recipe):

@@ -1,0 +1,330 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""docs/using/nvidia-recipes.md shows the guides' own lines beside what the recipes start, and its examples work."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import tuning
+from ansible_collections.inference.fleet.tests import doc_examples
+
+PAGE = doc_examples.USING / "nvidia-recipes.md"
+OWN = {name: recipes.load_recipe(recipes.find_recipe(name, [])) for name in recipes.available([recipes.OWN_RECIPES])}
+NVIDIA = sorted(name for name, own in OWN.items() if own["platform"] == "nvidia")
+GPUS = {"gb200": 4, "gb300": 4}  # of a node; 8 of the others
+
+# The guides' own lines: the command, and the YAML file. Where the guide has a line for each number of GPUs, for 8.
+QUICKSTART = """trtllm-serve openai/gpt-oss-120b --host 0.0.0.0 --port 8000 --backend pytorch --max_batch_size 720
+    --max_num_tokens 16384 --kv_cache_free_gpu_memory_fraction 0.9 --tp_size 8 --ep_size 8 --trust_remote_code
+    --extra_llm_api_options ${EXTRA_LLM_API_FILE}"""
+SERVER = """mpirun -n 1 --oversubscribe --allow-run-as-root trtllm-serve openai/gpt-oss-120b --host 0.0.0.0 --port 8000
+    --backend pytorch --tp_size 8 --ep_size 8 %s--trust_remote_code --extra_llm_api_options %s.yaml
+    --kv_cache_free_gpu_memory_fraction %s"""
+VLLM = "vllm serve openai/gpt-oss-120b --tensor-parallel-size 1 %s--max-cudagraph-capture-size 2048 " \
+       "--max-num-batched-tokens 8192 --stream-interval 20"  # fmt: skip
+LOW_YAML = """
+enable_attention_dp: false
+enable_mixed_sampler: true
+cuda_graph_config:
+    max_batch_size: 8
+    enable_padding: true
+moe_config:
+    backend: %s
+"""
+THROUGHPUT_YAML = """
+enable_attention_dp: true
+cuda_graph_config:
+    max_batch_size: 640
+    enable_padding: true
+stream_interval: 10
+moe_config:
+    backend: %s
+"""
+QUICKSTART_YAML = """
+enable_attention_dp: %s
+cuda_graph_config:
+  enable_padding: true
+  max_batch_size: 720
+moe_config:
+    backend: %s
+stream_interval: 20
+num_postprocess_workers: 4
+"""
+ATTENTION_DP = """
+attention_dp_config:
+    enable_balance: true
+    batching_wait_iters: 50
+    timeout_iters: 1
+"""
+PDL = {"TRTLLM_ENABLE_PDL": "1", "TRT_LLM_DISABLE_LOAD_WEIGHTS_IN_PARALLEL": "True"}
+LOW, THROUGHPUT = SERVER % ("", "low_latency", "0.75"), SERVER % ("--max_batch_size 640 ", "max_throughput", "0.9")
+# recipe: (the overlay that is the guide's version, its command, its YAML, its variables)
+GUIDES = {
+    "blackwell-quickstart-low-latency": ((), QUICKSTART, QUICKSTART_YAML % ("false", "TRTLLM"), {}),
+    "blackwell-quickstart-max-throughput": ((), QUICKSTART, QUICKSTART_YAML % ("true", "CUTLASS") + ATTENTION_DP, {}),
+    "b200-low-latency": (("guide",), LOW, LOW_YAML % "TRTLLM", PDL),
+    "b200-max-throughput": (("guide",), THROUGHPUT, THROUGHPUT_YAML % "CUTLASS", PDL),
+    "gb200-low-latency": (("guide",), LOW.replace("size 8", "size 4"), LOW_YAML % "TRTLLM", PDL),
+    "gb200-max-throughput": (("guide",), THROUGHPUT.replace("size 8", "size 4"), THROUGHPUT_YAML % "CUTLASS", PDL),
+    "h200-low-latency": (("guide",), LOW, LOW_YAML % "TRITON", PDL),
+    "h200-max-throughput": (("guide",), THROUGHPUT, THROUGHPUT_YAML % "TRITON", PDL),
+    "h100-vllm": (("synthetic-benchmark",), VLLM % "--no-enable-prefix-caching ", "", {}),
+    "h200-vllm": (("synthetic-benchmark",), VLLM % "--no-enable-prefix-caching ", "", {}),
+    "b200-vllm": (
+        ("synthetic-benchmark",), VLLM % "--kv-cache-dtype fp8 --no-enable-prefix-caching ", "",
+        {"VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8": "1"},
+    ),
+}  # fmt: skip
+SERVE = "trtllm-serve openai/gpt-oss-120b"
+PATH = "/var/lib/inference-fleet/models/gpt-oss-120b"
+# {guide's line: ours} of lines that differ on the guide's own version, "" where one has none.
+EVERYWHERE = {
+    "--host 0.0.0.0": "--host 127.0.0.1",
+    "mpirun -n 1 --oversubscribe --allow-run-as-root " + SERVE:
+        "mpirun -n 1 --oversubscribe --allow-run-as-root trtllm-serve " + PATH,
+    SERVE: "trtllm-serve " + PATH,
+    "vllm serve openai/gpt-oss-120b": "vllm serve " + PATH,
+    **{"--extra_llm_api_options " + name: "--extra_llm_api_options /etc/inference-fleet/config/server-0.yml"
+       for name in ("${EXTRA_LLM_API_FILE}", "low_latency.yaml", "max_throughput.yaml")},
+}  # fmt: skip
+OURS = {
+    "HF_HUB_OFFLINE=1", "TIKTOKEN_ENCODINGS_BASE=/var/lib/inference-fleet/encodings", "VLLM_NO_USAGE_STATS=1",
+    "DO_NOT_TRACK=1", "--served-model-name openai/gpt-oss-120b", "--tool-call-parser openai",
+    "--enable-auto-tool-choice", "--host 127.0.0.1", "--port 8000", "--gpu-memory-utilization 0.9",
+    "--gpu-memory-utilization 0.95", "--max-num-seqs 48", '--quantization-config {"moe":{"activation":"mxfp8"}}',
+}  # fmt: skip
+
+
+def lines_of(words, content, variables):
+    """{flag, key of the YAML or variable: its line}; "" is the first argv words."""
+    serve = next(number for number, word in enumerate(words) if word in ("trtllm-serve", "serve"))
+    found = {"": " ".join(words[: serve + 2])}
+    rest = words[serve + 2 :]
+    for number, word in enumerate(rest):
+        if word.startswith("--"):
+            value = rest[number + 1] if number + 1 < len(rest) and not rest[number + 1].startswith("--") else None
+            if value and value.startswith("{"):
+                value = json.dumps(json.loads(value), separators=(",", ":"))
+            found[word] = word if value is None else "%s %s" % (word, value)
+    for key, value in content.items():
+        for inner, item in value.items() if isinstance(value, dict) else [("", value)]:
+            name = "%s.%s" % (key, inner) if inner else key
+            found[name] = "%s: %s" % (name, json.dumps(item).strip('"'))
+    found.update((name, "%s=%s" % (name, value)) for name, value in variables.items())
+    return found
+
+
+def planned(name, overlays=(), accelerator=None, layer=None, count=None):
+    """The servers of a recipe on a node of its own GPUs."""
+    kind = accelerator or OWN[name]["needs"]["accelerators"][0]
+    layers = [("fleet_override", layer)] if layer else []
+    resolved = recipes.resolve_recipe(recipes.find_recipe(name, []), layers, overlays)
+    hardware = parse_hardware({"accelerator": kind, "count": count or GPUS.get(kind, 8)}, "x")
+    return plan.plan_host("node-1", resolved, hardware, plan.Site()), resolved, hardware
+
+
+def started(name, overlays=()):
+    entry = planned(name, overlays)[0][0]
+    return lines_of(entry["command"], (entry["config"] or {}).get("content") or {}, entry["environment"])
+
+
+def guides(name):
+    _overlays, command, content, variables = GUIDES[name]
+    return lines_of(command.split(), yaml.safe_load(content) or {}, variables)
+
+
+def table(heading):
+    """[(guide's line, ours on its version, ours, why)] of a recipe's table, without the backquotes."""
+    text = PAGE.read_text(encoding="utf-8")
+    section = text.partition("\n### %s\n" % heading)[2].partition("\n### ")[0].partition("\n## ")[0]
+    rows = [re.split(r" \| ", line.strip("| ")) for line in section.splitlines() if line.startswith("| ")]
+    return [tuple("" if cell == "–" else cell.strip("`") for cell in row) for row in rows[2:]]
+
+
+@pytest.mark.parametrize("name", NVIDIA)
+def test_on_the_guides_version_only_listed_lines_differ(name):
+    ours, theirs = started(name, GUIDES[name][0]), guides(name)
+    assert set(theirs) <= set(ours) | {"VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8"}
+    differing = {line: ours.get(key, "") for key, line in theirs.items() if ours.get(key) != line}
+    differing.pop("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1", None)
+    assert differing.items() <= EVERYWHERE.items()
+    assert {line for key, line in ours.items() if key not in theirs} <= OURS
+
+
+@pytest.mark.parametrize("name", NVIDIA)
+def test_the_page_shows_the_guides_lines_beside_ours(name):
+    rows = table(name)
+    theirs, on_its_version, ours = guides(name), started(name, GUIDES[name][0]), started(name)
+    assert [row[0] for row in rows if row[0]] == list(theirs.values())
+    assert {row[1] for row in rows} - {""} == set(on_its_version.values())
+    assert {row[2] for row in rows} - {""} == set(ours.values())
+    for row in rows:
+        keys = [next((key for key, line in known.items() if line == cell), None)
+                for cell, known in zip(row, (theirs, on_its_version, ours)) if cell]  # fmt: skip
+        assert len(set(keys)) == 1 or "VLLM_USE_FLASHINFER" in row[0], row
+        same = row[0] == row[1] == row[2]
+        assert (row[3] == "the same") == same, row
+
+
+def options(launch):
+    image = next(number for number, word in enumerate(launch) if word.startswith(("nvcr.io/", "docker.io/")))
+    return {re.sub(r"=\d+$", "", word.partition("=")[0]) for word in launch[:image] if word.startswith("--")}
+
+
+def test_the_page_shows_how_the_containers_are_started():
+    rows = table("The containers")
+    shown = {re.split("[= ]", row[1])[0] for row in rows if row[1].startswith("--")}
+    launches = [planned(name)[0][0]["launch"] for name in NVIDIA]
+    assert shown == set().union(*map(options, launches))
+    words = " ".join(planned("b200-low-latency")[0][0]["launch"])
+    for row in rows:
+        if row[1].startswith("--") and "…" not in row[1] and "vLLM" not in row[2]:
+            assert row[1] in words, row
+
+
+EACH = [(name, kind, size) for name in NVIDIA for kind in OWN[name]["needs"]["accelerators"] for size in (1, 2, 4, 8)
+        if size <= GPUS.get(kind, 8)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "kind", "size"), EACH)
+def test_each_recipe_plans_on_its_gpus(name, kind, size):
+    layer = {"servers": {"server": {"devices": size}}}
+    entries, resolved, hardware = planned(name, (), kind, layer)
+    assert len(entries) == GPUS.get(kind, 8) // size
+    assert [entry["devices"] for entry in entries][-1][-1] == GPUS.get(kind, 8) - 1
+    for entry in entries:
+        assert entry["container"]["devices"] == ["nvidia.com/gpu=%d" % number for number in entry["devices"]]
+        assert entry["arguments"]["tensor-parallel-size"] == str(size)
+    found = capacity.check(entries, plan.deployment(resolved, plan.Site(), "node-1"), hardware)
+    assert all(one["refusal"] is None and one["verdict"] in ("ok", "warning") for one in found)
+
+
+@pytest.mark.parametrize("name", NVIDIA)
+def test_a_recipe_is_for_a_node_of_one_gpu_too(name):
+    entries, _resolved, _hardware = planned(name, layer={"servers": {"server": {"devices": 1}}}, count=1)
+    assert [entry["devices"] for entry in entries] == [[0]]
+
+
+@pytest.mark.parametrize(("name", "overlay"), [(name, one) for name in NVIDIA for one in OWN[name]["overlays"]])
+def test_each_overlay_plans_and_fits(name, overlay):
+    entries, resolved, hardware = planned(name, (overlay,))
+    found = capacity.check(entries, plan.deployment(resolved, plan.Site(), "node-1"), hardware)
+    assert {one["verdict"] for one in found} == {"ok"}
+    if overlay == "gpt-oss-20b":
+        assert {entry["model_id"].rpartition("/")[2] for entry in entries} == {"gpt-oss-20b"}
+    if overlay == "eagle3":
+        assert all("/var/lib/inference-fleet/models/gpt-oss-120b-Eagle3-v2" in entry["weights"] for entry in entries)
+    if overlay == "environment":
+        assert {entry["command"][0] for entry in entries} == {"/var/lib/inference-fleet/venvs/vllm-0.32.0/bin/vllm"}
+        assert [entry["environment"]["CUDA_VISIBLE_DEVICES"] for entry in entries][:2] == ["0", "1"]
+
+
+ACCURACY = [("tp", 8, "", 1024, 32768), ("tp", 4, "-high", 720, 133120), ("dep", 8, "", 128, 32768),
+            ("dep", 4, "-high", 2, 133120)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "size", "effort", "batch", "tokens"), ACCURACY)
+def test_the_guides_settings_for_evaluations(kind, size, effort, batch, tokens):
+    name = "blackwell-quickstart-" + ("low-latency" if kind == "tp" else "max-throughput")
+    entries, _resolved, _hardware = planned(name, ("current", "accuracy-%s%d%s" % (kind, size, effort)))
+    found = entries[0]["arguments"]
+    assert (found["max-batch-size"], found["max-num-tokens"], len(entries[0]["devices"])) == (batch, tokens, size)
+    assert found["enable-attention-dp"] is (kind == "dep")
+    assert entries[0]["config"]["content"]["cuda_graph_config"]["max_batch_size"] == batch
+    assert entries[0]["container"]["image"].endswith(":1.2.1")
+
+
+def refusal(**variables):
+    with pytest.raises(FleetError) as caught:
+        fleet.plan_fleet(["node-1"], lambda host: variables, deploys=True)
+    return [one.code for one in caught.value.problems], caught.value.message
+
+
+EIGHT = {"accelerator": "b200", "count": 8}
+
+
+@pytest.mark.parametrize("name", NVIDIA)
+def test_a_recipe_for_another_gpu_is_one_error(name):
+    other = {"accelerator": "a100", "count": 8}
+    codes, message = refusal(fleet_recipe=name, fleet_hardware=other)
+    assert codes == ["plan.accelerator-not-for-recipe"]
+    assert "fleet_hardware.accelerator is 'a100'; recipe %s runs on: " % name in message
+
+
+def test_the_moe_kernels_of_other_gpus_are_one_error():
+    layer = {"needs": {"accelerators": ["h200"]}}
+    codes, message = refusal(
+        fleet_recipe="b200-low-latency", fleet_hardware={"accelerator": "h200", "count": 8}, fleet_override=layer
+    )
+    assert codes == ["plan.moe-backend-not-for-device"]
+    assert "Write TRITON." in message
+
+
+@pytest.mark.parametrize(
+    ("recipe", "layer"),
+    [("b200-low-latency", {"arguments": {"tp_size": 4}}), ("b200-vllm", {"arguments": {"tensor-parallel-size": 2}})],
+)
+def test_tensor_parallelism_that_is_not_the_number_of_gpus_is_one_error(recipe, layer):
+    codes, message = refusal(fleet_recipe=recipe, fleet_hardware=EIGHT, fleet_override=layer)
+    assert codes == ["plan.parallel-not-devices"]
+    assert "Set servers.server.devices to %d" % next(iter(layer["arguments"].values())) in message
+
+
+def test_four_gpus_do_not_hold_a_server_of_eight():
+    codes, message = refusal(fleet_recipe="b200-low-latency", fleet_hardware={**EIGHT, "count": 4})
+    assert codes == ["plan.devices-do-not-divide"]
+    assert "allowed devices: 1, 2, 4." in message
+
+
+@pytest.mark.parametrize("name", NVIDIA)
+def test_a_site_that_demands_digests_gets_one_error(name):
+    hardware = {"accelerator": OWN[name]["needs"]["accelerators"][0], "count": 8}
+    variables = {"fleet_recipe": name, "fleet_hardware": hardware, "fleet_require_digests": True}
+    codes, message = refusal(**variables)
+    assert codes == ["plan.digest-missing"]
+    assert "without a digest, which fleet_require_digests demands" in message
+    digest = "sha256:" + "a" * 64
+    override = {"container": {"digest": digest}}
+    found = fleet.plan_fleet(["node-1"], lambda host: {**variables, "fleet_override": override}, deploys=True)
+    assert {entry["container"]["digest"] for entry in found["node-1"]["servers"]} == {digest}
+
+
+def test_the_page_counts_the_measured_settings():
+    path = recipes.find_recipe("b200-low-latency", [])
+    every = tuning.points(recipes._table_of(recipes.load_recipe(path), path))
+    grid = [one for one in every if one["concurrency"] in (4, 8, 16, 32, 64)]
+    text = PAGE.read_text(encoding="utf-8")
+    assert "all %d measured settings" % len(every) in text
+    assert (
+        "has the %d of its lookup table (4 to 64 requests at once) and %d for" % (len(grid), len(every) - len(grid))
+        in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("inventory", "servers"), [("b200_trtllm", 1), ("h200_trtllm", 1), ("h200_vllm", 8)]
+)  # fmt: skip
+def test_the_inventories_plan(inventory, servers):
+    folder = doc_examples.USING.parents[1] / "inventories" / inventory
+    hosts = yaml.safe_load((folder / "hosts.yml").read_text())["nvidia"]["hosts"]
+    variables = yaml.safe_load((folder / "group_vars" / "nvidia.yml").read_text())
+    found = fleet.plan_fleet(list(hosts), lambda host: {**variables, **hosts[host]}, deploys=True)
+    assert [len(item["servers"]) for item in found.values()] == [servers]
+    assert {one["verdict"] for item in found.values() for one in item["capacity"]} == {"ok"}
+
+
+@pytest.mark.parametrize("name", re.findall(r"<!-- example: (.*?) -->", PAGE.read_text(encoding="utf-8")))
+def test_the_examples_plan(name):
+    shown = doc_examples.example(name, PAGE)
+    hardware = {"accelerator": OWN[shown["fleet_recipe"]]["needs"]["accelerators"][0], "count": 8}
+    found = fleet.plan_fleet(["node-1"], lambda host: {"fleet_hardware": hardware, **shown}, deploys=True)
+    assert found["node-1"]["servers"]
