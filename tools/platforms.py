@@ -1,11 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes plugins/module_utils/platforms/shipped.py: an import of each platform of that folder.
+"""Writes plugins/module_utils/platforms/shipped.py, an import of each platform of that folder, and beside it
+shipped_operations.py, an import of each operation of module_utils/operations and of each platform's and engine's own.
 
     python3 tools/platforms.py
 
-Ansible ships to a node what a module imports by name, so the platforms cannot be looked up there.
+Ansible ships to a node what a module imports by name, so they cannot be looked up there.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 import ast
 import pathlib
 
-FOLDER = pathlib.Path(__file__).resolve().parent.parent / "plugins" / "module_utils" / "platforms"
+NODES = pathlib.Path(__file__).resolve().parent.parent / "plugins" / "module_utils"
+FOLDER = NODES / "platforms"
 PACKAGE = "ansible_collections.inference.fleet.plugins.module_utils.platforms"
+WIDTH = 120  # of a line, as ruff has it
 HEAD = """# Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -44,5 +47,40 @@ def text(found):
     return HEAD + "".join(lines) + "\nPLATFORM_CLASSES = {%s}\n" % entries
 
 
+OPERATIONS_HEAD = """# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+\"\"\"Written by tools/platforms.py: every operation, shipped to nodes and imported there when it is used.\"\"\"
+
+from __future__ import annotations
+
+
+def operation_of(name):
+    \"\"\"The module of what `name` does, with ARGUMENTS and run(); None where there is none.\"\"\"
+"""
+
+
+def operations(folder=NODES):
+    """{name: package} of all files NAME.py in operations, platforms/X/operations and engines/X/operations."""
+    found = {}
+    for pattern in ("operations/*.py", "platforms/*/operations/*.py", "engines/*/operations/*.py"):
+        for path in folder.glob(pattern):
+            if path.stem != "__init__":
+                found[path.stem] = ".".join(path.relative_to(folder).parts[:-1])
+    return dict(sorted(found.items()))
+
+
+def operations_text(found):
+    """The text of shipped_operations.py for {name: package}."""
+    lines = []
+    for name, place in found.items():
+        line = "        from %s.%s import %s" % (PACKAGE.rpartition(".")[0], place, name)
+        if len(line) > WIDTH:
+            line = line.replace("import " + name, "import (\n            %s,\n        )" % name)
+        lines.append('    if name == "%s":\n%s\n\n        return %s\n' % (name, line, name))
+    return OPERATIONS_HEAD + "".join(lines) + "    return None\n"
+
+
 if __name__ == "__main__":
+    (FOLDER / "shipped_operations.py").write_text(operations_text(operations()), encoding="utf-8")
     (FOLDER / "shipped.py").write_text(text(platforms()), encoding="utf-8")

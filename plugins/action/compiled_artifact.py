@@ -50,12 +50,12 @@ class ActionModule(ActionBase):
 
     def _import(self, arguments, task_vars):
         source = arguments.get("source")
-        if not source:
+        first = sent(self, arguments)
+        if first is None:
             return {"changed": False, "message": NO_SOURCE, "artifacts": [], "needed": []}
-        if boolean(arguments.get("remote_source", False)):
-            return self._module(arguments, task_vars)
-        arguments.pop("source")
-        answer = self._module(arguments, task_vars)
+        answer = self._module(first, task_vars)
+        if "source" in first:
+            return answer
         if answer.get("failed") or not answer.get("needed"):
             return answer
         folder = self._folder(source)
@@ -124,3 +124,12 @@ class ActionModule(ActionBase):
         finally:
             if os.path.exists(partial):
                 os.unlink(partial)
+
+
+def sent(action, arguments):
+    """The arguments of an import that go to the node first; None where there is no source of artifacts."""
+    if not arguments.get("source"):
+        return None
+    if boolean(arguments.get("remote_source", False)):
+        return arguments
+    return {name: value for name, value in arguments.items() if name != "source"}

@@ -10,6 +10,7 @@ import os
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
@@ -27,6 +28,8 @@ class ActionModule(ActionBase):
         arguments = dict(self._task.args)
         folder = arguments.get("reports_dir")
         folder = os.path.abspath(os.path.expanduser(folder)) if folder else None
+        if run_look.unchanged(host):
+            arguments["servers_changed"] = False
         if folder and arguments.get("mode", "auto") == "auto":
             arguments["mode"] = self._settle(arguments, _previous(report.host_path(folder, host)))
         result.update(
@@ -41,6 +44,9 @@ class ActionModule(ActionBase):
             written = (result["mode"], result["verdicts"], task_vars["groups"]["all"], what, arguments.get("problem"))
             verdict, warning = _report(folder, host, *written)
             result["verdict"] = report.summary(verdict)
+            # for AWX and callbacks for machines; of a task that fails Ansible keeps no statistics, there the role does
+            data = {"fleet_verdict": {host: result["verdict"]}}
+            result["ansible_stats"] = {"data": data, "per_host": False, "aggregate": True}
             if warning:
                 result.setdefault("warnings", []).append(warning)
             elif folder:

@@ -30,10 +30,9 @@ class ActionModule(ActionBase):
         """Returns what the module returns; see modules/engine_servers.py."""
         result = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        folder = reports_folder(arguments.pop("reports_dir", None), task_vars, self._templar)
-        deployment = arguments.pop("deployment", None)
-        actions = dict.fromkeys(arguments.pop("restarted", ()), "restarted")
-        arguments.setdefault("deployer", deployer(deployment))
+        folder = reports_folder(arguments.get("reports_dir"), task_vars, self._templar)
+        actions = dict.fromkeys(arguments.get("restarted", ()), "restarted")
+        arguments = sent(self, arguments)
         result.update(
             self._execute_module("inference.fleet.engine_servers", module_args=arguments, task_vars=task_vars)
         )
@@ -48,6 +47,13 @@ class ActionModule(ActionBase):
                     % (", ".join(sorted(actions)), folder, error.strerror)
                 )
         return result
+
+
+def sent(action, arguments):
+    """The arguments that go to the node."""
+    here = ("reports_dir", "deployment", "restarted")
+    found = {name: value for name, value in arguments.items() if name not in here}
+    return {"deployer": deployer(arguments.get("deployment")), **found}
 
 
 def deployer(deployment):

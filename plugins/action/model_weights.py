@@ -23,27 +23,10 @@ class ActionModule(ActionBase):
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
-        arguments = dict(self._task.args)
-        packed = arguments.pop("packed", None)
-        sums = os.path.expanduser(str(arguments.get("sha256sums") or ""))
-        if sums and os.path.isfile(sums):
-            try:
-                with open(sums, encoding="utf-8") as stream:
-                    arguments["sums"] = stream.read()
-            except (OSError, UnicodeDecodeError) as error:
-                raise AnsibleActionFail(
-                    "sha256sums %s cannot be read on the controller: %s." % (sums, error)
-                ) from error
-        if arguments.get("source") != "standin":
-            arguments["caller"] = self._task._uuid  # the same each time that `until` asks again
-            result.update(self._execute_module(module_args=arguments, task_vars=task_vars))
-            return result
-        packed = os.path.abspath(os.path.expanduser(packed)) if packed else PACKED
-        arguments["expected"] = self._promised(packed)
-        if is_here(self):
-            arguments["packed"] = packed
+        arguments = sent(self, self._task.args)
         answer = self._execute_module(module_args=arguments, task_vars=task_vars)
         if answer.pop("packed_needed", False):
+            packed = _packed(self._task.args)
             files = {name: os.path.join(packed, name) for name in os.listdir(packed)}
             files = {name: path for name, path in files.items() if os.path.isfile(path)}
             arguments["packed"], _copied = to_node(self, files)
@@ -51,14 +34,39 @@ class ActionModule(ActionBase):
         result.update(answer)
         return result
 
-    def _promised(self, packed):
-        """{name: {size, sha256}} of the expanded stand-in, as its description says."""
-        description = os.path.join(packed, DESCRIPTION)
+
+def sent(action, given):
+    """The arguments that go to the node first; AnsibleActionFail where a file of the controller cannot be read."""
+    arguments = {name: value for name, value in given.items() if name != "packed"}
+    sums = os.path.expanduser(str(arguments.get("sha256sums") or ""))
+    if sums and os.path.isfile(sums):
         try:
-            with open(description, encoding="utf-8") as stream:
-                return json.load(stream).get("files") or {}
-        except (OSError, ValueError, AttributeError) as error:
-            raise AnsibleActionFail(
-                "The packed stand-in in %s on the controller cannot be read. Set packed to the directory that "
-                "holds it, or install the collection again." % packed
-            ) from error
+            with open(sums, encoding="utf-8") as stream:
+                arguments["sums"] = stream.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise AnsibleActionFail("sha256sums %s cannot be read on the controller: %s." % (sums, error)) from error
+    if arguments.get("source") != "standin":
+        arguments["caller"] = action._task._uuid  # the same each time that `until` asks again
+        return arguments
+    packed = _packed(given)
+    arguments["expected"] = _promised(packed)
+    if is_here(action):
+        arguments["packed"] = packed
+    return arguments
+
+
+def _packed(given):
+    return os.path.abspath(os.path.expanduser(given["packed"])) if given.get("packed") else PACKED
+
+
+def _promised(packed):
+    """{name: {size, sha256}} of the expanded stand-in, as its description says."""
+    description = os.path.join(packed, DESCRIPTION)
+    try:
+        with open(description, encoding="utf-8") as stream:
+            return json.load(stream).get("files") or {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise AnsibleActionFail(
+            "The packed stand-in in %s on the controller cannot be read. Set packed to the directory that "
+            "holds it, or install the collection again." % packed
+        ) from error

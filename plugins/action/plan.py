@@ -12,6 +12,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_atomic
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import (
     check_secrets,
     host_warnings,
@@ -54,6 +55,7 @@ class ActionModule(ActionBase):
         unknown = sorted(set(hosts) - set(task_vars["groups"]["all"]))
         if unknown:
             raise AnsibleActionFail("plan: hosts names '%s', which the inventory does not have." % unknown[0])
+        run_look.forget()
         run_plan, hostvars = RunPlan(), task_vars["hostvars"]
         play_hosts = [host for host in task_vars["ansible_play_hosts_all"] if host in hosts]
         try:

@@ -45,6 +45,7 @@ import time
 
 from ansible import constants as C
 from ansible.plugins.callback.default import CallbackModule as Default
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_look import NOBODY
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.live_lines import LiveLines
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import (
     gather,
@@ -55,7 +56,9 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables i
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import reason
 
 # Of use to machines, of no use on a screen; -v shows them.
-BULKY = ("accelerators", "diff", "fleet_report", "plan", "progress", "servers", "verdict", "verdicts")
+BULKY = (
+    "accelerators", "diff", "look_line", "fleet_report", "plan", "progress", "servers", "steps", "verdict", "verdicts"
+)  # fmt: skip
 
 
 class CallbackModule(Default):
@@ -70,6 +73,7 @@ class CallbackModule(Default):
         self._reports = {}
         self._last_progress = {}
         self._live = None
+        self._nobody = False
 
     def set_options(self, task_keys=None, var_options=None, direct=None):
         """Options are known from here on; whether there is a terminal too."""
@@ -77,6 +81,17 @@ class CallbackModule(Default):
         if self._live is None and self._display.verbosity == 0 and is_terminal(sys.stdout, os.environ):
             self._live = LiveLines(sys.stdout)
             clear_before(self._display, self._live)
+
+    def v2_playbook_on_play_start(self, play):
+        """Nothing of a play that node_state left no host for."""
+        self._nobody = play.hosts == NOBODY
+        if not self._nobody:
+            super().v2_playbook_on_play_start(play)
+
+    def v2_playbook_on_no_hosts_matched(self):
+        """Nothing where that is as it should be."""
+        if not self._nobody:
+            super().v2_playbook_on_no_hosts_matched()
 
     def v2_runner_retry(self, result):
         """How far it is, where the result says so; the default's line elsewhere."""
@@ -119,6 +134,8 @@ class CallbackModule(Default):
         self._progress_ends(result, well=True)
         gather(self._reports, result.result.get("fleet_report"))
         super().v2_runner_on_ok(result)
+        if result.result.get("look_line"):
+            self._display.display(result.result["look_line"], color=C.COLOR_CHANGED)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         """The message once, as text, instead of twice and escaped."""

@@ -26,6 +26,12 @@ options:
         stopped.
     type: bool
     default: false
+  step:
+    description:
+      - Leave out the hosts on which M(inference.fleet.node_state) found, in this run, that neither this step nor one
+        before it has anything to do. Hosts that it has not looked at stay.
+    type: str
+    choices: [preflight, prepare, weights, serve]
 """
 
 EXAMPLES = r"""
@@ -55,7 +61,7 @@ _raw:
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.loader import lookup_loader
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import inference_hosts, no_recipe
 
 
@@ -73,4 +79,5 @@ class LookupModule(LookupBase):
         if not found:
             raise AnsibleLookupError(no_recipe().message)
         run_plan.load()  # read here once, for the processes of all tasks of the play
-        return found
+        step = self.get_option("step")
+        return (run_look.due(found, step) or run_look.NOBODY) if step else found

@@ -97,37 +97,19 @@ needed:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import (
-    artifact_archives as compiled_artifact,
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.operations.compiled_artifact import (
+    ARGUMENTS,
+    RULES,
+    run,
 )
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "servers": {"type": "list", "elements": "dict", "required": True},
-            "state": {"type": "str", "choices": ["exported", "imported"], "default": "imported"},
-            "source": {"type": "path"},
-            "remote_source": {"type": "bool", "default": False},
-            "destination": {"type": "path"},
-            "remote_destination": {"type": "bool", "default": False},
-            "force": {"type": "bool", "default": False},
-        },
-        required_if=[("state", "exported", ("destination",))],
-        supports_check_mode=True,
-    )
-    params = module.params
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True, **RULES)
     try:
-        if params["state"] == "exported":
-            result = compiled_artifact.export(
-                params["servers"], params["destination"], params["force"], check_mode=module.check_mode
-            )
-        else:
-            result = compiled_artifact.take_over(params["servers"], params["source"], check_mode=module.check_mode)
+        result = run(module.params, module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
-    except OSError as error:
-        module.fail_json(msg="The compiled artifacts cannot be brought: %s." % error)
     module.exit_json(**result)
 
 

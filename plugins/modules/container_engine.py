@@ -151,10 +151,9 @@ pending:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import ENGINES
-from ansible_collections.inference.fleet.plugins.module_utils.containers.host_settings import RESTARTS, STATES, ensure
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.operations.container_engine import ARGUMENTS, run
 
 
 class Module(SecretsHidden, AnsibleModule):
@@ -162,29 +161,11 @@ class Module(SecretsHidden, AnsibleModule):
 
 
 def main():
-    texts = {"type": "list", "elements": "str", "default": []}
-    module = Module(
-        argument_spec={
-            "engine": {"type": "str", "default": "docker", "choices": list(ENGINES)},
-            "allow_missing": {"type": "bool", "default": False},
-            "settings": {"type": "dict", "default": {}},
-            "registry_mirrors": texts,
-            "insecure_registries": texts,
-            "registries": texts,
-            "ca_bundle": {"type": "str", "default": ""},
-            "proxy_env": {"type": "dict", "default": {}},
-            "restart": {"type": "str", "default": "auto", "choices": list(RESTARTS)},
-            "state": {"type": "str", "default": "present", "choices": list(STATES)},
-            "root": {"type": "str", "default": ""},
-        },
-        supports_check_mode=True,
-    )
+    module = Module(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        result = ensure(check_mode=module.check_mode, **module.params)
+        result = run(module.params, module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
-    except OSError as error:
-        module.fail_json(msg="The container engine cannot be set up: %s. Run the play with become." % error)
     module.exit_json(**result)
 
 

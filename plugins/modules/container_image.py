@@ -140,9 +140,9 @@ msg:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.containers.images import ensure_image, remove_image
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.operations.container_image import ARGUMENTS, run
 
 
 class Module(SecretsHidden, AnsibleModule):
@@ -150,28 +150,9 @@ class Module(SecretsHidden, AnsibleModule):
 
 
 def main():
-    module = Module(
-        argument_spec={
-            "image": {"type": "str", "required": True},
-            "digest": {"type": "str"},
-            "engine": {"type": "str", "default": "auto", "choices": ["auto", "docker", "podman"]},
-            "address": {"type": "str"},
-            "mirror": {"type": "raw"},
-            "auth": {"type": "dict", "no_log": False},  # Module hides its passwords, not its usernames
-            "environment": {"type": "dict", "default": {}},
-            "wait_s": {"type": "int", "default": 3600},
-            "root": {"type": "path", "default": ""},
-            "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
-        },
-        supports_check_mode=True,
-    )
-    params = dict(module.params)
+    module = Module(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        if params.pop("state") == "absent":
-            named = {key: params[key] for key in ("image", "digest", "engine", "address", "mirror")}
-            result = remove_image(check_mode=module.check_mode, **named)
-        else:
-            result = ensure_image(check_mode=module.check_mode, **params)
+        result = run(module.params, module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
     module.exit_json(**result)

@@ -296,52 +296,17 @@ removed:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import boot
-from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import (
-    DROP_INS,
-    SERVERS_ARGUMENTS,
-    node_of,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.servers.reconcile import acted
-from ansible_collections.inference.fleet.plugins.module_utils.servers.run import run
-from ansible_collections.inference.fleet.plugins.module_utils.services.base import LOG_LIMITS
+from ansible_collections.inference.fleet.plugins.module_utils.operations.engine_servers import ARGUMENTS, run
 
 
 def main():
-    arguments = {
-        "state": {"type": "str", "default": "started", "choices": ["started", "stopped", "restarted", "absent"]},
-        "secrets": {"type": "dict", "no_log": True},
-        "user": {"type": "str"},
-        "drop_ins": DROP_INS,
-        "deployment": {"type": "dict"},
-        "deployer": {"type": "dict"},
-        "reports_dir": {"type": "path"},
-        "restarted": {"type": "list", "elements": "str", "default": []},
-        "purge": {"type": "bool", "default": False},
-        "purge_artifacts": {"type": "bool", "default": False},
-        "logs": {
-            "type": "dict",
-            "options": {name: {"type": "int", "default": value} for name, value in LOG_LIMITS.items()},
-        },
-        "start_on_boot": {"type": "str", "default": boot.NONE, "choices": list(boot.WAYS)},
-        "watchdog": {
-            "type": "dict",
-            "options": {
-                "interval": {"type": "int", "default": 60},
-                "failures": {"type": "int", "default": 3},
-                "timeout": {"type": "int", "default": 60},
-            },
-        },
-    }
-    module = AnsibleModule(argument_spec={**SERVERS_ARGUMENTS, **arguments}, supports_check_mode=True)
-    node = None
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        node = node_of(module.params)
-        result, warnings = run(node, module.params, module.check_mode)
+        result = run(module.params, module.check_mode)
     except FleetError as error:
-        module.fail_json(msg=error.message, **{"actions": acted(node.acted) if node else [], **error.details})
-    for warning in warnings:
-        module.warn(warning)
+        module.fail_json(msg=error.message, **error.details)
+    for text in result.pop("warnings"):
+        module.warn(text)
     module.exit_json(**result)
 
 

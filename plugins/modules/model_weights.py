@@ -416,8 +416,7 @@ free_bytes:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
-from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
-from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.operations.model_weights import ARGUMENTS, run
 
 
 class Module(SecretsHidden, AnsibleModule):
@@ -425,46 +424,9 @@ class Module(SecretsHidden, AnsibleModule):
 
 
 def main():
-    module = Module(
-        argument_spec={
-            "source": {"type": "str", "choices": ["standin", "path", "huggingface", "modelscope"], "required": True},
-            "repo": {"type": "str", "required": True},
-            "revision": {"type": "str"},
-            "destination": {"type": "path", "required": True},
-            "path": {"type": "path"},
-            "copy": {"type": "bool", "default": False},
-            "format": {"type": "str", "choices": list(gpt_oss.FORMATS)},
-            "verify": {"type": "str", "choices": ["quick", "full"], "default": "quick"},
-            "draft": {"type": "path"},
-            "draft_repo": {"type": "str"},
-            "draft_revision": {"type": "str"},
-            "draft_eagle3": {"type": "bool", "default": False},
-            "encodings_file": {"type": "path"},
-            "packed": {"type": "path"},
-            "expected": {"type": "dict"},
-            "endpoint": {"type": "str"},
-            "include": {"type": "list", "elements": "str", "default": []},
-            "exclude": {"type": "list", "elements": "str", "default": ["original/*", "metal/*"]},
-            "token": {"type": "str", "no_log": True},
-            "refresh": {"type": "bool", "default": False},
-            "workers": {"type": "int", "default": 8},
-            "retries": {"type": "int", "default": 5},
-            "timeout_s": {"type": "int", "default": 30},
-            "wait_s": {"type": "int", "default": 5},
-            "environment": {"type": "dict", "default": {}},
-            "ca_bundle": {"type": "path"},
-            "sha256sums": {"type": "str"},
-            "sums": {"type": "str"},
-            "min_rate": {"type": "int", "default": 0},
-            "min_rate_window_s": {"type": "int", "default": 60},
-            "root": {"type": "path", "default": ""},
-            "toolkit": {"type": "path"},
-            "caller": {"type": "str"},
-        },
-        supports_check_mode=True,
-    )
+    module = Module(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        result = model_weights.bring(module.params, module.check_mode)
+        result = run(module.params, module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
     for text in result.pop("warnings", ()):

@@ -112,30 +112,20 @@ must_reboot:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import packages as neuron_packages
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.operations.neuron_packages import (
+    ARGUMENTS,
+    run,
+)
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "packages": {"type": "dict", "required": True},
-            "hardware": {"type": "dict", "default": {}},
-            "needs": {"type": "dict", "default": {}},
-            "servers": {"type": "list", "elements": "dict", "default": []},
-            "installed": {"type": "list", "elements": "str", "default": []},
-            "reboot_follows": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        result = neuron_packages.look(check_mode=module.check_mode, **module.params)
+        result = run(module.params, module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
-    if result["reboot"] and not result["must_reboot"]:
-        module.warn(
-            "The kernel has the Neuron driver %s loaded, %s is installed; reboot the node to use it."
-            % (result["loaded_driver"], result["packages"].get(neuron_packages.DRIVER))
-        )
+    for text in result.pop("warnings", ()):
+        module.warn(text)
     module.exit_json(**result)
 
 

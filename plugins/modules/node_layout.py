@@ -84,25 +84,13 @@ directories:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import accounts
+from ansible_collections.inference.fleet.plugins.module_utils.operations.node_layout import ARGUMENTS, run
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "root": {"type": "str", "default": ""},
-            "user": {"type": "str"},
-            "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
-            "keep": {"type": "list", "elements": "path", "default": []},
-        },
-        supports_check_mode=True,
-    )
-    params = module.params
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        if params["state"] == "absent":
-            result = accounts.remove(params["root"], params["keep"], check_mode=module.check_mode)
-        else:
-            result = accounts.ensure(params["root"], params["user"] or None, check_mode=module.check_mode)
+        result = run(module.params, module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
     module.exit_json(**result)

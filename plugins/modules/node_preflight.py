@@ -225,55 +225,17 @@ unchecked:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.servers.preflight import preflight
+from ansible_collections.inference.fleet.plugins.module_utils.operations.node_preflight import ARGUMENTS, run
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "root": {"type": "str", "default": ""},
-            "servers": {"type": "list", "elements": "dict", "default": []},
-            "only": {"type": "list", "elements": "str", "default": []},
-            "platform": {"type": "str", "required": True},
-            "hardware": {
-                "type": "dict",
-                "options": {
-                    "accelerator": {"type": "str"},
-                    "count": {"type": "int"},
-                    "cores": {"type": "int"},
-                    "lnc": {"type": "int"},
-                    "memory_gib": {"type": "float"},
-                    "cpu_affinity": {"type": "dict"},
-                    "exclude": {"type": "list", "elements": "int"},
-                },
-            },
-            "needs": {
-                "type": "dict",
-                "options": {
-                    "accelerators": {"type": "list", "elements": "str"},
-                    "lnc": {"type": "int"},
-                    "device_memory_gib": {"type": "float"},
-                    "host_memory_gib": {"type": "float"},
-                    "disk_gib": {"type": "float"},
-                    "driver": {"type": "str"},
-                    "compute_capability": {"type": "list", "elements": "str"},
-                    "cpu_flags": {"type": "list", "elements": "str"},
-                    "libraries": {"type": "list", "elements": "str"},
-                },
-            },
-            "installs": {"type": "dict", "default": {}},
-            "satisfied_by": {"type": "list", "elements": "path", "default": []},
-            "models": {"type": "list", "elements": "dict", "default": []},
-            "venvs": {"type": "list", "elements": "dict", "default": []},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        result = preflight(**module.params)
+        result = run(module.params, module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
-    for sentence in result.pop("warnings") + result["unchecked"]:
-        module.warn(sentence)
+    for text in result.pop("warnings", ()):
+        module.warn(text)
     module.exit_json(**result)
 
 

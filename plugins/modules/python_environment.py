@@ -188,9 +188,9 @@ stderr:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils import python_environment
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
+from ansible_collections.inference.fleet.plugins.module_utils.operations.python_environment import ARGUMENTS, run
 
 
 class Module(SecretsHidden, AnsibleModule):
@@ -198,39 +198,12 @@ class Module(SecretsHidden, AnsibleModule):
 
 
 def main():
-    module = Module(
-        argument_spec={
-            "path": {"type": "path", "required": True},
-            "create": {"type": "bool", "default": True},
-            "packages": {"type": "list", "elements": "str", "default": []},
-            "excludes": {"type": "list", "elements": "str", "default": []},
-            "overrides": {"type": "list", "elements": "str", "default": []},
-            "python": {"type": "str"},
-            "uv": {"type": "path"},
-            "find_links": {"type": "list", "elements": "str", "default": []},
-            "index_url": {"type": "str"},
-            "extra_index_urls": {"type": "list", "elements": "str", "default": []},
-            "fallback_indexes": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "package": {"type": "str", "required": True},
-                    "index": {"type": "str", "required": True},
-                },
-            },
-            "compile_bytecode": {"type": "bool", "default": True},
-            "verify_imports": {"type": "list", "elements": "str", "default": []},
-            "environment": {"type": "dict", "default": {}},
-            "ca_bundle": {"type": "path"},
-        },
-        supports_check_mode=True,
-    )
+    module = Module(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        desired = python_environment.from_parameters(module.params)
-        module.exit_json(**python_environment.ensure(desired, check_mode=module.check_mode))
+        result = run(module.params, module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

@@ -134,8 +134,7 @@ tried:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
-from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
-from ansible_collections.inference.fleet.plugins.module_utils.weights import encodings as tiktoken_encodings
+from ansible_collections.inference.fleet.plugins.module_utils.operations.tiktoken_encodings import ARGUMENTS, run
 
 
 class Module(SecretsHidden, AnsibleModule):
@@ -143,37 +142,12 @@ class Module(SecretsHidden, AnsibleModule):
 
 
 def main():
-    module = Module(
-        argument_spec={
-            "directory": {"type": "path", "required": True},
-            "encodings": {
-                "type": "list",
-                "elements": "str",
-                "choices": list(tiktoken_encodings.ENCODINGS),
-                "default": [gpt_oss.VOCABULARY],
-            },
-            "sources": {
-                "type": "list",
-                "elements": "dict",
-                "required": True,
-                "options": {
-                    "type": {"type": "str", "choices": list(tiktoken_encodings.SOURCES), "required": True},
-                    "python": {"type": "path"},
-                    "path": {"type": "str"},
-                    "copied": {"type": "dict"},
-                    "base": {"type": "str"},
-                },
-                "required_if": [("type", kind, [place]) for kind, place in tiktoken_encodings.SOURCES.items()],
-            },
-            "environment": {"type": "dict", "default": {}},
-            "ca_bundle": {"type": "path"},
-        },
-        supports_check_mode=True,
-    )
+    module = Module(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        module.exit_json(**tiktoken_encodings.ensure(check_mode=module.check_mode, **module.params))
+        result = run(module.params, module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

@@ -234,7 +234,8 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
 
     mirror: see mirrored(). auth: {REGISTRY: {username, password}}. environment: proxies for podman's client; docker's
     daemon has its own. wait_s: how long to wait for a pull. Returns {changed, finished, engine, image, progress, msg,
-    diff}; image is {reference, id, digests, size}, None while it is not here. Raises FleetError.
+    diff, ended: how many ended pulls were forgotten where the image was here}; image is {reference, id, digests, size},
+    None while it is not here. Raises FleetError.
     """
     if not IMAGE.match(image):
         raise FleetError(
@@ -261,10 +262,9 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
         raise FleetError("containers.engine-problem", engine_problem(label, error)) from error
     source = pinned_reference(name, digest)
     job = _Job(NodePaths(root), chosen, source)
-    if not check_mode:
-        _forget_ended(NodePaths(root), job.folder if found else None)
+    ended = _forget_ended(NodePaths(root), job.folder if found else None, check_mode)
     if found:
-        return _with_tag(chosen, kept, wanted, found, False, diff, check_mode)
+        return {**_with_tag(chosen, kept, wanted, found, False, diff, check_mode), "ended": ended}
     if check_mode:
         return _result(True, chosen, None, "would pull %s" % wanted, diff)
     try:
@@ -297,16 +297,20 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
     return _with_tag(chosen, kept, wanted, found, True, diff, False)
 
 
-def _forget_ended(paths, found=None):
-    """Remove what pulls that are at work no more left behind, whoever asked for them: a login may be in it.
+def _forget_ended(paths, found=None, check_mode=False):
+    """Remove what pulls that are at work no more left behind, whoever asked for them: a login may be in it. How many.
 
     found: the job of an image that is here, whose end is of no use. Others' ends may still be asked for.
     """
+    ended = 0
     for folder in glob.glob(glob.escape(paths.lib) + "/jobs/image-*/"):
         job = DetachedJob(folder.rstrip("/"))
         with job.judging(wait=False) as held:
             if held and not job.alive() and (job.folder == found or not fresh(_ended_at(job))):
-                job.remove()
+                ended += 1
+                if not check_mode:
+                    job.remove()
+    return ended
 
 
 def _ended_at(job):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -34,12 +35,16 @@ def missing_libraries(names, search_paths=()):
 
     search_paths: folders to look in besides the loader's own. FleetError where this Python cannot load libraries.
     """
-    names = list(names)
+    return list(_missing(tuple(names), tuple(search_paths)))
+
+
+@functools.cache  # a process that looks at several things starts one child
+def _missing(names, search_paths):
     if not names:
         return []
     try:
         child = subprocess.run(
-            [sys.executable, "-c", LOADER, json.dumps([list(search_paths), names])],
+            [sys.executable, "-c", LOADER, json.dumps([search_paths, names])],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         return json.loads(child.stdout)

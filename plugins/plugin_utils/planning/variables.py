@@ -41,6 +41,7 @@ KNOWN = (
     "fleet_log_lines",
     "fleet_log_rate",
     "fleet_log_server",
+    "fleet_look",
     "fleet_modelscope_endpoint",
     "fleet_modelscope_token",
     "fleet_node",
@@ -191,6 +192,7 @@ def check_names(variables):
 CHECKS = {
     "fleet_artifact_force": input_checks.check_switch,
     "fleet_log_lines": lambda name, value: input_checks.check_number(name, value, 10**6),
+    "fleet_look": input_checks.check_switch,
     "fleet_purge": input_checks.check_switch,
     "fleet_purge_artifacts": input_checks.check_switch,
     "fleet_purge_images": input_checks.check_switch,

@@ -13,6 +13,13 @@ CALLBACK = "inference.fleet.fleet"
 WIDTH = 80  # of a title with its stars, as Ansible's own
 
 
+def say(line):
+    """Print a line where no callback prints it."""
+    callback = C.DEFAULT_STDOUT_CALLBACK
+    if callback != CALLBACK and "json" not in callback:
+        Display().display(line)
+
+
 def show(report):
     """Print a report {title, columns, rows}, or a list of those, where no callback gathers it for the end of the run.
 

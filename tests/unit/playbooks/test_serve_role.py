@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from ansible_collections.inference.fleet.tests.runs import play
 
 TASKS = Path(__file__).resolve().parents[3] / "roles" / "serve" / "tasks" / "main.yml"
@@ -27,6 +28,8 @@ changed = name in json.load(open(folder + "/changing"))
 pending = {} if arguments.get("only") else json.load(open(folder + "/pending"))
 print(json.dumps({"changed": changed, "answering": not changed, "pending": pending}))
 """
+# What the role verify makes of it.
+CHANGED = yaml.safe_load((TASKS.parents[2] / "verify/defaults/main.yml").read_text())["verify_servers_changed"]
 VARIABLES = {
     "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
     "serve_engine_restart": "auto", "serve_drop_ins": "remove", "fleet_root": "", "serve_watchdog": False,
@@ -49,13 +52,13 @@ class Serve:
             for name in MODULES:
                 text = text.replace("inference.fleet.%s:" % name, "stand_in_%s:" % name)
             (folder / file.name).write_text(text)
-        show = {"ansible.builtin.copy": {"content": "{{ serve_changed | bool }}", "dest": str(folder / "verdict")}}
+        show = {"ansible.builtin.copy": {"content": CHANGED, "dest": str(folder / "verdict")}}
         tasks = [{"ansible.builtin.include_tasks": str(folder / TASKS.name)}, show]
         plays = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}]
         (folder / "play.yml").write_text(json.dumps(plays))
 
     def play(self, entries, changing=(), pending=(), **variables):
-        """([modules that were called, with what matters of their arguments], serve_changed)."""
+        """([modules that were called, with what matters of their arguments], whether the servers were changed)."""
         (self.folder / "pending").write_text(json.dumps(dict.fromkeys(pending, "it hangs")))
         (self.folder / "changing").write_text(json.dumps(list(changing)))
         (self.folder / "calls").write_text("")

@@ -1,0 +1,44 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether the steps of a run have anything to do on this node: each step's own code in check mode, in their order."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.shipped_operations import operation_of
+
+
+def look(looks, validated):
+    """{steps: [{step, differs, reason}], first: the first step that differs or None, warnings: [texts]}.
+
+    looks: [{step, module, arguments}] in the order of the run; it ends with the first that differs, as what the next
+    ones find may be changed by then. validated(operation, arguments) -> parameters; FleetError where they are invalid.
+    A look that fails differs: the step itself then says what is wrong.
+    """
+    steps, warnings = {}, []
+    for one in looks:
+        step = steps.setdefault(one["step"], {"step": one["step"], "differs": False, "reason": None})
+        reason, said = _due(one, validated)
+        if reason is not None:
+            step.update(differs=True, reason=reason)
+            return {"steps": list(steps.values()), "first": one["step"], "warnings": warnings}
+        warnings += said
+    return {"steps": list(steps.values()), "first": None, "warnings": warnings}
+
+
+def _due(one, validated):
+    """(why a module has something to do or None, its warnings)."""
+    operation = operation_of(one["module"])
+    if operation is None:
+        return "nothing is known about %s before it runs" % one["module"], []
+    try:
+        result = operation.run(validated(operation, one["arguments"]), True)
+    except FleetError as error:
+        return error.message.partition("\n")[0], []
+    except Exception as error:  # whatever it is, the step itself meets it again and fails with all that can be said
+        return "%s: %s" % (type(error).__name__, error), []
+    due = getattr(operation, "due", None)
+    if due is not None:
+        return due(result), result.get("warnings", [])
+    return (result.get("message") or one["module"]) if result["changed"] else None, result.get("warnings", [])
