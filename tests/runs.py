@@ -17,7 +17,7 @@ from pathlib import Path
 
 CLONE = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
-warm = None  # a warm_playbooks.Server, which conftest.py of the unit tests sets
+warm = []  # Servers of warm_playbooks, for the environments of unit tests
 
 
 @dataclasses.dataclass
@@ -58,14 +58,16 @@ def play(playbook, inventory, *arguments, variables=None, environment=None, time
 
 
 def ansible_playbook(arguments, environment=None, timeout=600, folder=CLONE, cold=False):
-    """The Run of the command with these arguments; environment: variables beside those of this process.
+    """The Run of the command with these arguments; environment: variables beside those of this process, None for less.
 
     cold: the command itself, in the unit tests as well, where a fork has its imports already (warm_playbooks.py).
     """
     started, before = time.monotonic(), processor_seconds()
     environment = {**os.environ, **(environment or {})}
+    environment = {name: value for name, value in environment.items() if value is not None}
     arguments = [str(argument) for argument in arguments]
-    if not cold and warm and warm.takes(environment) and (done := warm.run(arguments, folder, environment, timeout)):
+    server = next((one for one in warm if one.takes(environment)), None)
+    if not cold and server and (done := server.run(arguments, folder, environment, timeout)):
         status, output, used = done
         return Run(status, output, time.monotonic() - started, used)
     done = subprocess.run(

@@ -37,13 +37,18 @@ LONGEST = 1 << 20  # bytes of a request: arguments and environment
 class Server:
     """The process that forks, started by its first run; it ends with the one that started it."""
 
-    def __init__(self):
-        self.connection = None
+    def __init__(self, environment, folder):
+        """folder: where it is started; without ANSIBLE_CONFIG its ansible.cfg counts, not that of a run's folder."""
+        self.connection, self.folder = None, folder
         self.alone = threading.Lock()
-        self.environment = imported(os.environ)
+        self.environment = environment
 
     def takes(self, environment):
-        return imported(environment) == self.environment
+        return imported(environment) == imported(self.environment)
+
+    def stop(self):
+        if self.connection:
+            self.connection.close()
 
     def run(self, arguments, folder, environment, timeout):
         """(exit status, screen, seconds of processors), or None where another thread is using it.
@@ -81,7 +86,7 @@ class Server:
         with other:
             subprocess.Popen(
                 [sys.executable, __file__, str(other.fileno())], pass_fds=[other.fileno()], stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, env=self.environment, cwd=self.folder,
             )  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import os
+
 from ansible_collections.inference.fleet.tests import runs, warm_playbooks
 
-runs.warm = warm_playbooks.Server()
+runs.warm.append(warm_playbooks.Server(dict(os.environ), runs.CLONE))

@@ -16,7 +16,7 @@ from ansible_collections.inference.fleet.tests import runs
 
 def both(*arguments, **options):
     """The Runs of a fork and of the command; the fork is one."""
-    assert runs.warm.takes({**os.environ, **options.get("environment", {})})
+    assert runs.warm[0].takes({**os.environ, **options.get("environment", {})})
     return [runs.ansible_playbook(arguments, cold=cold, **options) for cold in (False, True)]
 
 
@@ -39,11 +39,11 @@ def test_a_fork_says_what_the_command_says(arguments, environment, status):
 
 def test_what_the_imports_decide_is_left_to_the_command(monkeypatch):
     for name, value in (("ANSIBLE_HOME", "/elsewhere"), ("PYTHONPATH", "/elsewhere"), ("ANSIBLE_LIBRARY", "/mine")):
-        assert not runs.warm.takes({**os.environ, name: value})
-    assert runs.warm.takes({**os.environ, "ANSIBLE_SSH_RETRIES": "0", "FLEET_ROOT": "/elsewhere"})
-    monkeypatch.setattr(runs.warm, "alone", threading.Lock())
-    with runs.warm.alone:
-        assert runs.warm.run([], "/", {}, 1) is None
+        assert not runs.warm[0].takes({**os.environ, name: value})
+    assert runs.warm[0].takes({**os.environ, "ANSIBLE_SSH_RETRIES": "0", "FLEET_ROOT": "/elsewhere"})
+    monkeypatch.setattr(runs.warm[0], "alone", threading.Lock())
+    with runs.warm[0].alone:
+        assert runs.warm[0].run([], "/", {}, 1) is None
 
 
 def playbook(folder, *tasks):

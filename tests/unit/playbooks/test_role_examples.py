@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.inference.fleet.tests import runs, warm_playbooks
 
 ROOT = Path(__file__).resolve().parents[3]
-PLAYBOOK = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
 EXAMPLES = {
     path.parent.name: re.findall(r"```yaml\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
     for path in sorted((ROOT / "roles").glob("*/README.md"))
@@ -44,10 +43,11 @@ SECRET = {
 }
 
 
-@pytest.fixture
-def collections(tmp_path):
-    """The collection, its modules and the actions that need them replaced."""
-    fleet = tmp_path / "collections" / "ansible_collections" / "inference" / "fleet"
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A folder with the collection, its modules and the actions that need them replaced."""
+    folder = tmp_path_factory.mktemp("examples")
+    fleet = folder / "collections" / "ansible_collections" / "inference" / "fleet"
     (fleet / "plugins" / "action").mkdir(parents=True)
     (fleet / "plugins" / "modules").mkdir()
     for name in ("galaxy.yml", "meta", "recipes", "roles"):
@@ -55,8 +55,24 @@ def collections(tmp_path):
     for name in ("filter", "lookup", "module_utils", "plugin_utils"):
         (fleet / "plugins" / name).symlink_to(ROOT / "plugins" / name)
     for path in (ROOT / "plugins" / "modules").glob("*.py"):
-        (fleet / "plugins" / "modules" / path.name).write_text(MODULE % (str(tmp_path / "given"), path.stem))
-    return tmp_path / "collections"
+        (fleet / "plugins" / "modules" / path.name).write_text(MODULE % (str(folder / "given"), path.stem))
+    server = warm_playbooks.Server(without_clone(folder), folder)
+    runs.warm.append(server)
+    yield folder
+    runs.warm.remove(server)
+    server.stop()
+
+
+@pytest.fixture
+def collections(whole):
+    (whole / "given").write_text("")
+    return whole
+
+
+def without_clone(folder):
+    """This process's environment with the folder's collection in place of the clone's, and its settings."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHONPATH"))}
+    return {**kept, "ANSIBLE_COLLECTIONS_PATH": str(folder / "collections"), "ANSIBLE_HOME": str(folder / "home")}
 
 
 def play(folder, collections, plays, host):
@@ -67,17 +83,10 @@ def play(folder, collections, plays, host):
     (folder / "play.yml").write_text(
         yaml.safe_dump([{"gather_facts": False, **play, "become": False} for play in plays])
     )
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHONPATH"))}
-    environment.update(
-        ANSIBLE_COLLECTIONS_PATH=str(collections), ANSIBLE_HOME=str(folder / "home"), ANSIBLE_NOCOLOR="1"
-    )
-    done = subprocess.run(
-        [PLAYBOOK, "-i", "hosts.json", "play.yml"],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    given = folder / "given"
-    lines = given.read_text().splitlines() if given.exists() else []
-    return done.returncode, done.stdout + done.stderr, [tuple(json.loads(line)) for line in lines]
+    environment = {**dict.fromkeys(os.environ), **without_clone(collections), "ANSIBLE_NOCOLOR": "1"}
+    run = runs.ansible_playbook(["-i", "hosts.json", "play.yml"], environment=environment, folder=folder)
+    lines = (collections / "given").read_text().splitlines()
+    return run.status, run.output, [tuple(json.loads(line)) for line in lines]
 
 
 def modules_of(role):

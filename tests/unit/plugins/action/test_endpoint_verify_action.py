@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from unittest import mock
 
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.action import endpoint_verify
+from ansible_collections.inference.fleet.tests.runs import ansible_playbook
 from ansible_collections.inference.fleet.tests.unit.engines.deployed import deployed
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
-
-FLEET = os.path.dirname(os.path.dirname(os.path.dirname(endpoint_verify.__file__)))
-COLLECTIONS = FLEET.split(os.sep + "ansible_collections" + os.sep)[0]
 
 
 class Play:
@@ -47,23 +44,16 @@ class Play:
         (self.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
         play = [{"hosts": "node-1", "gather_facts": False, "roles": ["inference.fleet.verify"]}]
         (self.folder / "play.yml").write_text(yaml.safe_dump(play))
-        environment = dict(
-            os.environ,
-            ANSIBLE_COLLECTIONS_PATH=COLLECTIONS,
-            ANSIBLE_HOME=str(self.folder / "home"),
-            ANSIBLE_STDOUT_CALLBACK="ansible.builtin.default",
-            ANSIBLE_CALLBACK_RESULT_FORMAT="json",
-            ANSIBLE_NOCOLOR="1",
-            ANSIBLE_DEPRECATION_WARNINGS="0",
-        )
-        done = subprocess.run(
-            [
-                os.path.join(os.path.dirname(sys.executable), "ansible-playbook"),
-                "-i", "hosts.yml", "play.yml", "-e", "@vars.json", "-v", *options,
-            ],
-            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
+        environment = {
+            "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
+            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
+            "ANSIBLE_NOCOLOR": "1",
+        }
+        run = ansible_playbook(
+            ["-i", "hosts.yml", "play.yml", "-e", "@vars.json", "-v", *options],
+            environment=environment, folder=self.folder,
         )  # fmt: skip
-        return done.returncode, done.stdout + done.stderr
+        return run.status, run.output
 
     def report(self, name):
         with open(os.path.join(self.reports, name), encoding="utf-8") as stream:
