@@ -74,6 +74,7 @@ AREAS = {
     "libraries": "Shared libraries of the distribution",
     "neuron": "AWS Neuron ([trainium.md](trainium.md))",
     "node": "The node itself",
+    "nvidia": "NVIDIA GPUs ([nvidia.md](nvidia.md))",
     "override": "`fleet_override` ([recipes.md](recipes.md))",
     "plan": "Planning",
     "platform": "Platforms",

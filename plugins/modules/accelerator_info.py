@@ -122,10 +122,44 @@ devices:
       elements: dict
     core_ids:
       description:
-        - The numbers that a plan entry's C(devices) uses, where servers are given parts of a device. Empty where
+        - The numbers that a plan entry's C(devices) uses, of its parts where servers are given parts. Empty where
           nothing tells which they are.
       type: list
       elements: int
+    address:
+      description: Where it is on the PCI bus.
+      returned: for GPUs
+      type: str
+    product:
+      description: The vendor's name of it. Null where nothing tells.
+      returned: for GPUs
+      type: str
+    compute_capability:
+      description: What programs are built for, such as V(9.0). Null where nothing tells.
+      returned: for GPUs
+      type: str
+    faults:
+      description: What stops a server on it, as sentences. Empty for one that is well.
+      returned: for GPUs
+      type: list
+      elements: str
+    slow:
+      description: What slows it down now.
+      returned: for GPUs
+      type: list
+      elements: str
+    used_mib:
+      description: Memory in use in MiB. Null where nothing tells.
+      returned: for GPUs
+      type: int
+    recovery:
+      description: What the driver wants done with it, V(None) for nothing. Null where it does not tell.
+      returned: for GPUs
+      type: str
+    fabric:
+      description: The state of its links to other GPUs. Null where it has none that the driver manages.
+      returned: for GPUs
+      type: str
   sample:
     - {id: 0, memory_mib: 32768, cores: 4, numa: 0, cpus: 0-3, health: ok, holders: [], core_ids: []}
 """

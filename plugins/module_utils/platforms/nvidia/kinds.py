@@ -27,7 +27,8 @@ SWITCHED = ("a100", "h100", "h200", "b200", "b300")  # boards of eight have NVSw
 SUPERCHIPS = ("gb200", "gb300")  # of racks: the fabric is managed outside of the node, and IMEX is on it
 SAME = 0.01  # memory that differs by less is the same
 # CUDA release: oldest driver branch on Linux (CUDA Toolkit release notes, table 2; minor version compatibility aside).
-DRIVER_FOR_CUDA = (((13, 0), 580), ((12, 9), 575), ((12, 8), 570), ((12, 6), 560), ((12, 4), 550), ((12, 0), 525))
+DRIVER_FOR_CUDA = (((13, 3), 610), ((13, 2), 595), ((13, 1), 590), ((13, 0), 580), ((12, 9), 575), ((12, 8), 570),
+                   ((12, 6), 560), ((12, 4), 550), ((12, 0), 525))  # fmt: skip
 
 
 def kind_of(product, capability, memory_mib):

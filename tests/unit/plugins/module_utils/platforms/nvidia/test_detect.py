@@ -1,0 +1,396 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is made of nvidia-smi's answers: recorded ones, failures, and broken ones. fixtures/nvidia/README.md has where
+they are from."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import detect, health, kinds, smi
+from ansible_collections.inference.fleet.tests.unit.engines.nvidia_node import FIXTURES, NvidiaNode
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+# node: (accelerator, product, GPUs, MiB, compute capability, driver, CUDA)
+NODES = {
+    "a100-1": ("a100", "NVIDIA A100-SXM4-40GB", 1, 40960, "8.0", "570.148.08", "12.8"),
+    "a100-8-old-schema": ("a100", "NVIDIA A100-SXM4-80GB", 8, 81920, "8.0", "535.183.01", "12.2"),
+    "b200-4-next-schema": ("b200", "NVIDIA B200", 4, 183359, "10.0", "610.43.02", "13.3"),
+    "b200-8": ("b200", "NVIDIA B200", 8, 183359, "10.0", "580.105.08", "13.0"),
+    "b300-8": ("b300", "NVIDIA B300 SXM6 AC", 8, 275040, "10.3", "580.95.05", "13.0"),
+    "gb200-4": ("gb200", "NVIDIA GB200", 4, 189471, "10.0", "580.173.02", "13.0"),
+    "gb300-4": ("gb300", "NVIDIA GB300", 4, 284208, "10.3", "580.173.02", "13.0"),
+    "h100-8": ("h100", "NVIDIA H100 80GB HBM3", 8, 81559, "9.0", "580.105.08", "13.0"),
+    "h200-2": ("h200", "NVIDIA H200", 2, 143771, "9.0", "580.126.09", "13.0"),
+    "h200-8": ("h200", "NVIDIA H200", 8, 143771, "9.0", "580.126.09", "13.0"),
+    "l40s-1": ("l40s", "NVIDIA L40S", 1, 46068, "8.9", "595.91.07", "13.2"),
+    "rtx-pro-6000-1": ("rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 1, 97887, "12.0", "580.105.08",
+                       "13.0"),
+    "t4-1": ("unknown", "Tesla T4", 1, 15360, "7.5", "595.91.07", "13.2"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def node(tmp_path):
+    return NvidiaNode(tmp_path / "sysroot")
+
+
+def gpus(node, name="h100-8", **changes):
+    return node.has(name, **changes).detect().devices
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_every_node(node, name):
+    accelerator, product, count, memory, capability, driver, cuda = NODES[name]
+    found = node.has(name).detect()
+    assert (found.accelerator, found.model, found.generation) == (accelerator, product, capability)
+    assert (found.vendor, found.driver, found.runtime, found.warnings) == ("NVIDIA", driver, cuda, [])
+    assert [device.id for device in found.devices] == list(range(count))
+    assert {(one.memory_mib, one.compute_capability, one.health) for one in found.devices} == {
+        (memory, capability, "ok")
+    }
+    assert [one.faults + one.slow + one.holders for one in found.devices] == [[]] * count
+    assert "GPU-0" not in json.dumps(found.as_dict())  # identifiers are kept nowhere
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_one_to_eight(node, count):
+    found = gpus(node, change=lambda root: [root.remove(one) for one in root.findall("gpu")[count:]])
+    assert [(one.id, one.address) for one in found] == [
+        (number, "0000:%s:00.0" % bus)
+        for number, bus in enumerate(["53", "64", "75", "86", "97", "a8", "b9", "ca"][:count])
+    ]
+
+
+def test_mig(node):
+    first, second = gpus(node, "h100-2-mig")
+    assert (first.health, second.health) == ("MIG", "ok")
+    assert first.faults == [
+        "GPU 0 (0000:53:00.0) is divided by MIG (2 instances); servers get whole GPUs. Run `nvidia-smi -i 0 -mig 0`, "
+        "and reboot where it says pending."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("product", "capability", "memory", "kind"),
+    [
+        ("NVIDIA A100 80GB PCIe", "8.0", 81920, "a100"),
+        ("NVIDIA H100 NVL", "9.0", 95830, "h100"),
+        ("NVIDIA H200 NVL", "9.0", 143771, "h200"),
+        ("NVIDIA GB200", "10.0", 189471, "gb200"),
+        ("NVIDIA GB300", None, None, "gb300"),
+        ("NVIDIA H20", "9.0", 97871, None),
+        ("NVIDIA GH200 144G HBM3e", "9.0", 146831, None),
+        ("NVIDIA A100X", "8.0", 81920, None),
+        ("NVIDIA Graphics Device", "9.0", 143771, "h200"),
+        ("NVIDIA Graphics Device", "10.0", 150000, None),
+        (None, None, 183359, None),
+        ("NVIDIA H100 80GB HBM3", "10.0", 81559, None),
+    ],
+)
+def test_names_are_for_people_and_the_capability_counts(product, capability, memory, kind):
+    assert kinds.kind_of(product, capability, memory) == kind
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"),
+    [("610.43.02", "13.3"), ("595.91.07", "13.2"), ("580.105.08", "13.0"), ("575.57.08", "12.9"),
+     ("570.148.08", "12.8"), ("535.183.01", "12.0"), ("470.1", None), ("", None), (None, None), ("N/A", None)],
+)  # fmt: skip
+def test_what_a_driver_runs(driver, cuda):
+    assert kinds.cuda_of_driver(driver) == cuda
+
+
+# ---- failures
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "words"),
+    [
+        ("driver-not-loaded", "nvidia.driver-not-loaded", "modprobe nvidia"),
+        ("library-mismatch", "nvidia.library-mismatch", "module is 580.95.05, its libraries are 580.105: "),
+        ("library-missing", "nvidia.library-missing", "libnvidia-ml.so"),
+        ("no-devices", "nvidia.no-devices", "nvidia-open"),
+        ("no-permission", "nvidia.no-permission", "with become"),
+        ("unknown-error", "nvidia.no-answer", "Failed to initialize NVML: Unknown Error. Run"),
+    ],
+)
+def test_each_failure_says_what_to_do(node, failure, code, words):
+    node.write("/sys/module/nvidia/version", "580.95.05\n")
+    with pytest.raises(FleetError) as caught:
+        node.fails(failure).detect()
+    assert caught.value.code == code
+    assert words in caught.value.message
+
+
+def test_without_nvidia_smi(node):
+    node.write("/sys/bus/pci/devices/0000:53:00.0/vendor", "0x10de\n")
+    node.write("/sys/bus/pci/devices/0000:53:00.0/class", "0x030200\n")
+    assert registry.PLATFORMS["nvidia"].present(System(node.root))
+    with pytest.raises(FleetError) as caught:
+        node.detect()
+    assert (caught.value.code, caught.value.values) == ("nvidia.driver-missing", ("1 GPU",))
+
+
+def test_a_node_without_gpus(node):
+    assert not registry.PLATFORMS["nvidia"].present(System(node.root))
+    with pytest.raises(FleetError) as caught:
+        node.detect()
+    assert (caught.value.code, caught.value.values) == ("nvidia.driver-missing", ("no GPU",))
+
+
+@pytest.mark.parametrize("failure", ["gpu-lost", "gpu-unknown-error"])
+def test_one_dead_of_eight_that_keeps_all_from_answering(node, failure):
+    """Then each is asked for itself; the dead one has the number that the bus gives it."""
+    found = node.has("h100-8", dead="0000:86:00.0", failure=failure).detect()
+    assert [one.health for one in found.devices] == ["ok"] * 3 + ["lost"] + ["ok"] * 4
+    (fault,) = found.devices[3].faults
+    assert fault.startswith("GPU 3 (0000:86:00.0) does not answer: ")
+    assert fault.endswith("List 3 in fleet_hardware.exclude and have the board replaced.")
+
+
+def test_one_dead_of_eight_beside_the_answers_of_the_others(node):
+    found = gpus(node, change=lambda root: root.remove(root.findall("gpu")[3]),
+                 before="Unable to determine the device handle for GPU3: 0000:86:00.0: GPU is lost\n")  # fmt: skip
+    assert [one.id for one in found if one.health == "lost"] == [3]
+    assert len(found) == 8
+
+
+def test_one_that_is_gone_moves_the_others_up(node):
+    for bus in ("53", "64", "75"):
+        node.write("/sys/bus/pci/devices/0000:%s:00.0/vendor" % bus, "0x10de\n")
+        node.write("/sys/bus/pci/devices/0000:%s:00.0/class" % bus, "0x030200\n")
+    node.has("h100-8", change=lambda root: [root.remove(one) for one in root.findall("gpu")[1:2]])
+    found = node.detect()
+    assert [one.id for one in found.devices] == list(range(7))
+    assert found.warnings == ["nvidia-smi counts 8 GPUs and describes 7.",
+                              "The PCI bus has the GPU 0000:64:00.0, which nvidia-smi does not list; look for NVRM in "
+                              "dmesg."]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "word", "words"),
+    [
+        ("fb_memory_usage/total", "GPU is lost", "lost", "is lost: the driver does not reach it"),
+        ("fb_memory_usage/total", "[GPU is lost]", "lost", "is lost"),
+        ("product_name", "ERR!", "unreadable", "cannot read what it should"),
+        ("fb_memory_usage/total", "[Unknown Error]", "unreadable", "cannot read what it should"),
+        (
+            "mig_mode/current_mig",
+            "[GPU requires reset]",
+            "needs reset",
+            "requires a reset. Stop what runs on it and run",
+        ),
+        ("gpu_recovery_action", "Reset", "needs reset", "has failed, and the driver wants: reset"),
+        ("gpu_recovery_action", "Drain and Reset", "needs reset", "the driver wants: drain and reset"),
+        ("mig_mode/pending_mig", "Enabled", "MIG", "will be divided by MIG after its next reset"),
+        ("ecc_errors/volatile/dram_uncorrectable", "2", "ECC", "has had 2 uncorrectable memory errors since"),
+        ("ecc_errors/volatile/sram_uncorrectable_secded", "1", "ECC", "1 uncorrectable memory error since"),
+        ("ecc_errors/aggregate/sram_threshold_exceeded", "Yes", "ECC", "more uncorrectable SRAM errors than it may"),
+        ("remapped_rows/remapped_row_pending", "Yes", "remap pending", "replaced by its next reset"),
+        ("remapped_rows/remapped_row_failure", "Yes", "remap failed", "List 0 in fleet_hardware.exclude"),
+        ("retired_pages/pending_retirement", "Yes", "retirement pending", "retired by its next reset"),
+        ("retired_pages/pending_blacklist", "Yes", "retirement pending", "retired by its next reset"),
+        ("ecc_errors/tpc_repair_pending", "Yes", "repair pending", "has a repair pending"),
+        ("fabric/state", "In Progress", "fabric", "is not ready (state In Progress)"),
+        ("fabric/state", "Not Started", "fabric", "systemctl enable --now nvidia-fabricmanager"),
+        ("fabric/status", "Insufficient Resources", "fabric", "has failed: Insufficient Resources"),
+        ("fabric/health/summary", "Unhealthy", "fabric", "is unhealthy. Restart"),
+    ],
+)
+def test_each_fault_of_a_gpu(node, path, value, word, words):
+    found = gpus(node, change=lambda root: node.set(root, 0, path, value))
+    assert [one.health for one in found] == [word] + ["ok"] * 7
+    assert words in found[0].faults[0] and found[0].faults[0].count("GPU 0 (0000:53:00.0)")
+
+
+def test_the_counters_of_old_drivers(node):
+    def change(root):
+        volatile = root.find("gpu/ecc_errors/volatile")
+        for one in list(volatile):
+            volatile.remove(one)
+        ElementTree.SubElement(ElementTree.SubElement(volatile, "double_bit"), "total").text = "3"
+        node.set(root, 1, "gpu_reset_status/reset_required", "Yes")
+
+    found = gpus(node, "a100-8-old-schema", change=change)
+    assert [one.health for one in found[:3]] == ["ECC", "needs reset", "ok"]
+
+
+@pytest.mark.parametrize("name", ["h100-8", "a100-8-old-schema"])
+@pytest.mark.parametrize(
+    ("reasons", "words"),
+    [
+        (["hw_slowdown", "hw_thermal_slowdown"], ["heat (hardware)"]),
+        (["hw_slowdown", "hw_power_brake_slowdown"], ["the power brake"]),
+        (["sw_thermal_slowdown"], ["heat (driver)"]),
+        (["hw_slowdown"], ["heat or power (hardware)"]),
+        (["gpu_idle", "sw_power_cap"], []),
+    ],
+)
+def test_what_slows_a_gpu_down_is_no_fault(node, name, reasons, words):
+    block = "clocks_throttle_reasons/clocks_throttle_reason_" if "old" in name else (
+        "clocks_event_reasons/clocks_event_reason_")  # fmt: skip
+
+    def change(root):
+        for reason in ("gpu_idle", *reasons):
+            node.set(root, 0, block + reason, "Active" if reason in reasons else "Not Active")
+
+    found = gpus(node, name, change=change)[0]
+    assert (found.slow, found.health, found.faults) == (words, "ok", [])
+
+
+def test_who_computes_on_it(node):
+    def change(root):
+        root.findall("gpu")[1].find("processes").extend(
+            ElementTree.fromstring(
+                "<p><process_info><pid>%d</pid><type>%s</type><process_name>%s</process_name></process_info></p>" % one
+            )[0]
+            for one in ((77, "C", "/usr/bin/python3"), (78, "G", "Xorg"), (79, "M+C", "mps"))
+        )
+
+    found = gpus(node, change=change)
+    assert found[1].holders == [{"pid": 77, "command": "/usr/bin/python3"}, {"pid": 79, "command": "mps"}]
+
+
+def test_names_of_processes_come_as_they_are():
+    text = (FIXTURES / "h100-8/q-x.xml").read_text()
+    block = "<processes><process_info><pid>5</pid><type>C</type><process_name>a<b & c\x01</process_name></process_info>"
+    root = smi.parse_xml(text.replace("<processes>", block, 1))
+    assert smi.Gpu(root.find("gpu"), None).processes() == [{"pid": 5, "command": "a<b & c"}]
+
+
+def test_without_rights_it_is_said_once(node):
+    found = node.has("h100-8", change=lambda root: node.set(root, 2, "remapped_rows/remapped_row_pending",
+                                                           "[Insufficient Permissions]")).detect()  # fmt: skip
+    assert found.warnings == ["nvidia-smi shows remapped_rows/remapped_row_pending of GPU 0000:75:00.0 to root alone."]
+
+
+@pytest.mark.parametrize("value", ["N/A", "0 MiB", "eighty GiB", "[N/A]", "-1 MiB", None])
+def test_memory_that_is_not_told_is_not_zero(node, value):
+    node.has("h100-8", change=lambda root: node.set(root, 0, "fb_memory_usage/total", value), csv=lambda text: "")
+    found = node.detect()
+    assert found.devices[0].memory_mib is None
+    assert "nvidia-smi does not tell the memory of GPU 0 (0000:53:00.0)." in found.warnings
+
+
+def test_one_answer_stands_in_for_the_other(node):
+    whole = node.has("h100-8").detect().as_dict()
+    only_csv = node.has("h100-8", text="<nvidia_smi_log><gpu").detect()
+    assert [one.memory_mib for one in only_csv.devices] == [81559] * 8
+    assert "its XML is not understood" in only_csv.warnings[0]
+    only_xml = node.has("h100-8", csv=lambda text: 'Field "compute_cap" is not a valid field to query.\n').detect()
+    assert only_xml.accelerator == whole["accelerator"] == "h100"
+    assert {one.compute_capability for one in only_xml.devices} == {None}
+
+
+# ---- where they are
+
+
+def test_numa_and_cpus_by_the_kernel(node):
+    node.has("h100-8", topology="must not be asked")
+    for number, bus in enumerate(["53", "64", "75", "86", "97", "a8", "b9", "ca"]):
+        node.write("/sys/bus/pci/devices/0000:%s:00.0/numa_node" % bus, "%d\n" % (number // 4))
+        node.write("/sys/bus/pci/devices/0000:%s:00.0/local_cpulist" % bus, ["0-47,96-143\n", "48-95\n"][number // 4])
+    found = node.detect()
+    assert [one.numa for one in found.devices] == [0] * 4 + [1] * 4
+    assert (found.devices[0].cpus, found.devices[7].cpus, found.warnings) == ("0-47,96-143", "48-95", [])
+
+
+def test_numa_and_cpus_by_nvidia_smi(node):
+    found = node.has("h100-8").detect().devices
+    assert [one.numa for one in found] == [0] * 4 + [1] * 4
+    assert {one.cpus for one in found[4:]} == {"48-95,144-191"}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-7\t0\t\tN/A\n", {0: ("0-7", 0)}),
+        ("\t\x1b[4mGPU0\tCPU Affinity\x1b[0m\nGPU0\t X \t0-7\n", {0: ("0-7", None)}),
+        ("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tN/A\tN/A\n", {0: ("", None)}),
+        ("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t7-\t0-1\n", {0: ("", None)}),
+        ("GPU0\t X \n", {}),
+        ("", {}),
+    ],
+)
+def test_topology(text, found):
+    assert smi.parse_topology(text, lambda text: None) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "bus"),
+    [("00000000:8F:00.0", "0000:8f:00.0"), ("0000:8F:00", "0000:8f:00.0"), ("00000008:06:00.0", "0008:06:00.0"),
+     ("8f:00.0", "0000:8f:00.0"), ("N/A", None), ("", None), (None, None)],
+)  # fmt: skip
+def test_addresses(text, bus):
+    assert smi.bus_of(text) == bus
+
+
+# ---- whatever comes
+
+TEXTS = {name: (FIXTURES / name / "q-x.xml").read_text() for name in NODES}
+CSVS = {name: (FIXTURES / name / "query-gpu.csv").read_text() for name in NODES}
+WORDS = ["N/A", "[N/A]", "ERR!", "GPU is lost", "[Unknown Error]", "[GPU requires reset]", "Insufficient Permissions",
+         "", "-1", "99999999999999999999", "0", "\u00b2", "&", "<", "]]>", "\x00", "Enabled", "Yes"]  # fmt: skip
+
+
+@st.composite
+def mangled(draw, texts):
+    """A recorded answer with lines gone, doubled, swapped or with other words in them, or cut off."""
+    lines = texts[draw(st.sampled_from(sorted(texts)))].splitlines(keepends=True)
+    for _number in range(draw(st.integers(0, 6))):
+        place = draw(st.integers(0, max(len(lines) - 1, 0)))
+        how = draw(st.sampled_from(["drop", "double", "word", "cut", "insert"]))
+        if not lines:
+            break
+        if how == "drop":
+            del lines[place]
+        elif how == "double":
+            lines.insert(place, lines[place])
+        elif how == "word":
+            word = draw(st.sampled_from(WORDS))
+            lines[place] = re.sub(r"(?<=>)[^<>\n]*(?=<)|(?<=, )[^,\n]+", lambda _found, word=word: word, lines[place])
+        elif how == "insert":
+            lines.insert(place, draw(st.text(max_size=20)) + "\n")
+        else:
+            lines = ["".join(lines)[: draw(st.integers(0, len("".join(lines))))]]
+    return "".join(lines)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(mangled(TEXTS), mangled(CSVS))
+def test_nothing_breaks_it_and_nothing_is_a_silent_zero(text, csv):
+    warnings = []
+    rows = smi.parse_csv(csv, warnings.append)
+    try:
+        root = smi.parse_xml(text)
+    except ValueError:
+        return
+    found = [smi.Gpu(element, warnings.append) for element in root.findall("gpu")]
+    devices = detect._devices(System("/nonexistent"), found, rows, {})
+    assert [one.id for one in devices] == sorted({one.id for one in devices})
+    for device in devices:
+        assert device.memory_mib is None or device.memory_mib > 0
+        assert device.health == "ok" or device.faults
+        assert "GPU-0" not in json.dumps(device.faults + device.slow)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=200) | mangled({"topo": (FIXTURES / "h100-8/topo-m.txt").read_text()}))
+def test_no_text_breaks_a_parser(text):
+    assert isinstance(smi.parse_topology(text, lambda words: None), dict)
+    assert isinstance(smi.parse_csv(text, lambda words: None), dict)
+    with pytest.raises(FleetError):
+        smi.refuse(System("/nonexistent"), text)
+
+
+def test_a_gpu_of_which_only_the_csv_tells_has_no_faults():
+    assert health.look(0, "0000:53:00.0", None) == []

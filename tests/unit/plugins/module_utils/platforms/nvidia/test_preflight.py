@@ -1,0 +1,435 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What node_preflight says of GPUs, and what it leaves alone. Everything is read below a made root."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Context
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import preflight
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS
+from ansible_collections.inference.fleet.plugins.module_utils.servers import preflight as checks
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.tests.unit.engines.nvidia_node import NvidiaNode
+
+NVIDIA = PLATFORMS["nvidia"]
+INSTALLS = {"nvidia-container-toolkit": {"version": "1.20.0"}}
+CDI = """cdiVersion: 0.5.0
+kind: nvidia.com/gpu
+devices:
+- name: "0"
+containerEdits:
+  mounts:
+  - hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.%s
+"""
+HELD = "<process_info><pid>%d</pid><type>C</type><process_name>python3</process_name></process_info>"
+
+
+@pytest.fixture
+def node(tmp_path):
+    made = NvidiaNode(tmp_path / "sysroot")
+    made.program("dmesg", "#!/bin/sh\necho ready\n")
+    made.program("systemctl", "#!/bin/sh\necho LoadState=loaded\necho ActiveState=active\n")
+    for name in ("docker", "nvidia-ctk"):
+        made.program(name, "#!/bin/sh\n")
+    made.write("/etc/cdi/nvidia.yaml", CDI % "580.105.08")
+    return made
+
+
+def entries(accelerator="h100", count=8, devices=2, launcher="container", **hardware):
+    declared = {
+        "schema": 1, "name": "mine", "platform": "nvidia", "engine": "vllm", "launcher": launcher,
+        "needs": {"accelerators": [accelerator]},
+        "model": {"repo": "openai/gpt-oss-120b", "format": "mxfp4", "source": "huggingface", "id": "gpt-oss-120b",
+                  "path": "${models}/gpt-oss-120b"},
+        "command": ["vllm", "serve", "${model}"],
+        "servers": [{"role": "server", "count": "auto", "devices": devices, "port": 18000}],
+    }  # fmt: skip
+    if launcher == "container":
+        declared["container"] = {"image": "docker.io/vllm/vllm-openai:v0.32.0"}
+    given = parse_hardware({"accelerator": accelerator, "count": count, **hardware}, "h")
+    return {entry["name"]: entry for entry in plan.plan_host("h", declared, given, plan.Site())}
+
+
+def look(node, needs=None, planned=None, hardware=None, **context):
+    """({check: [messages]}, warnings) of the platform, hardware's shortfalls among them."""
+    hardware = hardware or {"accelerator": "h100", "count": 8}
+    context = Context(
+        root="/nonexistent", system=System(node.root), entries=entries() if planned is None else planned,
+        hardware=hardware, needs=needs or {}, **context,
+    )  # fmt: skip
+    context.found = NVIDIA.detect(context.system)
+    short = NVIDIA.shortfalls(context.found, context.hardware, context.needs)
+    context.fits = not short
+    found = {"hardware": short, **dict(NVIDIA.preflight(context))}
+    return {check: messages for check, messages in found.items() if messages}, context.warnings
+
+
+def one(node, **given):
+    """The only message, and its check."""
+    found, _warnings = look(node, **given)
+    ((check, (message,)),) = found.items()
+    return check, message
+
+
+@pytest.mark.parametrize("launcher", ["container", "process"])
+def test_nothing_is_wrong(node, launcher):
+    assert look(node.has("h100-8"), planned=entries(launcher=launcher)) == ({}, [])
+
+
+# ---- what is declared and needed
+
+
+@pytest.mark.parametrize(
+    ("needs", "message"),
+    [
+        ({"driver": "580"}, None),
+        ({"driver": "580.105.8"}, None),
+        ({"driver": "590"}, "The recipe needs the NVIDIA driver 590 or later (needs.driver), for CUDA 13.1, this node "
+                            "has 580.105.08, which runs CUDA up to 13.0."),
+        ({"compute_capability": ["9.0", "10.0"]}, None),
+        ({"compute_capability": ["10.0", "10.3"]}, "The recipe needs the compute capability 10.0 or 10.3 "
+         "(needs.compute_capability), this node's NVIDIA H100 80GB HBM3 has 9.0 (Hopper)."),
+        ({"device_memory_gib": 79}, None),
+        ({"device_memory_gib": 140}, "The recipe needs 140 GiB of memory for a GPU (needs.device_memory_gib), this "
+         "node's NVIDIA H100 80GB HBM3 have 79.65 GiB."),
+        ({"lnc": 2}, "The recipe needs lnc (needs.lnc), which a GPU does not have."),
+    ],
+)  # fmt: skip
+def test_needs(node, needs, message):
+    found, _warnings = look(node.has("h100-8"), needs=needs)
+    if message is None:
+        assert found == {}
+    else:
+        assert [text[: len(message)] for text in found["hardware"]] == [message]
+
+
+def test_an_old_driver_says_which_cuda_it_runs(node):
+    (message,) = look(node.has("a100-1"), needs={"driver": "575"}, planned={},
+                      hardware={"accelerator": "a100", "count": 1, "memory_gib": 40})[0]["hardware"]  # fmt: skip
+    assert message.startswith(
+        "The recipe needs the NVIDIA driver 575 or later (needs.driver), for CUDA 12.9, this node has 570.148.08, "
+        "which runs CUDA up to 12.8. Install a newer one (docs/using/nvidia.md"
+    )
+
+
+def test_the_smaller_of_two_models_of_one_name_is_found(node):
+    check, message = one(node.has("a100-1"), planned={}, hardware={"accelerator": "a100", "count": 1})
+    assert check == "hardware"
+    assert message.startswith("The plan counts on 80 GiB of memory for a GPU (fleet_hardware.memory_gib), this node's "
+                              "NVIDIA A100-SXM4-40GB have 40 GiB.")  # fmt: skip
+
+
+def test_what_nvidia_smi_does_not_tell_is_unchecked(node):
+    node.has("h100-8", change=lambda root: node.set(root, 0, "fb_memory_usage/total", "N/A"), csv=lambda text: "")
+    found = node.detect()
+    needs = {"compute_capability": ["9.0"], "driver": "580"}
+    assert NVIDIA.unchecked(found, {}, needs) == [
+        "Not checked: the memory of each GPU (fleet_hardware.memory_gib, needs.device_memory_gib); nvidia-smi does not "
+        "tell.",
+        "Not checked: the compute capability of each GPU (needs.compute_capability); nvidia-smi does not tell.",
+    ]  # fmt: skip
+    assert NVIDIA.unchecked(found, {"exclude": [0]}, {}) == []
+
+
+def test_another_kind_beside_it(node):
+    node.has("h100-8", change=lambda root: node.set(root, 5, "product_name", "NVIDIA H20"), csv=lambda text: "")
+    assert "This node also has NVIDIA H20 beside NVIDIA H100 80GB HBM3." in look(node)[0]["hardware"][0]
+    assert (
+        look(node, hardware={"accelerator": "h100", "count": 8, "exclude": [5]}, planned=entries(exclude=[5]))[0] == {}
+    )
+
+
+# ---- one of eight
+
+
+def test_one_dead_of_eight_is_named_and_the_others_work_without_it(node):
+    node.has("h100-8", dead="0000:86:00.0", failure="gpu-lost")
+    check, message = one(node)
+    assert (check, message[: message.index(":", 20)]) == ("gpus", "GPU 3 (0000:86:00.0) does not answer")
+    hardware = {"accelerator": "h100", "count": 8, "exclude": [3]}
+    planned = entries(devices=1, exclude=[3])
+    assert [one["devices"] for one in planned.values()] == [[0], [1], [2], [4], [5], [6], [7]]
+    assert look(node, planned=planned, hardware=hardware)[0] == {}
+
+
+def test_one_that_is_gone(node):
+    node.has("h100-8", change=lambda root: root.remove(root.findall("gpu")[3]))
+    found = look(node)[0]
+    assert found["hardware"][0].startswith(
+        "The inventory declares 8 GPUs (fleet_hardware.count), nvidia-smi lists 7 (0-6): 7 is missing. nvidia-smi "
+        "counts 8 GPUs and describes 7."
+    )
+    check, message = one(node, planned=entries(), hardware={"accelerator": "h100"})
+    assert check == "gpus"
+    assert message.startswith("server-3 is given GPU 7, which this node does not have: it has 0-6.")
+
+
+def test_a_sick_gpu_concerns_those_who_get_it(node):
+    node.has("h100-8", change=lambda root: node.set(root, 6, "remapped_rows/remapped_row_pending", "Yes"))
+    assert one(node)[0] == "gpus"
+    for given in ({"only": ("server-0",)}, {"unchanged": ("server-3",)}):
+        found, warnings = look(node, **given)
+        assert found == {}
+        assert [text[:21] for text in warnings] == ["GPU 6 (0000:b9:00.0) "]
+    planned = entries(exclude=[6])
+    assert look(node, planned=planned, hardware={"accelerator": "h100", "count": 8, "exclude": [6]}) == ({}, [])
+
+
+def test_heat_is_a_warning(node):
+    node.has("h100-8", change=lambda root: node.set(
+        root, 1, "clocks_event_reasons/clocks_event_reason_hw_power_brake_slowdown", "Active"))  # fmt: skip
+    assert look(node) == ({}, ["GPU 1 (0000:64:00.0) is slowed down by the power brake. Look at cooling and power of "
+                               "the node."])  # fmt: skip
+
+
+# ---- Xid
+
+
+XID = "[  12.3] NVRM: Xid (PCI:0000:64:00): %d, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "found"),
+    [("a100-8-old-schema", 79, True), ("a100-8-old-schema", 31, False), ("a100-8-old-schema", 63, False),
+     ("a100-8-old-schema", 119, True), ("h100-8", 79, False)],
+)  # fmt: skip
+def test_an_xid_that_needs_a_reset(node, name, number, found):
+    """What an application did is none of it; newer drivers tell themselves whether a reset is due."""
+    node.program("dmesg", "#!/bin/sh\ncat <<'END'\n%sEND\n" % (XID % number))
+    accelerator = name[:4]
+    messages = look(node.has(name), planned=entries(accelerator), hardware={"accelerator": accelerator},
+                    installs=INSTALLS)[0]  # fmt: skip
+    if found:
+        assert messages["gpus"][0].startswith(
+            "GPU 1 (0000:64:00.0) has had Xid %d since the node was started: " % number
+        )
+    else:
+        assert messages == {}
+
+
+def test_kernel_messages_that_cannot_be_read(node):
+    node.program("dmesg", "#!/bin/sh\nexit 1\n")
+    assert look(node.has("h100-8")) == ({}, ["Not checked: Xid errors; the kernel's messages cannot be read (1)."])
+
+
+# ---- who has them
+
+
+def test_a_process_of_somebody_else_holds_one(node, monkeypatch):
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        node.has("h100-8", change=lambda root: root.findall("gpu")[4].find("processes").append(
+            ElementTree.fromstring(HELD % other.pid)))  # fmt: skip
+        assert one(node) == (
+            "holders",
+            "pid %d (sleep 60) holds GPU 4, which server-2 is given. Stop it; a server of another root ends with its "
+            "own playbooks/stop.yml." % other.pid,
+        )
+        assert look(node, unchanged=("server-2",))[0] == {}  # it may be its own, of another namespace
+        assert look(node, only=("server-1",))[0] == {}
+        monkeypatch.setattr(processes, "marked_processes", lambda root: {"server-2": [other.pid]})
+        assert look(node)[0] == {}
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_memory_in_use_that_nobody_owns_is_a_warning(node):
+    node.has("h100-8", change=lambda root: node.set(root, 0, "fb_memory_usage/used", "70000 MiB"))
+    found, warnings = look(node)
+    assert found == {}
+    assert warnings[0].startswith(
+        "GPU 0 (0000:53:00.0) has 70000 MiB in use, and nvidia-smi names nobody who has them."
+    )
+
+
+# ---- NVLink
+
+
+def service(node, state, load="loaded"):
+    node.program("systemctl", "#!/bin/sh\necho LoadState=%s\necho ActiveState=%s\n" % (load, state))
+
+
+def test_fabric_manager_where_nvidia_smi_tells_no_state(node):
+    node.write("/dev/nvidia-nvswitchctl", "")
+    service(node, "inactive", "not-found")
+    given = {"planned": entries("a100"), "hardware": {"accelerator": "a100", "count": 8}, "installs": INSTALLS}
+    check, message = one(node.has("a100-8-old-schema"), **given)
+    assert check == "fabric"
+    assert "nvidia-fabricmanager is not installed: CUDA does not start (error 802). Install" in message
+    assert "535.183.01" in message
+    service(node, "active")
+    assert look(node, **given)[0] == {}
+    service(node, "failed")
+    assert look(node.has("h100-8"))[0] == {}  # which tells that its fabric is complete
+
+
+@pytest.mark.parametrize(
+    ("state", "load", "problem", "warning"),
+    [("failed", "loaded", True, False), ("inactive", "not-found", False, True), ("active", "loaded", False, False)],
+)
+def test_imex(node, state, load, problem, warning):
+    service(node, state, load)
+    node.write("/etc/cdi/nvidia.yaml", CDI % "580.173.02")
+    found, warnings = look(
+        node.has("gb200-4"), planned=entries("gb200", 4), hardware={"accelerator": "gb200", "count": 4}
+    )
+    assert [text[:22] for text in found.get("fabric", [])] == ["nvidia-imex has failed"] * problem
+    assert ["NCCL_MNNVL_ENABLE" in text for text in warnings] == [True] * warning
+
+
+def test_a_fabric_that_is_not_ready(node):
+    node.has(
+        "b200-8", change=lambda root: [node.set(root, number, "fabric/state", "In Progress") for number in range(8)]
+    )
+    found = look(node, planned=entries("b200", devices=8), hardware={"accelerator": "b200", "count": 8})[0]
+    assert len(found["gpus"]) == 8
+    assert "CUDA does not start before it is (error 802)" in found["gpus"][0]
+
+
+# ---- containers
+
+
+def gone(node, path):
+    os.unlink(node.root + path)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/usr/bin/nvidia-ctk", "This node has no NVIDIA Container Toolkit (nvidia-ctk)"),
+        ("/usr/bin/docker", "server-0 runs in a container of docker, which is not on this node."),
+        ("/etc/cdi/nvidia.yaml", "No file in /etc/cdi or /var/run/cdi describes the GPUs (nvidia.com/gpu)."),
+    ],
+)
+def test_what_containers_lack_and_the_role_brings(node, path, words):
+    node.has("h100-8")
+    gone(node, path)
+    check, message = one(node)
+    assert (check, message[: len(words)]) == ("containers", words)
+    assert look(node, installs=INSTALLS)[0] == {}
+    assert look(node, planned=entries(launcher="process"))[0] == {}
+    assert look(node, unchanged=tuple(entries()))[0] == {}
+
+
+@pytest.mark.parametrize("folder", ["/etc/cdi", "/var/run/cdi"])
+def test_a_description_for_another_driver(node, folder):
+    gone(node, "/etc/cdi/nvidia.yaml")
+    node.write(folder + "/nvidia.yaml", CDI % "570.148.08")
+    check, message = one(node.has("h100-8"))
+    assert check == "containers"
+    assert message.startswith(
+        "%s/nvidia.yaml describes the GPUs for the driver 570.148.08, and 580.105.08 is loaded: " % folder
+    )
+    assert look(node, installs=INSTALLS)[0] == {}
+
+
+def test_descriptions_of_others_are_none(node):
+    node.write("/etc/cdi/nvidia.yaml", (CDI % "580.105.08").replace("nvidia.com/gpu", "vendor.example/gpu"))
+    assert "No file in" in one(node.has("h100-8"))[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "folders", "prepares", "words"),
+    [
+        ("docker", "28.2.2", ["/etc/cdi"], False, None),
+        (
+            "docker",
+            "20.10.24",
+            [],
+            True,
+            "Docker 20.10.24 takes no CDI devices, which containers get their GPUs by; 25",
+        ),
+        ("docker", "26.1.0", [], True, None),
+        ("docker", "26.1.0", [], False, "Docker 26.1.0 on this node takes no CDI devices"),
+        ("podman", "4.0.3", [], True, None),
+        ("podman", "4.0.3", [], False, "Podman 4.0.3 on this node takes no CDI devices"),
+    ],
+)
+def test_engines_that_take_no_cdi_names(monkeypatch, kind, version, folders, prepares, words):
+    monkeypatch.setattr(preflight.Engine, "cdi", lambda self: (version, folders))
+    messages = list(preflight._engine_without_cdi(kind, prepares))
+    assert [text[: len(words)] for text in messages] == [words] if words else messages == []
+
+
+# ---- the whole preflight
+
+
+def whole(node, monkeypatch, **given):
+    monkeypatch.setattr(checks, "missing_cpus", lambda entry, sysroot: "")
+    return checks.preflight(
+        root="/nonexistent/fleet", servers=list(entries(**given.pop("planned", {})).values()), platform="nvidia",
+        sysroot=node.root, hardware={"accelerator": "h100", "count": 8, **given.pop("hardware", {})}, **given,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """What has nothing to do with GPUs."""
+    for name in ("_check_root", "_check_ports", "_check_memory", "_check_disk"):
+        monkeypatch.setattr(checks, name, lambda *given: ())
+
+
+def test_node_preflight_tells_what_it_found(node, monkeypatch, quiet):
+    found = whole(node.has("h100-8"), monkeypatch)
+    assert (found["problems"], found["unchecked"], found["changed"]) == ([], [], False)
+    assert found["accelerators"]["accelerator"] == "h100"
+    assert found["accelerators"]["devices"][7]["address"] == "0000:ca:00.0"
+
+
+def test_node_preflight_lists_all_problems_at_once(node, monkeypatch, quiet):
+    node.has("h100-8", change=lambda root: node.set(root, 0, "mig_mode/current_mig", "Enabled"))
+    gone(node, "/usr/bin/nvidia-ctk")
+    with pytest.raises(FleetError) as caught:
+        whole(node, monkeypatch, needs={"driver": "595"})
+    assert [one["check"] for one in caught.value.details["problems"]] == ["hardware", "gpus", "containers"]
+
+
+@pytest.mark.parametrize(
+    ("name", "declared", "needs", "words"),
+    [
+        (
+            "h100-8",
+            "h200",
+            {},
+            "declares the accelerator h200 (fleet_hardware.accelerator), this node has h100 (NVIDIA H",
+        ),
+        (
+            "h100-8",
+            "h100",
+            {"accelerators": ["b200"]},
+            "The recipe is for b200 (needs.accelerators), this node has h100",
+        ),
+        ("t4-1", "h100", {}, "this node has unknown (Tesla T4)"),
+    ],
+)
+def test_another_gpu_than_declared_or_needed(node, monkeypatch, quiet, name, declared, needs, words):
+    with pytest.raises(FleetError) as caught:
+        whole(node.has(name), monkeypatch, hardware={"accelerator": declared}, needs=needs)
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize("failure", ["driver-not-loaded", "library-mismatch", "no-devices"])
+def test_a_driver_that_does_not_run_is_one_problem(node, monkeypatch, quiet, failure):
+    with pytest.raises(FleetError) as caught:
+        whole(node.fails(failure), monkeypatch)
+    assert [one["check"] for one in caught.value.details["problems"]] == ["hardware"]
+
+
+def test_cpus_that_are_far_from_the_gpus_are_warned_of(node, monkeypatch, quiet):
+    far = {"planned": {"cpu_affinity": {"0-3": "0-47", "4-5": "0-47", "6-7": "48-95"}}}
+    found = whole(node.has("h100-8"), monkeypatch, **far)
+    (warning,) = [text for text in found["warnings"] if "CPUs" in text]
+    near = r"server-2 runs on the CPUs 0-47; beside its devices 4-5 this node reports 48-95,144-191 \(NUMA node 1\)"
+    assert re.match(near, warning)
