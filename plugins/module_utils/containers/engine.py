@@ -159,14 +159,17 @@ class Engine:
             raise EngineError("missing", "there is no program %s" % self.kind)
         return found
 
-    def call(self, *arguments, timeout=None, check=True):
-        """What the client prints on its output. EngineError where it fails (unless not check) or takes too long."""
+    def call(self, *arguments, timeout=None, check=True, text=None):
+        """What the client prints on its output. EngineError where it fails (unless not check) or takes too long.
+
+        text: what it reads; nothing without.
+        """
         timeout = timeout or self.call_s
         argv = [self.program(), *self.argv(*arguments)[1:]]
         try:
             done = subprocess.run(
                 argv,
-                stdin=subprocess.DEVNULL,
+                **({"stdin": subprocess.DEVNULL} if text is None else {"input": text}),
                 capture_output=True,
                 env=self.client_environment(),
                 encoding="utf-8",

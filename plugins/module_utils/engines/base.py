@@ -50,6 +50,18 @@ class Engine:
     dropped_tool_call = "the server was started without a tool-call parser for %s" % gpt_oss.NAME
     no_reasoning = "the server was started without a reasoning parser for %s" % gpt_oss.NAME
 
+    def config_check(self, entry):
+        """(Python program, [arguments]) that says in the engine's own image whether it takes an entry's configuration.
+
+        The program reads the file from its input. It prints a line, its first argument and JSON: {verdict: taken,
+        refused or unknown, words}. None for an engine that cannot be asked.
+        """
+        return None
+
+    def config_verdict(self, verdict, words):
+        """(verdict, words for a person) of what that program printed."""
+        return verdict, words
+
     def model_cause(self, expected, listed):
         """Why this engine lists its only model by another name than the expected one; None where it does not say."""
         if listed.startswith("/"):

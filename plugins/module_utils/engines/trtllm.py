@@ -5,10 +5,45 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 from ansible_collections.inference.fleet.plugins.module_utils.engines import base
 from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 ADAPTER_OFF = gpt_oss.ADAPTER_OFF["trtllm"]
+# Runs in the image: trtllm-serve's own way from the YAML to its arguments. pydantic's ValidationError is a ValueError;
+# anything else is the image's or ours.
+CHECK = """
+import json, os, sys
+
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
+
+
+def end(verdict, words=""):
+    print("\\n" + sys.argv[1] + json.dumps({"verdict": verdict, "words": str(words)}), flush=True)
+    os._exit(0)
+
+
+try:
+    import yaml
+    from tensorrt_llm.llmapi.llm_args import TorchLlmArgs, update_llm_args_with_extra_dict
+except BaseException as error:
+    end("unknown", "%s: %s" % (type(error).__name__, error))
+try:
+    given = yaml.safe_load(sys.stdin) or {}
+    TorchLlmArgs(**update_llm_args_with_extra_dict(json.loads(sys.argv[2]), given))
+except (ValueError, yaml.YAMLError) as error:
+    end("refused", error)
+except BaseException as error:
+    end("unknown", "%s: %s" % (type(error).__name__, error))
+end("taken")
+"""
+# It runs without devices: what misses them says nothing of the file.
+NO_DEVICE = re.compile(
+    r"(?i)libcuda|libnvidia|nvidia driver|cuda (?:error|driver|init|device|is not available)|no (?:cuda )?gpus?\b"
+)
+SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "moe_expert_parallel_size")
 
 
 class Trtllm(base.Engine):
@@ -40,6 +75,17 @@ class Trtllm(base.Engine):
         ),
     )
 
+    def config_check(self, entry):
+        sizes = {name: entry["arguments"].get(name.replace("_", "-")) for name in SIZES}
+        given = {name: int(size) for name, size in sizes.items() if re.fullmatch(r"[1-9][0-9]*", str(size))}
+        given.update(model=entry["model_id"], gpus_per_node=max(1, len(entry["devices"])))
+        return CHECK, [json.dumps(given, sort_keys=True)]
+
+    def config_verdict(self, verdict, words):
+        if verdict == "refused" and NO_DEVICE.search(words):
+            verdict = "unknown"
+        return verdict, validation_words(words)
+
     def model_cause(self, expected, listed):
         if listed == expected.rstrip("/").rsplit("/", 1)[-1]:
             return (
@@ -47,6 +93,15 @@ class Trtllm(base.Engine):
                 "make that the recipe's model id, or pass a served model name" % (listed, expected)
             )
         return super().model_cause(expected, listed)
+
+
+def validation_words(words):
+    """What pydantic prints in one line: "enable_mixed_sampler: Extra inputs are not permitted"; else the last line."""
+    found = re.findall(r"(?m)^(\S.*)\n  (\S.*?)(?: \[type=.*)?$", words)
+    if found:
+        return "; ".join("%s: %s" % one for one in found)
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    return lines[-1] if lines else "it says nothing"
 
 
 ENGINE = Trtllm()

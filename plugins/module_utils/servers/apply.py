@@ -19,6 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import python
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
 from ansible_collections.inference.fleet.plugins.module_utils.node.os_errors import about
 from ansible_collections.inference.fleet.plugins.module_utils.servers import lost_record
+from ansible_collections.inference.fleet.plugins.module_utils.servers.config_check import check_configs
 from ansible_collections.inference.fleet.plugins.module_utils.servers.desired import container_owner, owner_of
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import (
     STARTS,
@@ -49,6 +50,7 @@ def apply(node, actions, desired, observed, shared, purge=False):
         if action.kind in STARTS:
             get_launcher(entry, node.paths.root).prepare(entry)
         owners[action.name] = owner_of(action.name, desired[action.name].user)
+    check_configs(node, [desired[name] for name in starts])
     if starts:
         problem = node.manager.problem()
         if problem:

@@ -20,7 +20,8 @@ class Node:
     """Where and with what the servers of a node are kept.
 
     user: the one that servers run as whose entry names none (None: whoever runs this); deployer: what is written down
-    of a run that deploys, {by, at, run, recipe}; acted: the actions that were begun.
+    of a run that deploys, {by, at, run, recipe}; acted: the actions that were begun; warnings: what people
+    should know of them.
     """
 
     paths: Any  # NodePaths
@@ -28,6 +29,7 @@ class Node:
     user: str | None = None
     deployer: dict = dataclasses.field(default_factory=dict)
     acted: list = dataclasses.field(default_factory=list)
+    warnings: list = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass

@@ -22,7 +22,7 @@ def run(node, params, check):
     node.manager.new_log_limits = _log_limits(params["logs"])
     settings = watchdog.Settings(**params["watchdog"]) if params["watchdog"] else None
     options = {key: params[key] for key in ("state", "only", "secrets", "purge", "purge_artifacts")}
-    result, warnings = reconcile(node, entries, check=check, **options), []
+    result, warnings = reconcile(node, entries, check=check, **options), list(node.warnings)
     if params["only"] is None and state != "stopped":
         deploys = state != "absent" and entries
         _add(result, watchdog.ensure(node, settings if deploys else None, check))

@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import time
 
@@ -69,8 +70,9 @@ class ScriptedEngine:
         self.calls = folder / "engine-calls"
         self.bin.mkdir()
         self.write(
-            images={}, registry={}, containers=[], errors={}, live_restore=False, held=None, version="20.10.24", info={}
-        )
+            images={}, registry={}, containers=[], errors={}, live_restore=False, held=None, version="20.10.24",
+            info={}, python={},
+        )  # fmt: skip
         for tool in ("mv", "rm"):
             (self.bin / tool).symlink_to(shutil.which(tool))
         for kind in kinds:
@@ -159,6 +161,11 @@ def _client(file, calls, kind, argv):
             _fail(ERRORS["unknown"])
         sys.stdout.write("bbbbbbbbbbbb: Pull complete\n")
         images[rest[0]] = state["registry"][rest[0]]
+    elif verb == "run" and "-c" in rest:  # an image's Python, with its modules
+        program = rest[rest.index("-c") :]
+        sys.stdout.flush()
+        done = subprocess.run([sys.executable, *program], env={**os.environ, **state["python"]}, check=False)
+        raise SystemExit(done.returncode)
     elif verb == "rmi":
         if rest[0] not in images:
             _fail("Error: No such image: " + rest[0])

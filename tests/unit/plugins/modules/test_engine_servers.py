@@ -29,7 +29,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.files import 
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.servers import run
+from ansible_collections.inference.fleet.plugins.module_utils.servers import apply, run
 from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
@@ -456,6 +456,27 @@ def test_a_config_file_is_written_kept_and_given_up(node):
     assert pathlib.Path(path).read_text(encoding="utf-8") == text
     node.servers([rehash(entry, config=None)])
     assert not os.path.exists(path)
+
+
+def test_what_an_image_refuses_stops_nothing(node, monkeypatch):
+    """The image is asked before the old server is stopped, and not at all where nothing is started."""
+    asked = []
+
+    def check(_node, servers):
+        asked.append([one.config for one in servers])
+        if "wrong" in str(servers[0].config if servers else ""):
+            raise FleetError("servers.config-refused", "no")
+
+    monkeypatch.setattr(apply, "check_configs", check)
+    config = {"path": node.paths.configs + "/server-0.yml", "format": "yaml", "content": {"a": 1}}
+    entry = node.entry("server-0", config=config)
+    before = pids(node.servers([entry]))
+    assert pids(node.servers([entry])) == before
+    changed = rehash(entry, config={**config, "content": {"a": "wrong"}})
+    assert node.module("engine_servers", [changed])["msg"] == "no"
+    after = node.servers([entry])
+    assert (after["changed"], pids(after)) == (False, before)
+    assert list(filter(None, asked)) == [["a: 1\n"], ['a: "wrong"\n']]
 
 
 def test_an_older_entry_that_still_runs_is_restarted(node):
