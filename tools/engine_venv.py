@@ -1,12 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The environment with vLLM that all tests of this clone share: .cache/e2e-venv. Standard library only.
+"""The environments with engines that all tests of this clone share: .cache/e2e-venv. Standard library only.
 
-    python tools/engine_venv.py      # makes it where it is missing or outdated, and prints its path
+    python tools/engine_venv.py [RECIPE]      # makes it where it is missing or outdated, and prints its path
 
-It is made by the collection itself (playbooks/prepare.yml), as everywhere. FLEET_TEST_VENV names another one instead,
-which is used as it is: a second clone need not install 2.4 GB again.
+They are made by the collection itself (playbooks/prepare.yml), as everywhere. FLEET_TEST_VENV (FLEET_TEST_DYNAMO_VENV)
+names another one instead, which is used as it is: a second clone need not install 2.4 GB again.
 """
 
 from __future__ import annotations
@@ -20,30 +20,34 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
+TINY = "cpu-tiny"
+# {recipe: (the variable that names another environment, the folder of this clone's)}
+PLACES = {TINY: ("FLEET_TEST_VENV", "e2e-venv"), "cpu-dynamo": ("FLEET_TEST_DYNAMO_VENV", "e2e-venv-dynamo")}
 
 
-def borrowed():
-    """Whether FLEET_TEST_VENV names an environment that is not this clone's, and so not to be changed."""
-    return bool(os.environ.get("FLEET_TEST_VENV"))
+def borrowed(recipe=TINY):
+    """Whether the recipe's variable names an environment that is not this clone's, and so not to be changed."""
+    return bool(os.environ.get(PLACES[recipe][0]))
 
 
-def path():
-    """Where the environment is, or is going to be."""
-    return Path(os.environ.get("FLEET_TEST_VENV") or CACHE / "e2e-venv")
+def path(recipe=TINY):
+    """Where the recipe's environment is, or is going to be."""
+    variable, folder = PLACES[recipe]
+    return Path(os.environ.get(variable) or CACHE / folder)
 
 
-def ensure():
-    """The path of the environment, made or brought up to date. RuntimeError with what went wrong."""
-    venv = path()
-    if borrowed():
+def ensure(recipe=TINY):
+    """The path of the recipe's environment, made or brought up to date. RuntimeError with what went wrong."""
+    venv = path(recipe)
+    if borrowed(recipe):
         if not (venv / "bin" / "python").exists():
-            raise RuntimeError("FLEET_TEST_VENV: %s has no bin/python." % venv)
+            raise RuntimeError("%s: %s has no bin/python." % (PLACES[recipe][0], venv))
         return venv
     sys.path.insert(0, str(ROOT / "tools"))
     import run
 
     CACHE.mkdir(exist_ok=True)
-    variables = {"fleet_override_venv": {"venv": {"path": str(venv)}}}
+    variables = {"fleet_recipe": recipe, "fleet_override_venv": {"venv": {"path": str(venv)}}}
     environment = {**run.environment(), "FLEET_ROOT": str(CACHE / "engine")}
     with open(CACHE / "e2e-venv.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -53,7 +57,7 @@ def ensure():
             cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         )  # fmt: skip
     if done.returncode:
-        raise RuntimeError("the environment with vLLM was not made:\n" + done.stdout + done.stderr)
+        raise RuntimeError("the environment of %s was not made:\n" % recipe + done.stdout + done.stderr)
     return venv
 
 
@@ -66,4 +70,4 @@ def base_prefix(venv):
 
 
 if __name__ == "__main__":
-    print(ensure())
+    print(ensure(*sys.argv[1:]))

@@ -81,6 +81,37 @@ class Deployment:
         return found
 
 
+class Dynamo(Deployment):
+    """The recipe cpu-dynamo; Dynamo has no API keys."""
+
+    recipe = "cpu-dynamo"
+
+    def __init__(self, folder, venv, first_port=FIRST_PORT + 50):
+        super().__init__(folder, venv, first_port)
+        groups = {"frontend": {"port": first_port}}
+        for number, name in enumerate(("prefill", "decode")):
+            ports = ("system", "side_channel", "kv_events")
+            groups[name] = {"ports": {kind: first_port + 1 + 3 * number + at for at, kind in enumerate(ports)}}
+        self.layers["servers"] = groups
+        self.keys.write_text("{}")
+
+    def play(self, playbook, *arguments, override=None):
+        return super().play(playbook, "-e", "fleet_recipe=" + self.recipe, *arguments, override=override)
+
+
+@pytest.fixture(scope="module")
+def dynamo():
+    """A frontend, a prefill and a decode worker, taken down at the end whatever happens."""
+    folder, recipe = CLONE / ".cache" / "e2e-dynamo" / "d", Dynamo.recipe
+    venv = {"path": str(engine_venv.ensure(recipe)), "create": not engine_venv.borrowed(recipe)}
+    one = Dynamo(folder, venv)
+    if folder.exists():
+        one.play("playbooks/stop.yml")
+        shutil.rmtree(folder)
+    yield one
+    one.play("playbooks/stop.yml")
+
+
 @pytest.fixture(scope="session")
 def deployment():
     """One deployment for all tests of the session, taken down at the end whatever happens."""

@@ -1,0 +1,119 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Disaggregated serving with the real Dynamo, vLLM and NIXL. The tests of this file build on each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+
+MODEL = "gpt-oss-tiny-standin"
+UNTOLD = {"effort", "tool-arguments", "tool-result", "system-message", "long-prompt", "unbuffered"}
+GUIDE = {"guide-responses", "guide-tool-call", "guide-tool-result", "guide-high-effort"}
+MOVED = re.compile(r"vllm:nixl_bytes_transferred_sum: decode-0 (\d+) -> (\d+)")
+NAMES = ("frontend-0", "prefill-0", "decode-0")
+
+
+def results_of(dynamo):
+    """{probe: its result} of the frontend in the last report."""
+    report = json.loads((dynamo.reports / "verdict.json").read_text())
+    (host,) = report["hosts"].values()
+    (verdict,) = host["verdicts"]
+    assert verdict["server"] == "frontend-0"
+    return {probe["name"]: probe for probe in verdict["probes"]}
+
+
+def failed(dynamo):
+    """{probe: cause} of those that failed."""
+    return {name: result["cause"] for name, result in results_of(dynamo).items() if result["ok"] is False}
+
+
+def pids(dynamo):
+    return {name: dynamo.state(name)["pid"] for name in NAMES}
+
+
+def answers(dynamo):
+    """Whether a completion comes back through the frontend."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "How are you?"}], "max_tokens": 64}
+    url = "http://127.0.0.1:%d/v1/chat/completions" % dynamo.ports[0]
+    headers = {"Content-Type": "application/json"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60) as got:
+            return bool(json.load(got)["choices"])
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def test_site_ends_with_a_verified_frontend_and_a_cache_that_was_moved(dynamo):
+    run = dynamo.site().ok()
+    assert "VERDICTS" in run.output
+    results = results_of(dynamo)
+    assert set(results) >= GUIDE | {"census", "disaggregation", "tool-round-trip", "responses", "streaming"}
+    assert {name for name, result in results.items() if result["ok"] is not True} <= UNTOLD
+    assert results["census"]["got"] == "prefill 1 of 1, decode 1 of 1"
+    before, after = MOVED.search(results["disaggregation"]["got"]).groups()
+    assert int(after) > int(before)
+    assert results["reasoning"]["got"].startswith("reasoning_content")
+
+
+def test_second_run_changes_nothing_and_restarts_nothing(dynamo):
+    before = pids(dynamo)
+    assert dynamo.site().ok().count("changed") == 0
+    assert pids(dynamo) == before
+    assert list(results_of(dynamo)) == ["identity", "census", "model-id", "completion"]
+
+
+def test_a_killed_decode_worker_is_back_and_verified_without_a_play(dynamo):
+    before = pids(dynamo)
+    os.kill(before["decode-0"], signal.SIGKILL)
+    dynamo.wait_for(lambda: dynamo.state("decode-0")["pid"] != before["decode-0"], 300, "a new process")
+    dynamo.wait_for(lambda: answers(dynamo), 900, "an answer")
+    run = dynamo.play("playbooks/verify.yml", "-e", "fleet_verify=full").ok()
+    assert run.count("changed") == 0
+    after = pids(dynamo)
+    assert {name for name in NAMES if after[name] != before[name]} == {"decode-0"}
+    # the one that died left no engine behind
+    assert sum("EngineCore" in command for _pid, command in dynamo.processes()) == 2
+
+
+def test_without_the_vocabulary_the_verdict_names_it(dynamo, tmp_path):
+    """Only the frontend reads harmony; nothing else is restarted."""
+    before = pids(dynamo)
+    override = {"servers": {"frontend": {"environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}}}}
+    dynamo.site(override=override).failed("o200k_base.tiktoken", "TIKTOKEN_ENCODINGS_BASE")
+    assert pids(dynamo)["decode-0"] == before["decode-0"]
+
+
+def test_without_the_parser_the_verdict_names_the_flag(dynamo):
+    override = {"servers": {"decode": {"arguments": {"dyn-tool-call-parser": None}}}}
+    dynamo.site(override=override).failed("tool-call", "--dyn-tool-call-parser harmony")
+
+
+def test_a_router_with_other_blocks_is_refused_before_anything_stops(dynamo):
+    before = pids(dynamo)
+    run = dynamo.site(override={"servers": {"frontend": {"arguments": {"kv-cache-block-size": 64}}}})
+    run.failed("kv-cache-block-size is 64", "block-size of 'prefill-0' is 128")
+    assert pids(dynamo) == before
+
+
+def test_a_stopped_prefill_worker_fails_the_verdict_with_that_cause(dynamo):
+    dynamo.site().ok()
+    control = dynamo.root / "var/lib/inference-fleet/toolkit/bin/supervisorctl"
+    conf = dynamo.root / "etc/inference-fleet/supervisord.conf"
+    subprocess.run([str(control), "-c", str(conf), "stop", "inference-fleet-prefill-0"], check=True)
+    dynamo.play("playbooks/verify.yml").failed("prefill-0")
+    assert all("prefill-0" in cause for cause in failed(dynamo).values())
+
+
+def test_stopped_leaves_no_process_and_nothing_registered(dynamo):
+    dynamo.site().ok()
+    dynamo.play("playbooks/stop.yml").ok()
+    assert dynamo.processes() == []
+    folder = dynamo.root / "var/lib/inference-fleet/servers/frontend-0/work/discovery"
+    assert [path for path in folder.rglob("*") if path.is_file() and "instances" in str(path)] == []
