@@ -238,6 +238,7 @@ class Platform:
     groups: tuple = ()  # of the inventory
     layers: tuple = ()  # other platforms whose rootfs and links come below this one's
     links: tuple = ()  # ((path, target), …), laid over the image too: no link need survive a copy of this clone
+    suite: str = SUITE  # Debian's release
 
     @property
     def rootfs(self):
@@ -282,7 +283,8 @@ def read_platform(name):
         raise RuntimeError("%s is no JSON: %s." % (path, error)) from None
     if not isinstance(content, dict) or not isinstance(content.get("description"), str):
         raise RuntimeError("%s: a mapping with a description is wanted." % path)
-    lists = {field.name for field in dataclasses.fields(Platform)} - {"name", "description", "links"}
+    strings = ("description", "suite")
+    lists = {field.name for field in dataclasses.fields(Platform)} - {"name", "links", *strings}
     links = content.pop("links", {})
     if not isinstance(links, dict) or not all(isinstance(target, str) for target in links.values()):
         raise RuntimeError("%s: links must be a mapping of paths to the texts that they point to." % path)
@@ -290,12 +292,11 @@ def read_platform(name):
         if not place or place.startswith("/") or ".." in place.split("/"):
             raise RuntimeError("%s: links: %r must be a path below the image's /, without / before it." % (path, place))
     for key, value in content.items():
-        if key == "description":
+        if key in strings and isinstance(value, str):
             continue
         if key not in lists:
-            raise RuntimeError(
-                "%s: unknown key %r; allowed: description, %s." % (path, key, ", ".join(sorted({*lists, "links"})))
-            )  # fmt: skip
+            allowed = ", ".join(sorted({*lists, "links", "suite"}))
+            raise RuntimeError("%s: unknown key %r; allowed: description, %s." % (path, key, allowed))
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise RuntimeError("%s: %s must be a list of strings." % (path, key))
     values = {key: tuple(v) if key in lists else v for key, v in content.items()}
@@ -315,13 +316,13 @@ def build(name="cpu"):
     ensure_engine()
     ensure_key()
     key = KEY.with_suffix(".pub").read_text()
-    inputs = (SUITE, PACKAGES, DOCKERFILE.read_text(), key, platform.packages, platform.content())
+    inputs = (platform.suite, PACKAGES, DOCKERFILE.read_text(), key, platform.packages, platform.content())
     tag = "inference-fleet-node:%s-%s" % (name, digest(*inputs))
     with open(CACHE / "build.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if docker("images", "--quiet", tag):
             return tag
-        base = build_base()
+        base = build_base(platform.suite)
         began = time.monotonic()
         context = CACHE / "context"
         shutil.rmtree(context, ignore_errors=True)
@@ -342,9 +343,9 @@ def build(name="cpu"):
     return tag
 
 
-def build_base():
+def build_base(suite=SUITE):
     """The tag of what debootstrap makes, by the hash of suite and packages."""
-    tag = "inference-fleet-node-base:" + digest(SUITE, PACKAGES)
+    tag = "inference-fleet-node-base:" + digest(suite, PACKAGES)
     if docker("images", "--quiet", tag):
         return tag
     if os.getuid() != 0:
@@ -356,7 +357,7 @@ def build_base():
         for _attempt in range(2):  # a mirror may falter
             shutil.rmtree(tree, ignore_errors=True)
             done = subprocess.run(
-                ["debootstrap", "--variant=minbase", "--include=" + ",".join(PACKAGES), SUITE, str(tree)],
+                ["debootstrap", "--variant=minbase", "--include=" + ",".join(PACKAGES), suite, str(tree)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False,
             )  # fmt: skip
             if not done.returncode:

@@ -13,7 +13,7 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.shipped import PLATFORM_CLASSES
 from ansible_collections.inference.fleet.tests.source_lines import python
 
 CLONE = pathlib.Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ WORDS = re.compile(
 # gpt_oss.py names the parsers that engines have for the model.
 PLACES = re.compile(
     r"^plugins/((plugin_utils|module_utils)/(platforms|engines)/[a-z]|module_utils/verify/gpt_oss\.py$"
-    r"|modules/(%s)_[a-z_]+\.py$)" % "|".join(PLATFORMS)
+    r"|modules/(%s)_[a-z_]+\.py$)" % "|".join(PLATFORM_CLASSES)
 )
 # {file: why}, five at most.
 ALLOWED = {

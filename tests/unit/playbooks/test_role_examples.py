@@ -35,6 +35,7 @@ print(json.dumps({"changed": False, "answering": True, "must_reboot": False, "du
 COMMON = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 CPU = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}, **COMMON}
 NEURON = {"fleet_recipe": "trn3-eagle3", "fleet_hardware": {"accelerator": "trainium3", "count": 16}, **COMMON}
+NVIDIA = {"fleet_recipe": "b200-low-latency", "fleet_hardware": {"accelerator": "b200", "count": 8}, **COMMON}
 CONTAINERS = {"fleet_recipe": "node-container", "fleet_recipe_paths": [str(ROOT / "tests/nodes/recipes")]}
 SECRET = {
     "fleet_override_secret": {"secrets": {"ENGINE_KEY": "vault_key"}},
@@ -103,7 +104,7 @@ def test_every_role_has_an_example():
 def test_the_examples_of_the_readme_work(tmp_path, collections, role):
     plays = [play for example in EXAMPLES[role] for play in yaml.safe_load(example)]
     contained = {**CPU, **CONTAINERS}
-    host = {"neuron": NEURON, "container_engine": contained, "serve": contained}.get(role, CPU)
+    host = {"neuron": NEURON, "nvidia": NVIDIA, "container_engine": contained, "serve": contained}.get(role, CPU)
     status, output, given = play(tmp_path, collections, plays, host)
     assert status == 0, output
     # Waiting for servers that answer already is left out.

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.node.packages import package_versions
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import driver_files, neuron_ls
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.kinds import (
     DRIVER,
     GENERATIONS,
     RUNTIME,
-    package_versions,
 )
 
 

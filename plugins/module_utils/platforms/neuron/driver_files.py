@@ -9,9 +9,10 @@ import os
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.node.packages import package_versions
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Device
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.kinds import DRIVER as PACKAGE
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.kinds import KINDS, LNC, package_versions
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.kinds import KINDS, LNC
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.neuron_ls import OWN_TOOLS
 
 DEVICES = "/sys/devices/virtual/neuron_device"

@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 
 DRIVER, RUNTIME = "aws-neuronx-dkms", "aws-neuronx-runtime-lib"
-DPKG = "/var/lib/dpkg/status"
 TIMEOUT_S = 60  # neuron-ls of a server with 16 chips under load
 # Physical cores of a chip and its memory in GiB (Neuron architecture pages).
 KINDS = {"trainium1": (2, 32), "inferentia2": (2, 32), "trainium2": (8, 96), "trainium3": (8, 144)}
@@ -24,21 +22,6 @@ def version_numbers(text):
     """(2, 34, 10, 0) of "2.34.10.0-abcdef"; () where it does not start with a number."""
     match = re.match(r"^[0-9]+(?:\.[0-9]+)*", text or "")
     return tuple(int(part) for part in match.group(0).split(".")) if match else ()
-
-
-def package_versions(system, names):
-    """{name: version} of those Debian or RPM packages that are installed."""
-    found = {}
-    for block in (system.read(DPKG) or "").split("\n\n"):
-        match = re.search(r"^Package: (.*)$", block, re.MULTILINE)
-        if match and match.group(1) in names and re.search(r"^Status: .* installed$", block, re.MULTILINE):
-            found[match.group(1)] = re.search(r"^Version: (.*)$", block, re.MULTILINE).group(1)
-    rpm = None if system.sysroot else shutil.which("rpm")
-    for name in set(names) - set(found) if rpm else ():
-        status, text = run([rpm, "-q", "--qf", "%{VERSION}", name])
-        if status == 0 and version_numbers(text.strip()):
-            found[name] = text.strip()
-    return found
 
 
 def mismatch(driver, runtime):

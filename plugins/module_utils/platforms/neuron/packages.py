@@ -14,6 +14,13 @@ import re
 import shutil
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node.packages import (
+    at_least,
+    is_version,
+    numbers,
+    os_release,
+    package_versions,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import detect, fit
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.driver_files import DRIVER as LOADED
@@ -21,27 +28,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.k
     DRIVER,
     RUNTIME,
     mismatch,
-    package_versions,
 )
 
 VERSION = re.compile(r"^[0-9]+(\.[0-9]+)*$")
 NAME = re.compile(r"^[a-z0-9][a-z0-9+.-]*$")
-
-
-def numbers(version):
-    """(2, 29, 40, 0) of "2.29.40.0-f954cd7a5" or "1:2.29.40.0": what counts of a package's version."""
-    upstream = version.partition(":")[2] or version
-    return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[-~+]", upstream)[0]))
-
-
-def at_least(version, least):
-    """Whether a package's version is the given one or newer, by the numbers that both have."""
-    return numbers(version)[: len(numbers(least))] >= numbers(least)
-
-
-def is_version(version, other):
-    """Whether a package's version is another; 2.30 means any 2.30.x."""
-    return numbers(version)[: len(numbers(other))] == numbers(other)
 
 
 def check_packages(packages):
@@ -258,7 +248,7 @@ def _check_devices(system, hardware, needs, servers):
 
 def _manager(system):
     """("apt", suite or None) or ("dnf", None); FleetError for a distribution that the vendor has no packages for."""
-    release = dict(re.findall(r"^([A-Z_]+)=[\"']?(.*?)[\"']?$", system.read("/etc/os-release") or "", re.MULTILINE))
+    release = os_release(system)
     family = {release.get("ID"), *release.get("ID_LIKE", "").split()}
     if family & {"debian", "ubuntu"}:
         return "apt", release.get("VERSION_CODENAME")

@@ -9,6 +9,7 @@ import pathlib
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node.packages import package_versions
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry as accelerators
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import fit, kinds, neuron_ls
@@ -483,7 +484,7 @@ def test_what_an_excluded_device_has_does_not_count(node):
 
 def test_no_package_of_another_state_counts(node):
     root = node(sysfs={"/var/lib/dpkg/status": "Package: a\nStatus: deinstall ok config-files\nVersion: 1\n"})
-    assert kinds.package_versions(System(root), ["a", "b"]) == {}
+    assert package_versions(System(root), ["a", "b"]) == {}
 
 
 TEXT = st.text(max_size=40)

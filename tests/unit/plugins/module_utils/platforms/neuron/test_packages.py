@@ -10,8 +10,8 @@ import shutil
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import packages
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import kinds
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import packages as neuron_packages
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.driver_files import lacks_driver
 
@@ -103,10 +103,10 @@ def test_a_bare_amazon_linux(node):
 
 def test_versions_by_rpm(tmp_path, monkeypatch):
     """Where dpkg is not; rpm answers for the machine itself only."""
-    monkeypatch.setattr(kinds.shutil, "which", lambda name: "/bin/rpm")
-    monkeypatch.setattr(kinds, "run", lambda argv: (0, "2.30.2.0") if argv[-1] == "a" else (1, "package b is not"))
-    monkeypatch.setattr(kinds, "DPKG", str(tmp_path / "none"))
-    assert kinds.package_versions(System(""), ["a", "b"]) == {"a": "2.30.2.0"}
+    monkeypatch.setattr(packages.shutil, "which", lambda name: "/bin/rpm")
+    monkeypatch.setattr(packages, "rpm_version", lambda rpm, name: "2.30.2.0" if name == "a" else None)
+    monkeypatch.setattr(packages, "DPKG", str(tmp_path / "none"))
+    assert packages.package_versions(System(""), ["a", "b"]) == {"a": "2.30.2.0"}
 
 
 def test_a_driver_without_its_runtime_is_an_error_that_names_both(node):

@@ -1,0 +1,350 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is due on a node until containers get its GPUs, by what dpkg knows of, CDI's descriptions and the record."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import EngineError
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import toolkit
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+
+NAMES = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools",
+         "libnvidia-container1")  # fmt: skip
+PACKAGES = {name: {"version": "1.20.0", "least": "1.17.8"} for name in NAMES}
+RELEASES = {
+    "debian": 'ID=debian\nPRETTY_NAME="Debian 13"\n',
+    "ubuntu": "ID=ubuntu\nID_LIKE=debian\n",
+    "rocky": 'ID="rocky"\nID_LIKE="rhel centos fedora"\n',
+    "arch": "ID=arch\nPRETTY_NAME=Arch\n",
+}
+# As nvidia-ctk 1.17 writes it, shortened.
+SPEC = """---
+cdiVersion: 0.5.0
+containerEdits:
+  deviceNodes:
+  - path: /dev/nvidiactl
+  hooks:
+  - args:
+    - nvidia-cdi-hook
+    - create-symlinks
+    - --link
+    - libcuda.so.1::/usr/lib/x86_64-linux-gnu/libcuda.so
+    hookName: createContainer
+    path: /usr/bin/nvidia-cdi-hook
+  mounts:
+  - containerPath: /inside/alone
+    hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.580.105.08
+    options: [ro, nosuid]
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: "0"
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia1
+  name: "1"
+kind: nvidia.com/gpu
+"""
+NAMED = ("/dev/nvidiactl", "/usr/bin/nvidia-cdi-hook", "/usr/lib/x86_64-linux-gnu/libcuda.so.580.105.08")
+
+
+def server(devices=("nvidia.com/gpu=0",), engine="docker", flags=(), address=None):
+    container = {"engine": engine, "address": address, "image": "r/i:1", "digest": None, "devices": list(devices),
+                 "flags": list(flags)}  # fmt: skip
+    return plan_entry(8000, platform="nvidia", container=container)
+
+
+class Node:
+    """A root with an os-release, what dpkg knows of, and two GPUs."""
+
+    def __init__(self, root):
+        self.root = root
+        self.write("/etc/os-release", RELEASES["debian"])
+        self.write("/proc/sys/kernel/random/boot_id", "boot-1\n")
+        for path in ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm", *NAMED):
+            self.write(path, "")
+
+    def write(self, path, text):
+        place = self.root / path[1:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    def have(self, version="1.20.0-1", **others):
+        versions = {**dict.fromkeys(NAMES, version), **{name.replace("_", "-"): one for name, one in others.items()}}
+        blocks = ("Package: %s\nStatus: install ok installed\nVersion: %s\n" % item for item in versions.items())
+        self.write("/var/lib/dpkg/status", "\n".join(blocks))
+
+    def be_ready(self):
+        self.have()
+        self.write("/etc/cdi/nvidia.yaml", SPEC)
+
+    def look(self, servers=None, packages=PACKAGES, **more):
+        return toolkit.look([server()] if servers is None else servers, packages, sysroot=str(self.root), **more)
+
+    def fails(self, code, **more):
+        with pytest.raises(FleetError) as caught:
+            self.look(**more)
+        assert caught.value.code == code
+        return caught.value
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(toolkit, "holders", lambda engine: [])
+    return Node(tmp_path)
+
+
+class Listing:
+    """A container engine in which nvidia-smi lists these GPUs."""
+
+    folders = ("/etc/cdi",)
+    text = "GPU 0: NVIDIA B200 (UUID: GPU-a)\nGPU 1: NVIDIA B200 (UUID: GPU-b)\n"
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def cdi(self):
+        return "26.1", list(self.folders)
+
+    def find_image(self, image, digest):
+        return {"reference": "id-of-" + image}
+
+    def call(self, *arguments, timeout=None):
+        self.calls.append(arguments)
+        if isinstance(self.text, Exception):
+            raise self.text
+        return self.text
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """A class for the Engine, whose `text` and `folders` a test may change."""
+    made = type("Made", (Listing,), {"calls": []})
+    monkeypatch.setattr(toolkit, "Engine", made)
+    return made
+
+
+def test_a_bare_node(node):
+    found = node.look()
+    assert list(found["due"]) == ["packages", "cdi", "proof"]
+    assert found["due"]["packages"] == dict.fromkeys(NAMES, "1.20.0")
+    assert (found["manager"], found["cdi"], found["keep"], found["changed"]) == (
+        "apt",
+        ["/etc/cdi/nvidia.yaml"],
+        None,
+        False,
+    )
+    checked = node.look(check_mode=True)
+    assert (checked["changed"], checked["due"]) == (True, found["due"])
+    assert checked["diff"]["after"].startswith("packages: libnvidia-container-tools 1.20.0, ")
+    node.write("/etc/docker/daemon.json", "{}")
+    assert node.look()["keep"] == "/etc/docker/daemon.json"
+    node.write("/etc/os-release", RELEASES["rocky"])
+    assert node.look()["manager"] == "dnf"
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [[], [plan_entry(8000)], [server(["/dev/nvidia0"])], [server(address="unix:///x")]],
+    ids=["none", "process", "paths", "elsewhere"],
+)
+def test_servers_without_gpus_in_containers_need_nothing(node, servers):
+    assert node.look(servers)["due"] == {}
+
+
+def test_flags_that_need_the_toolkit_need_no_description(node):
+    assert list(node.look([server([], flags=["--runtime=nvidia"])])["due"]) == ["packages"]
+
+
+@pytest.mark.parametrize(
+    ("version", "others", "due"),
+    [
+        ("1.20.0-1", {}, False),
+        ("1.17.8-1", {}, False),
+        ("1.21.0-1", {}, False),
+        ("1.17.7-1", {}, True),
+        ("1.20.0-1", {"libnvidia_container1": "1.18.0-1"}, True),
+    ],
+)
+def test_packages_stay_where_they_fit_and_are_of_one_version(node, version, others, due):
+    node.have(version, **others)
+    assert node.look()["due"].get("packages", {}) == (dict.fromkeys(NAMES, "1.20.0") if due else {})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({}, None),
+        ({"/dev/nvidia2": ""}, "it lacks /dev/nvidia2"),
+        ({"/usr/bin/nvidia-cdi-hook": None}, "it names /usr/bin/nvidia-cdi-hook, which is not there"),
+        ({NAMED[2]: None}, "it names %s, which is not there" % NAMED[2]),
+    ],
+)
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_a_description_is_written_again_after_a_change_of_the_driver(node, form, change, why):
+    node.be_ready()
+    if form == "json":
+        node.write("/etc/cdi/nvidia.yaml", json.dumps({"a": [{"path": "/dev/nvidia0"}, {"path": "/dev/nvidia1"}],
+                                                       "b": [{"hostPath": path} for path in NAMED]}))  # fmt: skip
+    for path, text in change.items():
+        (node.root / path[1:]).unlink() if text is None else node.write(path, text)
+    expected = None if why is None else "/etc/cdi/nvidia.yaml: " + why
+    assert node.look()["due"].get("cdi") == expected
+
+
+def test_the_description_of_the_toolkits_own_service_counts_too(node):
+    node.be_ready()
+    node.write("/var/run/cdi/nvidia.yaml", SPEC.replace("580", "570"))
+    found = node.look()
+    assert found["cdi"] == ["/var/run/cdi/nvidia.yaml"]
+    assert "libcuda.so.570.105.08, which is not there" in found["due"]["cdi"]
+
+
+def test_a_gpu_that_cannot_be_described_is_left_out_until_the_next_boot(node, engine):
+    node.be_ready()
+    node.write("/dev/nvidia2", "")
+    assert "cdi" in node.look()["due"]
+    assert node.look(generated=True)["due"].keys() == {"proof"}
+    assert node.look()["due"].keys() == {"proof"}
+    assert node.look(prove=True)["due"] == {}  # of the two that are described
+    node.write("/proc/sys/kernel/random/boot_id", "boot-2\n")
+    assert "cdi" in node.look()["due"]
+
+
+def test_a_container_lists_the_gpus_once(node, engine):
+    node.be_ready()
+    assert node.look()["due"] == {"proof": "no container of docker has listed the GPUs as they are"}
+    done = node.look(prove=True)
+    assert (done["due"], done["changed"]) == ({}, True)
+    assert engine.calls == [("run", "--rm", "--pull=never", "--network=none", "--device=nvidia.com/gpu=all",
+                             "--entrypoint=nvidia-smi", "id-of-r/i:1", "-L")]  # fmt: skip
+    again = node.look()
+    assert (again["due"], again["changed"], len(engine.calls)) == ({}, False, 1)
+    assert node.look([server(), server(engine="podman")])["due"].keys() == {"proof"}
+    node.write("/etc/cdi/nvidia.yaml", SPEC + "# another\n")
+    assert node.look()["due"].keys() == {"proof"}
+
+
+def test_fewer_gpus_in_the_container_than_on_the_node(node, engine):
+    node.be_ready()
+    engine.text = "GPU 0: NVIDIA B200\n"
+    error = node.fails("nvidia.container-lacks-gpus", prove=True)
+    assert error.message.startswith("A container of docker lists 1 of this node's 2 GPUs.")
+    engine.text = EngineError("other", "unresolvable CDI devices nvidia.com/gpu=all")
+    assert "unresolvable CDI devices" in node.fails("nvidia.container-fails", prove=True).message
+    assert node.look()["due"].keys() == {"proof"}
+
+
+def test_an_engine_that_is_restarted_later_is_proven_later(node, engine):
+    node.be_ready()
+    engine.folders = ()
+    done = node.look(prove=True)
+    assert (done["due"], done["changed"], engine.calls) == ({}, False, [])
+    assert done["message"] == "docker takes CDI names once it is restarted, in the step serve"
+    assert node.look()["due"].keys() == {"proof"}
+
+
+def test_settings_that_an_installation_left_aside(node):
+    node.be_ready()
+    node.write("/etc/docker/daemon.json.before-nvidia-toolkit", "{}")
+    assert next(iter(node.look()["due"])) == "settings"
+
+
+def apply(rules, text):
+    for rule in rules:
+        text = re.sub(rule["regexp"], rule["replace"], text, flags=re.MULTILINE)
+    return text
+
+
+def test_other_entries_of_the_same_repository_are_found(node):
+    own = "deb [signed-by=/x] https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n"
+    node.write("/etc/apt/sources.list.d/nvidia-container-toolkit.list", own)
+    other = "deb https://deb.debian.org/debian trixie main\n# deb https://nvidia.github.io/nvidia-docker/x /\n"
+    node.write("/etc/apt/sources.list.d/other.list", other)
+    assert node.look()["conflicts"] == []
+    node.write("/etc/apt/sources.list.d/docker.list", other + own)
+    deb822 = "Types: deb\nURIs: https://mirror.example/nv/deb/amd64\nSuites: /\n"
+    node.write("/etc/apt/sources.list.d/mirror.sources", deb822)
+    mirror = {"apt": {"url": "https://mirror.example/nv/deb/$(ARCH)"}}
+    found = node.look(repositories=mirror)["conflicts"]
+    assert [one["path"] for one in found] == [
+        "/etc/apt/sources.list.d/docker.list",
+        "/etc/apt/sources.list.d/mirror.sources",
+    ]
+    assert apply(found[:1], other + own) == other + "# " + own
+    assert apply(found[1:], deb822) == "Types: deb\nEnabled: no\nURIs: https://mirror.example/nv/deb/amd64\nSuites: /\n"
+    for one, text in zip(found, (other + own, deb822)):
+        node.write(one["path"], apply([one], text))
+    assert node.look(repositories=mirror)["conflicts"] == []
+
+
+def test_containers_that_would_lose_their_gpus(node, monkeypatch):
+    monkeypatch.setattr(toolkit, "holders", lambda engine: ["training"])
+    assert "the containers training, which got them by --gpus" in node.fails("nvidia.install-takes-gpus").message
+    node.be_ready()
+    assert node.look()["due"].keys() == {"proof"}
+
+
+def test_who_loses_gpus_by_a_reload(monkeypatch):
+    def one(name, runtime="runc", driver=None):
+        requests = None if driver is None else [{"Driver": driver}]
+        return {"Name": "/" + name, "HostConfig": {"Runtime": runtime, "DeviceRequests": requests}}
+
+    known = json.dumps([one("plain"), one("cdi", driver="cdi"), one("gpus", driver=""), one("old", runtime="nvidia")])
+    asked = type("Asked", (), {"kind": "sh", "call": lambda self, *words: "a" if words[0] == "ps" else known})
+    assert toolkit.holders(asked()) == ["gpus", "old"]
+    asked.kind = "no-such-program"
+    assert toolkit.holders(asked()) == []
+
+
+def test_what_cannot_be_installed(node):
+    message = node.fails("nvidia.package-still-missing", installed=list(NAMES)).message
+    assert message.startswith("Installed, and yet there is no libnvidia-container-tools 1.20.0")
+    node.write("/etc/os-release", RELEASES["arch"])
+    assert node.fails("nvidia.distribution-unsupported").message.startswith("There is no container toolkit for Arch;")
+
+
+def test_root_is_needed_to_install(node, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    node.fails("nvidia.install-needs-root")
+    assert node.look(check_mode=True)["changed"] is True
+
+
+@pytest.mark.parametrize(
+    ("package", "code"),
+    [
+        ({"version": "new"}, "nvidia.package-invalid"),
+        ({"version": "1.20.0", "most": "2"}, "nvidia.package-invalid"),
+        ("1.20.0", "nvidia.package-invalid"),
+        ({"version": "1.20.0", "least": "old"}, "nvidia.package-invalid"),
+        ({"version": "1.19.0"}, "nvidia.package-versions-differ"),
+    ],
+)
+def test_packages_that_are_wrong(node, package, code):
+    node.fails(code, packages={**PACKAGES, "libnvidia-container1": package})
+
+
+def test_a_node_without_driver(monkeypatch):
+    monkeypatch.setattr(toolkit.shutil, "which", lambda *arguments, **more: None)
+    with pytest.raises(FleetError) as caught:
+        toolkit.look([server()], PACKAGES)
+    assert caught.value.code == "nvidia.toolkit-needs-driver"
+    assert toolkit.look([], PACKAGES)["due"] == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("ubuntu", "sudo ubuntu-drivers install"), ("debian", "sudo apt install"), ("rocky", "sudo dnf install")],
+)
+def test_the_command_for_the_driver(name, words):
+    release = dict(re.findall(r'^([A-Z_]+)="?(.*?)"?$', RELEASES[name], re.MULTILINE))
+    assert words in toolkit._driver_words(release)
