@@ -19,7 +19,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base impor
     read_number,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.versioned_fields import Fields
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes, number
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import TRUE, show
 
@@ -150,7 +149,7 @@ class TensorRtLlm(Engine):
 
     def _check_moe(self, where, server, version):
         backend = _block(server.content, "moe_config").get("backend")
-        has = _capability(server.hardware)
+        has = server.hardware.compute_capability
         fitting = MOE_ON.get(backend) if isinstance(backend, str) else None
         if not has or not fitting or has in fitting:
             return
@@ -247,11 +246,6 @@ def _same(one, other):
     if None not in numbers:
         return numbers[0] == numbers[1]
     return str(one).lower() == str(other).lower()
-
-
-def _capability(hardware):
-    """The compute capability of declared devices, "9.0"; "" where it is not known."""
-    return PLATFORMS[hardware.platform].accelerators[hardware.accelerator].compute_capability
 
 
 ENGINE = TensorRtLlm()

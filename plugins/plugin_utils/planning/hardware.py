@@ -58,6 +58,11 @@ class Hardware:
         return PLATFORMS[self.platform].fits_chips(self, size)
 
     @property
+    def compute_capability(self):
+        """Of the declared accelerator, such as "9.0"; "" where it has none."""
+        return PLATFORMS[self.platform].accelerators[self.accelerator].compute_capability
+
+    @property
     def unit(self):
         """What a piece is called in messages."""
         return PLATFORMS[self.platform].unit

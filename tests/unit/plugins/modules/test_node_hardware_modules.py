@@ -14,6 +14,7 @@ import pytest
 import yaml
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.fleet.plugins.module_utils.operations import node_preflight as operation
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS, detect
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info, node_preflight
@@ -82,7 +83,7 @@ def test_node_preflight(run, tmp_path, check_mode):
 
 def test_node_preflight_takes_all_of_fleet_hardware_and_shows_what_is_warned_of(run, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        node_preflight,
+        operation,
         "preflight",
         lambda **given: {"warnings": [str(given["hardware"]["cpu_affinity"])], "unchecked": []},
     )
