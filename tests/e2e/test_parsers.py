@@ -1,10 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command lines planned for Trainium before the real argument parsers of vLLM.
+"""The command lines planned for Trainium and NVIDIA before the real argument parsers of vLLM.
 
 trn3-eagle3 is for vLLM 0.11.1 and is judged by that release. The vLLM Neuron plugin of trn3-vllm-neuron needs flags
-that came later; it is judged by the release that the tests have as an engine. What the Neuron plugins read of
+that came later; it is judged by the release that the tests have as an engine, which is also that of the recipes for
+NVIDIA. What the Neuron plugins read of
 additional-config no vLLM knows: that is held against the plan's own list of keys.
 """
 
@@ -25,16 +26,15 @@ from ansible_collections.inference.fleet.tests import doc_examples
 
 CLONE = Path(__file__).resolve().parents[2]
 JUDGE = Path(__file__).with_name("parser_judge.py")
-CHIPS = {"accelerator": "trainium3", "count": 16}
 sys.path.insert(0, str(CLONE / "tools"))
 import engine_venv  # noqa: E402 - found by the path above
 import parser_venv  # noqa: E402 - found by the path above
 
 
-def planned(recipe, layer=None, chips=16):
+def planned(recipe, layer=None, chips=16, kind="trainium3", overlays=()):
     layers = [("fleet_override", layer)] if layer else []
-    resolved = recipes.resolve_recipe(recipes.find_recipe(recipe, []), layers)
-    return plan.plan_host("n", resolved, parse_hardware({**CHIPS, "count": chips}, "x"), plan.Site())
+    resolved = recipes.resolve_recipe(recipes.find_recipe(recipe, []), layers, overlays)
+    return plan.plan_host("n", resolved, parse_hardware({"accelerator": kind, "count": chips}, "x"), plan.Site())
 
 
 def example(name):
@@ -49,6 +49,19 @@ def engine_lines():
         for entry in planned("trn3-vllm-neuron", example(role)):
             lines[entry["name"]] = entry["command"][1:]
     lines["20b"] = planned("trn3-vllm-neuron", example("gpt-oss-20b"))[0]["command"][1:]
+    return {**lines, **gpu_lines()}
+
+
+def gpu_lines():
+    """{"recipe, overlay or number of GPUs": argv after vllm} of the recipes for NVIDIA, on eight GPUs."""
+    lines = {}
+    for kind in ("h100", "h200", "b200"):
+        name = kind + "-vllm"
+        for overlay in recipes.load_recipe(recipes.find_recipe(name, []))["overlays"]:
+            lines["%s, %s" % (name, overlay)] = planned(name, None, 8, kind, (overlay,))[-1]["command"][1:]
+        for size in (1, 2, 4, 8):
+            layer = {"servers": {"server": {"devices": size}}}
+            lines["%s, %d" % (name, size)] = planned(name, layer, 8, kind)[-1]["command"][1:]
     return lines
 
 
@@ -132,3 +145,18 @@ def test_what_the_engine_s_parser_makes_of_the_plugin_s_recipe(verdicts):
     assert values["additional_config"]["neuron_config"]["num_seqs_buckets"] == [4]
     assert good["decode-0"]["values"]["data_parallel_size"] == 8
     assert good["prefill-15"]["values"]["port"] == 8115
+
+
+def test_what_the_engine_s_parser_makes_of_the_recipes_for_gpus(verdicts):
+    good, _wrong = verdicts["engine"]
+    values = good["b200-vllm, 4"]["values"]
+    picked = {key: values[key] for key in ("port", "tensor_parallel_size", "kv_cache_dtype", "stream_interval")}
+    assert picked == {"port": 8001, "tensor_parallel_size": 4, "kv_cache_dtype": "fp8", "stream_interval": 20}
+    assert values["max_cudagraph_capture_size"] == 2048
+    assert values["served_model_name"] == ["openai/gpt-oss-120b"]
+    assert good["h200-vllm, gpt-oss-20b"]["values"]["served_model_name"] == ["openai/gpt-oss-20b"]
+    assert good["h200-vllm, synthetic-benchmark"]["values"]["enable_prefix_caching"] is False
+    assert good["h200-vllm, eagle3"]["values"]["speculative_config"] == {
+        "model": "/var/lib/inference-fleet/models/gpt-oss-120b-Eagle3-v2", "num_speculative_tokens": 3,
+        "method": "eagle3", "draft_tensor_parallel_size": 1,
+    }  # fmt: skip
