@@ -19,7 +19,9 @@ class Engine:
     from the folder engine_lib of the node; key_arguments: of its command, so that it asks for all keys by these.
 
     The attributes in words are causes of failures in a verdict. http: [(statuses or None for any, pattern in the body,
-    cause)], looked at before the general ones. streamed_call_ends: values of finish_reason that may end a streamed tool
+    cause)], looked at before the general ones. logs: [(pattern in the log, cause)] of servers that fail before they
+    are ready, the first that fits; stalls: the same for the last line of one that is over its start budget.
+    streamed_call_ends: values of finish_reason that may end a streamed tool
     call.
     """
 
@@ -31,6 +33,7 @@ class Engine:
     modules = ()
     key_arguments = ()
     http = ()
+    logs = stalls = ()
     streamed_call_ends = ("tool_calls", "stop")
 
     context = "the server's context is too short for this request: raise it"

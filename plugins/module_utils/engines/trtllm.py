@@ -75,6 +75,35 @@ class Trtllm(base.Engine):
         ),
     )
 
+    # Words of pydantic, PyTorch, NCCL and CUDA, and of tensorrt_llm/_torch/modules/fused_moe.
+    logs = (
+        (r"Extra inputs are not permitted|validation errors? for \w*LlmArgs|Invalid decoding type",
+         "its configuration is none of this release's: the log names the key before the words; docs/using/trtllm.md"),
+        (r"(?i)vocab file|HarmonyError", gpt_oss.ENCODINGS),
+        (r"(?i)only supports SM|requires the SM\d+ family|unsupported on SM\s?\d+",
+         "moe_config.backend has no kernels for this GPU: TRTLLM is for compute capability 10.0 and 10.3, TRITON for "
+         "9.0, CUTLASS for each"),
+        (r"(?i)cudaErrorDevicesUnavailable|CUDA-capable device\(?s?\)? (?:is/are|is|are) busy",
+         "another process holds the GPU: nvidia-smi names it; end it"),
+        (r"(?i)CUDA driver version is insufficient|no NVIDIA driver|driver/library version mismatch",
+         "the node's driver does not fit the image's CUDA: see what preflight.yml says of the driver"),
+        (r"(?i)(?:not enough|insufficient|no free) memory.*kv.?cache|kv.?cache.*(?:not enough|insufficient|too small)",
+         "the KV cache has no room: raise kv_cache_config.free_gpu_memory_fraction, or lower max_batch_size, "
+         "max_num_tokens or max_seq_len"),
+        (r"(?i)CUDA out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|CUDA error: out of memory",
+         "a GPU ran out of memory: lower max_batch_size, max_num_tokens, max_seq_len or "
+         "kv_cache_config.free_gpu_memory_fraction, and see by nvidia-smi whether others use it"),
+        (r"NCCL error|nccl(?:SystemError|UnhandledCudaError|InternalError|RemoteError)",
+         "NCCL, by which the GPUs of a server talk, failed: its NVLink fabric may not be up (nvidia-smi -q, Fabric "
+         "Manager), or the container lacks ipc: host or the limit memlock; NCCL_DEBUG=INFO in environment says more"),
+        (r"(?i)address already in use|\[Errno 98\]", "another process has its port"),
+    )  # fmt: skip
+    stalls = (
+        (r"(?i)loading (?:\w+ )?(?:weights|safetensors|checkpoint)",
+         "loading the weights does not go on, which loading them in parallel has led to (TensorRT-LLM#7703): set "
+         "TRT_LLM_DISABLE_LOAD_WEIGHTS_IN_PARALLEL to True in environment; a slow disk needs a larger start.budget_s"),
+    )  # fmt: skip
+
     def config_check(self, entry):
         sizes = {name: entry["arguments"].get(name.replace("_", "-")) for name in SIZES}
         given = {name: int(size) for name, size in sizes.items() if re.fullmatch(r"[1-9][0-9]*", str(size))}

@@ -23,9 +23,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.supervise import a
 from ansible_collections.inference.fleet.plugins.module_utils.verify import causes, gpt_oss, identity
 
 LOG_LINES = 15
+CAUSE_LINES = 200  # an engine's traceback, and those of the processes that died of it
 MESSAGE_LINES = 3
 THREADS = 32
 UNVERIFIED = "not verified (check)"
+BUDGET_WORDS = "that is over its start budget"
 OPEN = "listens on all addresses"
 NO_KEY = "it asks for an API key and none is planned"
 OTHER_KEY = "it refuses the API key that it was started with"
@@ -141,7 +143,13 @@ def check_ready(node, entries, only=None, timeout=30, check=False):
         final = final or hopeless
         since = now[name].since
         age = max(age, time.time() - since) if since else age
-        tail = log_tail(node.paths, node.manager, name, LOG_LINES)
+        log = log_tail(node.paths, node.manager, name, CAUSE_LINES)
+        late = BUDGET_WORDS in words
+        cause = causes.log_cause(log, engine_of(planned[name]), late)
+        # Of one that starts for the first time the log is that of the start before.
+        if cause and (late or now[name].restarts or now[name].state == "failed"):
+            words = "%s, because %s" % (words.rstrip("."), cause)
+        tail = log[-LOG_LINES:]
         rows[name].update(ready=False, reason=words, log_tail=tail)
         if tail:
             words += ". Last log lines: " + " | ".join(line.strip() for line in tail[-MESSAGE_LINES:])
@@ -217,5 +225,5 @@ def _problem(entry, observed, lack):
     budget = entry["health"]["budget_s"]
     began = waiting_since(observed.state, budget)
     if began is not None and time.time() - began > budget:
-        return "%s; that is over its start budget of %d s" % (words, budget), True
+        return "%s; %s of %d s" % (words, BUDGET_WORDS, budget), True
     return words, is_permanent(words)

@@ -189,6 +189,17 @@ def text_cause(text, engine, status=None):
     return None
 
 
+def log_cause(lines, engine, stalled):
+    """The cause that the log ([str], the newest last) of a server that does not get ready points at, or None.
+
+    stalled: whether it is over its start budget.
+    """
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    text = "\n".join(lines)
+    rows = [*((last, row) for row in (engine.stalls if stalled else ())), *((text, row) for row in engine.logs)]
+    return next((cause for words, (pattern, cause) in rows if re.search(pattern, words)), None)
+
+
 def http_cause(response, path, engine):
     """The cause behind an answer of `path` whose status is not the expected one."""
     cause = text_cause(response.text, engine, response.status)

@@ -367,3 +367,17 @@ def test_every_missing_secret_is_named_at_once(node):
         "changed."
     )
     assert not os.path.exists(node.paths.servers)
+
+
+def test_a_server_that_dies_before_it_answers_says_why_by_its_log(node):
+    words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.81 GiB"
+    command = ["/bin/sh", "-c", "echo '%s'; sleep 0.2; exit 1" % words]
+    entry = rehash(node.entry("server-0", engine="trtllm"), command=command)
+    node.servers([entry])
+    found = wait_until(lambda: _because(fails(node, [entry])))
+    assert ", because a GPU ran out of memory: lower max_batch_size, " in found["servers"][0]["reason"]
+    assert words in found["servers"][0]["log_tail"]
+
+
+def _because(result):
+    return result if "because" in result["msg"] else None

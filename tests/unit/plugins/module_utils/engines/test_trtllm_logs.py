@@ -1,0 +1,67 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the log of a TensorRT-LLM server that does not get ready points at.
+
+The lines are those of its sources and of reports, each named; none was seen on a machine of ours.
+"""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.engines import base, trtllm, vllm
+from ansible_collections.inference.fleet.plugins.module_utils.verify import causes, gpt_oss
+from ansible_collections.inference.fleet.tests.nodes import trtllm_llmapi
+
+LOADING = "Loading weights concurrently:  43%|####3     | 300/700 [01:02<01:30,  4.5it/s]"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (trtllm_llmapi.report("1.2.1", {"enable_mixed_sampler": True}), "its configuration is none of this release's"),
+        ("ValueError: Invalid decoding type: Eagle3", "its configuration is none of this release's"),
+        # NVIDIA/dgx-spark-playbooks#17
+        ("openai_harmony.HarmonyError: error downloading or loading vocab file: failed to download or load vocab file",
+         gpt_oss.ENCODINGS),
+        # tensorrt_llm/_torch/modules/fused_moe/fused_moe_trtllm_gen.py, and the later check; TensorRT-LLM#6717
+        ("NotImplementedError: TRTLLMGenFusedMoE only supports SM in {100, 103} and W4A16_MXFP4",
+         "moe_config.backend has no kernels for this GPU"),
+        ("RuntimeError: TRTLLM MoE backend requires the SM100 family, got SM90",
+         "moe_config.backend has no kernels for this GPU"),
+        ("WFP4A16 MoE is unsupported on SM89", "moe_config.backend has no kernels for this GPU"),
+        # PyTorch and CUDA
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.81 GiB.", "a GPU ran out of memory"),
+        ("torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+         "another process holds the GPU"),
+        ("RuntimeError: The NVIDIA driver on your system is too old: no NVIDIA driver",
+         "the node's driver does not fit"),
+        ("RuntimeError: Insufficient memory for the KV cache", "the KV cache has no room"),
+        # NCCL's result codes
+        ("RuntimeError: NCCL error in: cpp/tensorrt_llm/common/opUtils.cpp, ncclSystemError",
+         "NCCL, by which the GPUs"),
+        # uvicorn and asyncio
+        ("OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', 8000): address already in use",
+         "another process has its port"),
+    ],
+)  # fmt: skip
+def test_causes_in_the_log(line, words):
+    lines = ["[TRT-LLM] [I] Using LLM with PyTorch backend", *line.splitlines(), "Traceback (most recent call last):"]
+    assert causes.log_cause(lines, trtllm.ENGINE, False).startswith(words)
+    assert causes.log_cause(lines, vllm.ENGINE, False) is None  # what it says names TensorRT-LLM's own settings
+    assert causes.log_cause(lines, base.Engine(), True) is None
+
+
+def test_weights_that_do_not_load_on():
+    assert causes.log_cause([LOADING, ""], trtllm.ENGINE, True).startswith("loading the weights does not go on")
+    assert causes.log_cause([LOADING], trtllm.ENGINE, False) is None  # it may well go on
+    assert causes.log_cause([LOADING, "Model init total -- 80.1s"], trtllm.ENGINE, True) is None
+
+
+def test_a_log_that_says_nothing():
+    assert causes.log_cause([], trtllm.ENGINE, True) is None
+    assert causes.log_cause(["INFO:     Application startup complete."], trtllm.ENGINE, True) is None
+
+
+def test_a_streamed_tool_call_may_end_as_a_text_does():
+    assert set(trtllm.ENGINE.streamed_call_ends) == {"tool_calls", "stop"}
