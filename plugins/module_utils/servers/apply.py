@@ -163,6 +163,8 @@ def _stage(node, staging, action, one, owner):
                     os.chmod(path, mode)
                     if uid is not None and os.stat(path).st_uid != uid:
                         os.chown(path, uid, owner[1] if owner and mode == 0o600 else 0)
+        for path, folder_owner, _needed in one.folders:
+            make_folder(path, folder_owner)
         return
     staging.add(node.paths.entry(name), json.dumps(entry, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     staging.add(node.paths.deployer(name), json.dumps({**node.deployer, "hash": entry["hash"]}, sort_keys=True) + "\n")

@@ -56,10 +56,13 @@ def desired_server(node, entry, secrets):
     # what everybody may read belongs to whoever deploys; root's files are root's
     uid = 0 if os.geteuid() == 0 else None
     files = [(one, 0o644, uid) for one in (node.paths.entry(name), node.manager.definition_path(name), path) if one]
-    if entry["secrets"]:
-        with contextlib.suppress(FleetError):
-            owner = owner_of(name, user)
+    owner = None
+    with contextlib.suppress(FleetError):
+        owner = owner_of(name, user)
+        if entry["secrets"]:
             files.append((secret_path, 0o600, owner[0] if owner else os.geteuid()))
+    own = "%s/servers/%s/" % (node.paths.lib, name)  # others may be shared by servers, or nodes
+    folders = [path for path in entry["directories"].values() if path.startswith(own)]
     definition, problem = None, None
     try:
         definition = node.manager.definition(entry, user)
@@ -72,6 +75,10 @@ def desired_server(node, entry, secrets):
         definition=definition,
         config=config_text(entry["config"]),
         files=files,
+        folders=[
+            (path, container_owner(entry) or owner, path == entry["directories"]["work"])
+            for path in sorted(set(folders))
+        ],
         secret_path=secret_path if entry["secrets"] else None,
         root=node.paths.root,
         problem=problem,

@@ -56,6 +56,19 @@ def file_differences(modes, expected):
     return found
 
 
+def folder_differences(modes, expected):
+    """[Difference] of directories. modes: {path: (mode, uid)} of what is there; expected: [(path, (uid, gid) or None,
+    whether it must be there)]: an engine may delete a cache of its own."""
+    found = []
+    for path, owner, needed in expected:
+        if path not in modes and needed:
+            found.append(Difference("directory", "its directory %s is missing" % path, "rewrite"))
+        elif path in modes and owner is not None and modes[path][1] != owner[0]:
+            names = (path, processes.user_name(modes[path][1]), processes.user_name(owner[0]))
+            found.append(Difference("directory", "its directory %s belongs to %s instead of %s" % names, "rewrite"))
+    return found
+
+
 def secret_differences(names, in_file, missing):
     """[Difference] of a secrets file by its names alone. names: those of the entry; in_file: those of the file;
     missing: whether there is no such file."""
@@ -105,6 +118,8 @@ def differences(target, observed):
     if observed.unit is not None:
         found += unit_differences(observed.unit, observed.definition, target.definition)
     found += file_differences(observed.modes, target.files)
+    if observed.modes:
+        found += folder_differences(observed.modes, target.folders)
     if observed.entry is not None and observed.secrets_read and observed.modes:
         found += secret_differences(entry["secrets"], observed.secrets, target.secret_path not in observed.modes)
     running = observed.running

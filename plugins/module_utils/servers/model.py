@@ -38,8 +38,9 @@ class Desired:
 
     entry: the plan entry; secrets: {ENV: value}, as far as they are known; user: name to run as, None for the module's
     own; definition: the text for the service manager; config: text of the engine's config file, None where it has none;
-    files: [(path, mode, uid or None)] of the server's files; secret_path: the one with its secrets, None without any;
-    root: "" for the system's; problem: the FleetError that keeps it from being deployed, None without.
+    files: [(path, mode, uid or None)] of the server's files; folders: [(path, (uid, gid) or None, whether it must be
+    there)] of its own directories; secret_path: the file with its secrets, None without any; root: "" for the system's;
+    problem: the FleetError that keeps it from being deployed, None without.
     """
 
     entry: dict
@@ -48,6 +49,7 @@ class Desired:
     definition: str | None = ""
     config: str | None = None
     files: list = dataclasses.field(default_factory=list)
+    folders: list = dataclasses.field(default_factory=list)
     secret_path: str | None = None
     root: str = ""
     problem: Exception | None = None
@@ -73,8 +75,8 @@ class Observed:
     a purge deletes; kept: directories of its artifact that a purge leaves; weights: {folder: weights_note()} of
     its checkpoints as they are on disk; unit: services.Unit, None without a definition; running:
     running_process.Running of what the manager runs; outside: those of pids that are not in its unit; modes: {path:
-    (mode, uid)} of its files; bound: why only a restart gives it another definition, else None; fault: what is wrong
-    with it, None where nothing is; was_ready: whether the process of the record was seen ready.
+    (mode, uid)} of its files and directories; bound: why only a restart gives it another definition, else None; fault:
+    what is wrong with it, None where nothing is; was_ready: whether the process of the record was seen ready.
     """
 
     name: str

@@ -82,7 +82,8 @@ def _read_files(paths, manager, one, planned):
     one.bound = manager.restart_reason(one.definition or "")
     one.config = read_text(config_path(one.entry)) if config_path(one.entry) else None
     one.unit = manager.unit(name, one.service) if definition and os.path.lexists(definition) else None
-    one.modes = _modes([*own, *configs])
+    folders = [path for entry in (one.entry, planned) for path in ((entry or {}).get("directories") or {}).values()]
+    one.modes = _modes([*own, *configs, *folders])
 
 
 def _note_weights(observed, entries):

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -100,8 +101,14 @@ def edited_guard(node, pid):
     return "shared file", node.paths.lib + "/lib/guard.py differs from this collection's"
 
 
+def gone_folder(node, pid):
+    path = node.paths.directories("server-0")["work"]
+    shutil.rmtree(path)
+    return "directory", "its directory %s is missing" % path
+
+
 RESTARTED = (lower_limit, other_cpus, other_environment)
-CORRECTED = (stray_configuration, open_secrets, edited_program, edited_guard)
+CORRECTED = (stray_configuration, open_secrets, edited_program, edited_guard, gone_folder)
 
 
 @pytest.mark.parametrize("fault", RESTARTED + CORRECTED)

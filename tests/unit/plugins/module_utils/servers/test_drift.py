@@ -435,3 +435,13 @@ def test_those_under_one_drop_in_restart_together(folder, expected):
     for _want, observed in found.values():
         observed.unit = unit(drop_ins=[path], loaded=[path])
     assert kinds(found) == expected
+
+
+def test_directories_that_are_gone_or_somebody_elses():
+    modes = {"/w": (0o755, 0), "/c": (0o755, 1234)}
+    expected = [("/a", (0, 0), False), ("/c", (0, 0), False), ("/d", None, True), ("/w", (0, 0), True)]
+    found = drift.folder_differences(modes, expected)
+    assert [(one.text, one.heals) for one in found] == [
+        ("its directory /c belongs to 1234 instead of root", "rewrite"),
+        ("its directory /d is missing", "rewrite"),
+    ]
