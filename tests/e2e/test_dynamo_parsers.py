@@ -1,0 +1,88 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Command lines for Dynamo before its real argument parsers: the recipe's, the gpt-oss guide's, and NVIDIA's recipes'.
+
+https://docs.nvidia.com/dynamo, "gpt-oss-120b with TensorRT-LLM"; ai-dynamo/dynamo, recipes/gpt-oss-120b.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tools import engine_venv
+
+JUDGE = Path(__file__).with_name("dynamo_judge.py")
+PARSERS = "--dyn-reasoning-parser gpt_oss --dyn-tool-call-parser harmony "
+GUIDE = (
+    "dynamo.trtllm --model-path /model --served-model-name openai/gpt-oss-120b --extra-engine-args /config/%s.yaml "
+    + PARSERS + "--disaggregation-mode %s --max-num-tokens %d %s --free-gpu-memory-fraction 0.9 "
+    "--tensor-parallel-size 4 --expert-parallel-size 4"
+)  # fmt: skip
+WORKER = (
+    "dynamo.vllm --model openai/gpt-oss-120b --served-model-name openai/gpt-oss-120b --quantization mxfp4 "
+    "--kv-cache-dtype fp8 --max-model-len 131072 --gpu-memory-utilization 0.9 --block-size 64 --tensor-parallel-size 1 "
+    "--enable-chunked-prefill --enable-prefix-caching --async-scheduling --no-disable-hybrid-kv-cache-manager "
+    "--enable-flashinfer-autotune --max-num-batched-tokens 32768 " + PARSERS + "--speculative-config "
+    """'{"method": "eagle3", "model": "nvidia/gpt-oss-120b-Eagle3-v3", "num_speculative_tokens": 3}' """
+)
+DISAGGREGATED = (
+    """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}' --disaggregation-mode """
+)
+LINES = {
+    "guide frontend": "dynamo.frontend --router-mode round-robin --http-port 8000",
+    "guide prefill": GUIDE % ("prefill", "prefill", 20000, "--max-batch-size 32"),
+    "guide decode": GUIDE % ("decode", "decode", 16384, ""),
+    "nvidia frontend": "dynamo.frontend --router-mode kv --router-kv-events --kv-cache-block-size 64 --http-port 8000",
+    "nvidia aggregated": WORKER,
+    "nvidia prefill": WORKER + DISAGGREGATED + "prefill",
+    "nvidia decode": WORKER + DISAGGREGATED + "decode",
+    "nvidia h200": WORKER + "--moe-backend=flashinfer_cutlass",
+}
+WRONG = {
+    "unrecognized arguments: --tensor-paralel-size": WORKER + "--tensor-paralel-size 1",
+    "argument --disaggregation-mode: invalid choice: 'both'": WORKER + "--disaggregation-mode both",
+    "--router-mode": "dynamo.frontend --router-mode kvv",
+}
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    """{line: verdict} of one process of Dynamo's environment."""
+    recipe = recipes.resolve_recipe(recipes.find_recipe("cpu-dynamo", []), [])
+    hardware = parse_hardware({"accelerator": "cpu", "count": 1, "cores": 2}, "x")
+    lines = {name: shlex.split(line) for name, line in {**LINES, **WRONG}.items()}
+    for entry in plan.plan_host("n", recipe, hardware, plan.Site()):
+        lines[entry["name"]] = [word for word in entry["command"][2:] if word != "inference_fleet_text_only"]
+    done = subprocess.run(
+        [str(engine_venv.ensure("cpu-dynamo") / "bin" / "python"), str(JUDGE)], input=json.dumps(list(lines.values())),
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(zip(lines, json.loads(done.stdout.strip().splitlines()[-1])))
+
+
+def test_every_line_is_taken(verdicts):
+    taken = [name for name in verdicts if name not in WRONG]
+    assert {name: verdicts[name]["refused"] for name in taken} == dict.fromkeys(taken)
+    assert {"frontend-0", "prefill-0", "decode-0"} < set(taken)
+
+
+@pytest.mark.parametrize("complaint", WRONG)
+def test_a_mistake_is_refused(verdicts, complaint):
+    """Otherwise the test above says nothing."""
+    refused = verdicts[complaint]["refused"]
+    assert refused is not None and complaint in refused
+
+
+def test_what_the_parsers_make_of_the_recipe(verdicts):
+    front, decode = (verdicts[name]["values"] for name in ("frontend-0", "decode-0"))
+    assert (front["router_mode"], front["kv_cache_block_size"], front["migration_limit"]) == ("kv", 128, 3)
+    assert (decode["block_size"], decode["max_num_seqs"], decode["dyn_tool_call_parser"]) == (128, 8, "harmony")
