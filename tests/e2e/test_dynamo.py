@@ -82,24 +82,19 @@ def test_a_killed_decode_worker_is_back_and_verified_without_a_play(dynamo):
     assert sum("EngineCore" in command for _pid, command in dynamo.processes()) == 2
 
 
+def test_a_router_with_other_blocks_is_refused_before_anything_stops(dynamo):
+    before = pids(dynamo)
+    run = dynamo.site(override={"servers": {"frontend": {"arguments": {"kv-cache-block-size": 64}}}})
+    run.failed("kv-cache-block-size is 64", "block-size of 'prefill-0' is 128")
+    assert pids(dynamo) == before
+
+
 def test_without_the_vocabulary_the_verdict_names_it(dynamo, tmp_path):
     """Only the frontend reads harmony; nothing else is restarted."""
     before = pids(dynamo)
     override = {"servers": {"frontend": {"environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}}}}
     dynamo.site(override=override).failed("o200k_base.tiktoken", "TIKTOKEN_ENCODINGS_BASE")
     assert pids(dynamo)["decode-0"] == before["decode-0"]
-
-
-def test_without_the_parser_the_verdict_names_the_flag(dynamo):
-    override = {"servers": {"decode": {"arguments": {"dyn-tool-call-parser": None}}}}
-    dynamo.site(override=override).failed("tool-call", "--dyn-tool-call-parser harmony")
-
-
-def test_a_router_with_other_blocks_is_refused_before_anything_stops(dynamo):
-    before = pids(dynamo)
-    run = dynamo.site(override={"servers": {"frontend": {"arguments": {"kv-cache-block-size": 64}}}})
-    run.failed("kv-cache-block-size is 64", "block-size of 'prefill-0' is 128")
-    assert pids(dynamo) == before
 
 
 def test_a_stopped_prefill_worker_fails_the_verdict_with_that_cause(dynamo):
@@ -111,8 +106,13 @@ def test_a_stopped_prefill_worker_fails_the_verdict_with_that_cause(dynamo):
     assert all("prefill-0" in cause for cause in failed(dynamo).values())
 
 
+def test_without_the_parser_the_verdict_names_the_flag(dynamo):
+    """The prefill worker that was stopped is started again beside it."""
+    override = {"servers": {"decode": {"arguments": {"dyn-tool-call-parser": None}}}}
+    dynamo.site(override=override).failed("tool-call", "--dyn-tool-call-parser harmony")
+
+
 def test_stopped_leaves_no_process_and_nothing_registered(dynamo):
-    dynamo.site().ok()
     dynamo.play("playbooks/stop.yml").ok()
     assert dynamo.processes() == []
     folder = dynamo.root / "var/lib/inference-fleet/servers/frontend-0/work/discovery"
