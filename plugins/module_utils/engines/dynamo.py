@@ -10,6 +10,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_
 
 TOOL_CALL_PARSER = "--dyn-tool-call-parser " + gpt_oss.TOOL_CALL_PARSERS["dynamo"]
 REASONING_PARSER = "--dyn-reasoning-parser " + gpt_oss.REASONING_PARSERS["dynamo"]
+# Its parsers only warn then, and since 1.6 the frontend takes away what they leave of the format.
+NO_VOCABULARY = "the frontend has no %s where %s points" % (gpt_oss.VOCABULARY_FILE, gpt_oss.VOCABULARY_VARIABLE)
 
 
 class Dynamo(base.Engine):
@@ -27,8 +29,14 @@ class Dynamo(base.Engine):
         "no model is listed (`data: []`): no decode worker has registered, a prefill worker is missing, or the "
         "frontend cannot load the model's files (its log says so)"
     )
-    dropped_tool_call = "the workers were started without `%s`" % TOOL_CALL_PARSER
-    no_reasoning = "the workers were started without `%s`" % REASONING_PARSER
+    dropped_tool_call = "the workers were started without `%s`; or, where no reasoning comes either, %s" % (
+        TOOL_CALL_PARSER,
+        NO_VOCABULARY,
+    )
+    no_reasoning = "the workers were started without `%s`; or, where no tool call comes either, %s" % (
+        REASONING_PARSER,
+        NO_VOCABULARY,
+    )
     http = (
         (
             None,

@@ -506,7 +506,11 @@ def test_a_broken_stream_shows_its_end():
     ("engine", "cause"),
     [
         ("vllm", "the server was started without `--tool-call-parser openai --enable-auto-tool-choice`"),
-        ("dynamo", "the workers were started without `--dyn-tool-call-parser harmony`"),
+        (
+            "dynamo",
+            "the workers were started without `--dyn-tool-call-parser harmony`; or, where no reasoning comes either, "
+            "the frontend has no o200k_base.tiktoken where TIKTOKEN_ENCODINGS_BASE points",
+        ),
         (
             "trtllm",
             "trtllm-serve lost the tool call: DISABLE_HARMONY_ADAPTER is set, or the release drops calls under Eagle3 "
