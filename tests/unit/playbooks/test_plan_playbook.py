@@ -41,7 +41,7 @@ def _play(playbook, *arguments, env=None, cold=False):
     return run.status, run.output, run.processor_s
 
 
-@pytest.mark.parametrize(("inventory", "servers"), [("local", 2), ("trn3", 8)])
+@pytest.mark.parametrize(("inventory", "servers"), [("local", 2), ("trn3", 8), ("h200_vllm", 8)])
 def test_plan_of_an_inventory(tmp_path, inventory, servers):
     path = tmp_path / "plan.json"
     status, output, _seconds = play("-i", "inventories/" + inventory, "-e", "fleet_plan_file=%s" % path)

@@ -119,6 +119,11 @@ def test_the_nearest_measured_setting_is_taken(tmp_path):
     assert tables.tuning_tables(planned(tmp_path)) == []
 
 
+def test_of_two_points_equally_near_the_one_with_more_requests_is_taken():
+    wanted = {"input": 512, "output": 512, "concurrency": 8}
+    assert tuning.nearest(TABLE, wanted, "cpu", 1)["concurrency"] == 16
+
+
 def test_overrides_win_over_a_measured_setting(tmp_path):
     write(tmp_path, tuning="mine")
     wanted = {"input": 512, "output": 512, "concurrency": 4}
@@ -185,5 +190,7 @@ def test_the_recipes_tables_have_points_for_their_servers(name):
     for point in (mine[0], mine[-1]):
         wanted = {key: point[key] for key in tuning.WANTED}
         found = recipes.resolve_recipe(path, [], (), wanted, point["accelerator"])
-        assert found["config"]["content"]["cuda_graph_config"]["max_batch_size"] == point["concurrency"]
         assert found["arguments"]["max_seq_len"] == point["longest"]
+        measured = tuning.override_of(point, wanted)["config"]["content"]
+        assert found["config"]["content"]["cuda_graph_config"] == measured["cuda_graph_config"]
+        assert "$" not in repr(measured)
