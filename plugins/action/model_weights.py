@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Brings the packed stand-in to a node, but only when the node asks for it; otherwise there is one module call, which
-is given which task it belongs to."""
+is given which run it belongs to."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def sent(action, given):
         except (OSError, UnicodeDecodeError) as error:
             raise AnsibleActionFail("sha256sums %s cannot be read on the controller: %s." % (sums, error)) from error
     if arguments.get("source") != "standin":
-        arguments["caller"] = action._task._uuid  # the same each time that `until` asks again
+        # the same for all tasks of a run, so that one may begin what another waits for: without the task's own number
+        arguments["caller"] = action._task._uuid.rpartition("-")[0]
         return arguments
     packed = _packed(given)
     arguments["expected"] = _promised(packed)

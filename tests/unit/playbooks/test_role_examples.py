@@ -149,6 +149,22 @@ def test_the_container_engine_gets_what_the_platform_needs_under_what_the_site_s
     assert dict(given)["container_engine"]["settings"] == {"features": {"cdi": True, "x": True}, "debug": True}
 
 
+@pytest.mark.parametrize(
+    ("more", "begun"), [({}, True), ({"prepare_weights": False}, False), ({"source": "standin"}, False)]
+)
+def test_weights_begin_to_come_before_the_engine(tmp_path, collections, more, begun):
+    """In a run that brings them; the stand-in is made from encodings, which are not there by then."""
+    (step,) = yaml.safe_load((ROOT / "playbooks/steps/prepare.yml").read_text())
+    model = {"source": more.get("source", "huggingface"), "repo": "openai/gpt-oss-20b"}
+    step.update(hosts="vllm", vars={**step["vars"], "prepare_weights": more.get("prepare_weights", True)})
+    step.pop("tags")
+    status, output, given = play(tmp_path, collections, [step], {**CPU, "fleet_override": {"model": model}})
+    assert status == 0, output
+    calls = [module for module, _arguments in given if module in ("python_environment", "model_weights")]
+    assert calls == ["python_environment", *["model_weights"] * begun, "python_environment"]
+    assert not begun or dict(given)["model_weights"]["wait_s"] == 0
+
+
 @pytest.mark.parametrize("key", ["sk-1\n", ["sk-1", "sk-2"]])
 def test_one_variable_is_the_key_of_servers_and_of_those_who_ask_them(tmp_path, collections, key):
     plays = [

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,36 @@ def test_the_role_polls_and_keeps_the_token(tmp_path, source):
     assert status == 0 and "changed=0" in screen, screen
     status, screen = site.play()
     assert status == 0 and "changed=0" in screen, screen
+
+
+def test_what_one_play_began_another_one_of_the_run_waits_for(tmp_path):
+    """Neither waits for the engine: the shard comes when the first is over."""
+    include = PLAY[0]["tasks"][0]
+    begun, before = tmp_path / "begun", []
+    tasks = [
+        {**include, "vars": {"model_weights_begin": True}},
+        {"ansible.builtin.file": {"path": str(begun), "state": "touch"}},
+    ]
+    with Hub([gpt_oss(REPO, 30_000, tokens=[TOKEN])]) as hub:
+        site = Site(tmp_path, hub)
+        site.playbook.write_text(json.dumps([{**PLAY[0], "tasks": tasks}, *PLAY]))
+        held = hub.fault("hold", path=SHARD, at=1000)
+
+        def go_on():
+            with contextlib.suppress(AssertionError):
+                wait_until(begun.exists, 60)
+            before.append(begun.exists())
+            held.release()
+
+        going_on = threading.Thread(target=go_on)
+        going_on.start()
+        status, screen = site.play()
+        going_on.join()
+        assert before == [True]
+        assert status == 0 and "changed=2" in screen, screen  # the file, and the weights once
+        assert hub.asked(REPO, SHARD) == 1
+    status, screen = site.play()
+    assert status == 0 and "changed=1" in screen, screen
 
 
 def test_a_failure_ends_the_polling_with_one_message(tmp_path):

@@ -34,7 +34,7 @@ class Node:
         self.asked, self.sent, self.fixed = [], [], []
         shell = SimpleNamespace(tmpdir=None, join_path=os.path.join)
         connection = SimpleNamespace(transport=transport, _shell=shell)
-        task = SimpleNamespace(args=arguments, async_val=0, action="inference.fleet.model_weights", _uuid="task-1")
+        task = SimpleNamespace(args=arguments, async_val=0, action="inference.fleet.model_weights", _uuid="run-1")
         monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
         monkeypatch.setattr(model_weights.ActionModule, "_execute_module", self.execute)
         monkeypatch.setattr(model_weights.ActionModule, "_transfer_file", lambda _self, *pair: self.sent.append(pair))
@@ -86,10 +86,10 @@ def test_another_user_of_this_machine_may_not_read_them(monkeypatch, packed):
     assert node.asked == [{"source": "standin", "expected": FILES}]
 
 
-def test_other_sources_have_nothing_packed_and_are_told_the_task(monkeypatch):
+def test_other_sources_have_nothing_packed_and_are_told_the_run(monkeypatch):
     node = Node(monkeypatch, {"source": "path", "packed": "/nowhere", "path": "/m"}, [{"changed": False}])
     assert node.run() == {"changed": False}
-    assert node.asked == [{"source": "path", "path": "/m", "caller": "task-1"}]
+    assert node.asked == [{"source": "path", "path": "/m", "caller": "run"}]
 
 
 def test_the_collections_own_stand_in_is_the_default(monkeypatch, packed):
