@@ -19,7 +19,10 @@ from ansible_collections.inference.fleet.tests import doc_examples
 
 PAGE = doc_examples.USING / "nvidia-recipes.md"
 OWN = {name: recipes.load_recipe(recipes.find_recipe(name, [])) for name in recipes.available([recipes.OWN_RECIPES])}
-NVIDIA = sorted(name for name, own in OWN.items() if own["platform"] == "nvidia")
+# Dynamo has pages of its own.
+NVIDIA = sorted(
+    name for name, own in OWN.items() if own["platform"] == "nvidia" and own["engine"] in ("trtllm", "vllm")
+)
 GPUS = {"gb200": 4, "gb300": 4}  # of a node; 8 of the others
 
 # The guides' own lines: the command, and the YAML file. Where the guide has a line for each number of GPUs, for 8.
