@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import base, text_only
+from ansible_collections.inference.fleet.plugins.module_utils.engines import base, text_only, trtllm
 from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 TOOL_CALL_PARSER = "--dyn-tool-call-parser " + gpt_oss.TOOL_CALL_PARSERS["dynamo"]
@@ -37,6 +37,7 @@ class Dynamo(base.Engine):
         REASONING_PARSER,
         NO_VOCABULARY,
     )
+    config_verdict = trtllm.ENGINE.config_verdict
     http = (
         (
             None,
@@ -44,6 +45,10 @@ class Dynamo(base.Engine):
             "the frontend lists the model but no worker answers for it: a worker is gone or not ready",
         ),
     )
+
+    def config_check(self, entry):
+        """A worker's file is that of the engine in it; of those only TensorRT-LLM has one."""
+        return trtllm.ENGINE.config_check(entry) if "dynamo.trtllm" in entry["command"] else None
 
 
 ENGINE = Dynamo()

@@ -79,7 +79,6 @@ class Trtllm(base.Engine):
     logs = (
         (r"Extra inputs are not permitted|validation errors? for \w*LlmArgs|Invalid decoding type",
          "its configuration is none of this release's: the log names the key before the words; docs/using/trtllm.md"),
-        (r"(?i)vocab file|HarmonyError", gpt_oss.ENCODINGS),
         (r"(?i)only supports SM|requires the SM\d+ family|unsupported on SM\s?\d+",
          "moe_config.backend has no kernels for this GPU: TRTLLM is for compute capability 10.0 and 10.3, TRITON for "
          "9.0, CUTLASS for each"),

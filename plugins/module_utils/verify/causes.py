@@ -196,7 +196,10 @@ def log_cause(lines, engine, stalled):
     """
     last = next((line for line in reversed(lines) if line.strip()), "")
     text = "\n".join(lines)
-    rows = [*((last, row) for row in (engine.stalls if stalled else ())), *((text, row) for row in engine.logs)]
+    rows = [
+        *((last, row) for row in (engine.stalls if stalled else ())),
+        *((text, row) for row in (*gpt_oss.LOGS, *engine.logs)),
+    ]
     return next((cause for words, (pattern, cause) in rows if re.search(pattern, words)), None)
 
 

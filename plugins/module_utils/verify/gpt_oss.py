@@ -207,6 +207,8 @@ HTTP = (
     (None, r"(?i)unexpected tokens?\b|unexpected EOS|unknown role", lambda engine: engine.output_parser),
     (None, r"(?i)vocab file|HarmonyError", ENCODINGS),
 )
+# The same in the log of a server that does not get ready.
+LOGS = ((r"hash mismatch", DAMAGED_ENCODINGS), (r"(?i)vocab file|HarmonyError", ENCODINGS))
 
 # -- requests and answers ----------------------------------------------------------------------------------------------
 

@@ -146,6 +146,16 @@ def test_an_image_that_hangs(place, monkeypatch):
     assert "--name=" + removed["argv"][-1] in place.asked[0]["argv"]
 
 
+def test_a_worker_of_dynamo_is_asked_as_its_engine_is(place):
+    one = desired(FINE)
+    one.entry.update(engine="dynamo", command=["python3", "-m", "dynamo.trtllm"])
+    config_check.check_configs(place.node, [one])
+    assert len(place.asked) == 1
+    one.entry["command"] = ["python3", "-m", "dynamo.vllm"]
+    config_check.check_configs(place.node, [one])
+    assert len(place.asked) == 1
+
+
 @pytest.mark.parametrize("changes", [{"engine": "vllm"}, {"launcher": "process", "container": None}])
 def test_others_are_not_asked(place, changes):
     one = desired(FINE)
