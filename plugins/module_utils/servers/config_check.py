@@ -40,7 +40,7 @@ def check_configs(node, servers):
             continue
         program, arguments = question
         container = entry["container"]
-        image = engine.find_image(container["image"], container["digest"])
+        image = _image(engine, container)
         parts = [image["id"], program, *arguments, server.config]
         key = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
         if key in known or key in asked:
@@ -65,12 +65,22 @@ def check_configs(node, servers):
         write_atomic(path, json.dumps([*known, *fresh][-REMEMBERED:]))
 
 
+def _image(engine, container):
+    """What the engine knows of a container's image, which was there a moment ago; else its name."""
+    with contextlib.suppress(EngineError):
+        found = engine.find_image(container["image"], container["digest"])
+        if found:
+            return found
+    return {"id": container["image"], "reference": container["image"]}
+
+
 def _ask(engine, entry, image, program, arguments, text):
     """(taken, refused or unknown, words). A container without network and devices; it writes nowhere."""
     name = "%scheck-%s" % (PREFIX, uuid.uuid4().hex[:12])
     targets = {one["target"]: one["source"] for one in entry["container"]["mounts"]}
     mounts = ["--volume=%s:%s:ro" % (targets[path], path) for path in entry["weights"] if path in targets]
-    argv = ["run", "--rm", "--interactive", "--pull=never", "--network=none", "--name=" + name, *mounts,
+    labels = [flag for flag in entry["container"]["flags"] if flag.startswith("--security-opt=label")]
+    argv = ["run", "--rm", "--interactive", "--pull=never", "--network=none", "--name=" + name, *labels, *mounts,
             "--entrypoint=python3", image, "-c", program, MARK, *arguments]  # fmt: skip
     try:
         output = engine.call(*argv, timeout=CHECK_S, text=text)

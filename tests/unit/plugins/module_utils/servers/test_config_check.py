@@ -137,6 +137,12 @@ def test_an_image_that_cannot_say_is_no_verdict(place, module, words):
     assert len(place.asked) == 2  # it may be able to next time
 
 
+def test_an_engine_that_does_not_answer_is_no_verdict(place):
+    place.docker.write(errors={"*": "down"})
+    place.check(FINE)
+    assert "Cannot connect to the Docker daemon" in place.node.warnings[0]
+
+
 def test_an_image_that_hangs(place, monkeypatch):
     monkeypatch.setattr(config_check, "CHECK_S", 0.5)
     place.module.write_text("import time\ntime.sleep(5)\n")
