@@ -164,6 +164,16 @@ def _check_draft_of(path, draft, found):
     checkpoints.check_draft_sizes(draft, checkpoints.describe_draft(draft), path, found)
 
 
+def _own_manifest(request, destination):
+    """The manifest of an earlier run, None where there is none, also beside exactly the files that are promised: those
+    are replaced. Raises FleetError where others put something there."""
+    names = set(manifests.unknown(destination)) - {manifests.MANIFEST}
+    wanted = (names and SOURCES[request.source].wanted_files(request)) or {}
+    wrong, _touched = manifests.compare_status(destination, {n: {**one, "mtime_ns": 0} for n, one in wanted.items()})
+    adopt = not wrong and names == {name.partition("/")[0] for name in wanted}
+    return manifests.own_manifest(destination, request.repo, request.source, adopt)
+
+
 class _Look:
     """What is at a destination of ours, and what has to come there: `due`, `gone` (names) or, where the source alone
     knows what there is to fetch, `unknown`. Raises FleetError."""
@@ -171,7 +181,7 @@ class _Look:
     def __init__(self, request, destination, verify, progress):
         self.request = request
         self.destination = destination
-        self.manifest = manifests.own_manifest(destination, request.repo, request.source)
+        self.manifest = _own_manifest(request, destination)
         self.recorded = self.manifest["files"] if self.manifest else {}
         self.wrong, self._hashed = manifests.compare(
             destination, self.recorded, verify == "full", _reading(progress, self.recorded, verify)
@@ -225,7 +235,7 @@ def _ensure_copy(request, verify, check_mode, progress, patience_s):
             return look.result(True, message, None, {}, look.before(), look.future, look.warnings)
         with WeightLock(destination, progress, patience_s) as lock:
             # What another run has brought meanwhile is looked at first.
-            if not lock.waited and manifests.own_manifest(destination, request.repo, request.source) == look.manifest:
+            if not lock.waited and _own_manifest(request, destination) == look.manifest:
                 return _replace(look, verify, progress, lock.warnings)
 
 

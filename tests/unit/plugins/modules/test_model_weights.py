@@ -698,6 +698,20 @@ class TestRefused:
                 )
             assert snapshot(weights.destination) == {"config.json": b"{}"}
 
+    @pytest.mark.parametrize("garbled", [False, True])
+    def test_the_promised_files_whose_manifest_is_lost(self, copied, stand_in, garbled):
+        for weights in (copied, stand_in):
+            weights.run()
+            before = manifest_of(weights.destination)["files"].keys()
+            manifest = weights.destination / weight_manifest.MANIFEST
+            manifest.write_text("{") if garbled else manifest.unlink()
+            weights.four_steps()
+            assert manifest_of(weights.destination)["files"].keys() == before
+            manifest.unlink()
+            with open(weights.destination / "config.json", "a") as stream:
+                stream.write(" ")
+            assert "holds files that this collection did not put there" in weights.run()["msg"]
+
     def test_another_model(self, copied, stand_in):
         copied.run()
         before = snapshot(copied.destination)
