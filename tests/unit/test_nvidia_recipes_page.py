@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import tuning
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
 from ansible_collections.inference.fleet.tests import doc_examples
 
 PAGE = doc_examples.USING / "nvidia-recipes.md"
@@ -299,6 +299,22 @@ def test_a_site_that_demands_digests_gets_one_error(name):
     override = {"container": {"digest": digest}}
     found = fleet.plan_fleet(["node-1"], lambda host: {**variables, "fleet_override": override}, deploys=True)
     assert {entry["container"]["digest"] for entry in found["node-1"]["servers"]} == {digest}
+
+
+@pytest.mark.parametrize("name", ["b200-low-latency", "b200-max-throughput", "h200-low-latency", "h200-max-throughput"])
+def test_every_measured_setting_is_one_that_the_release_takes(name):
+    path, own = recipes.find_recipe(name, []), OWN[name]
+    base, kind = recipes.resolve_recipe(path, []), own["needs"]["accelerators"][0]
+    hardware, seen = parse_hardware({"accelerator": kind, "count": 8}, "x"), 0
+    for point in tuning.points(recipes._table_of(own, path)):
+        if point["accelerator"] == kind:
+            tuned = overrides.apply(base, tuning.override_of(point, point))
+            tuned = overrides.apply(tuned, {"servers": {"server": {"devices": point["devices"]}}})
+            entries = plan.plan_host("node-1", tuned, hardware, plan.Site())
+            deployment = plan.deployment(tuned, plan.Site(), "node-1")
+            assert [one["refusal"] for one in capacity.check(entries, deployment, hardware)] == [None] * len(entries)
+            seen += 1
+    assert seen > 60
 
 
 def test_the_page_counts_the_measured_settings():
