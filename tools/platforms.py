@@ -54,6 +54,10 @@ OPERATIONS_HEAD = """# Copyright: inference.fleet contributors
 
 from __future__ import annotations
 
+# Arguments of operations that say no_log.
+SECRETS = {
+%s}
+
 
 def operation_of(name):
     \"\"\"The module of what `name` does, with ARGUMENTS and run(); None where there is none.\"\"\"
@@ -70,15 +74,29 @@ def operations(folder=NODES):
     return dict(sorted(found.items()))
 
 
-def operations_text(found):
+def secrets(folder, found):
+    """{name: [its arguments that say no_log]} of {name: package}."""
+    hidden = {}
+    for name, place in found.items():
+        tree = ast.parse(folder.joinpath(*place.split("."), name + ".py").read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            for key, value in zip(node.keys, node.values) if isinstance(node, ast.Dict) else ():
+                if isinstance(value, ast.Dict) and "no_log" in [getattr(one, "value", None) for one in value.keys]:
+                    hidden.setdefault(name, []).append(key.value)
+    return hidden
+
+
+def operations_text(found, folder=NODES):
     """The text of shipped_operations.py for {name: package}."""
+    items = ['    "%s": (%s,),\n' % (name, ", ".join('"%s"' % one for one in names))
+             for name, names in secrets(folder, found).items()]  # fmt: skip
     lines = []
     for name, place in found.items():
         line = "        from %s.%s import %s" % (PACKAGE.rpartition(".")[0], place, name)
         if len(line) > WIDTH:
             line = line.replace("import " + name, "import (\n            %s,\n        )" % name)
         lines.append('    if name == "%s":\n%s\n\n        return %s\n' % (name, line, name))
-    return OPERATIONS_HEAD + "".join(lines) + "    return None\n"
+    return OPERATIONS_HEAD % "".join(items) + "".join(lines) + "    return None\n"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.shipped_operations import operation_of
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.shipped_operations import SECRETS
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.step_tasks import OWN, StepTasks
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import say
@@ -81,9 +81,8 @@ class ActionModule(ActionBase):
     def _ask(self, looks, task_vars):
         secrets = {}
         for number, one in enumerate(looks):
-            operation = operation_of(one["module"])
-            for name in operation.ARGUMENTS if operation else ():
-                if "no_log" in operation.ARGUMENTS[name] and name in one["arguments"]:
+            for name in SECRETS.get(one["module"], ()):
+                if name in one["arguments"]:
                     secrets.setdefault(str(number), {})[name] = one["arguments"].pop(name)
         answer = self._execute_module(
             "inference.fleet.node_state", module_args={"looks": looks, "secrets": secrets}, task_vars=task_vars

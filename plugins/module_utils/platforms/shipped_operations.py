@@ -5,6 +5,13 @@
 
 from __future__ import annotations
 
+# Arguments of operations that say no_log.
+SECRETS = {
+    "container_image": ("auth",),
+    "engine_servers": ("secrets",),
+    "model_weights": ("token",),
+}
+
 
 def operation_of(name):
     """The module of what `name` does, with ARGUMENTS and run(); None where there is none."""

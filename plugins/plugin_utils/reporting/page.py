@@ -108,10 +108,19 @@ def _template():
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        bytecode_cache=_compiled(),
     )
     environment.filters["sha256"] = _sha256
     environment.filters["code"] = lambda text: list(enumerate(text.split("`")))
     return environment.get_template("verdict.html.j2")
+
+
+def _compiled():
+    """Where the template is kept compiled, in a folder of this user; None where there can be none."""
+    try:
+        return jinja2.FileSystemBytecodeCache()
+    except RuntimeError:  # somebody else's folder has that name
+        return None
 
 
 def _sha256(text):
