@@ -47,7 +47,7 @@ class ActionModule(ActionBase):
         if answer["first"]:
             answer["look_line"] = "%s: %s: %s" % (host, answer["first"], answer["steps"][-1]["reason"])
             say(answer["look_line"])
-        return {**result, **answer}
+        return {**result, "changed": False, **answer}
 
     def _looks(self, task_vars):
         """([{step, module, arguments}], {step, differs, reason} of a step that cannot be looked at or None)."""
@@ -62,7 +62,7 @@ class ActionModule(ActionBase):
                     module = name[len(OWN) :] if name.startswith(OWN) else name
                     arguments = self._sent(module, arguments)
                     if arguments is not None:
-                        looks.append({"step": step, "module": module, "arguments": arguments})
+                        looks.append({"step": step, "module": module, "arguments": dict(arguments)})
             except (AnsibleError, FleetError) as error:
                 reason = str(error).strip().partition("\n")[0]
                 return looks, {"step": step, "differs": True, "reason": "it cannot be looked at: " + reason}

@@ -118,24 +118,16 @@ keep:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import toolkit
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia.operations.nvidia_toolkit import (
+    ARGUMENTS,
+    run,
+)
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "servers": {"type": "list", "elements": "dict", "required": True},
-            "packages": {"type": "dict", "required": True},
-            "repositories": {"type": "dict", "default": {}},
-            "installed": {"type": "list", "elements": "str", "default": []},
-            "generated": {"type": "bool", "default": False},
-            "prove": {"type": "bool", "default": False},
-            "root": {"type": "str", "default": ""},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        result = toolkit.look(check_mode=module.check_mode, **module.params)
+        result = run(module.params, module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
     module.exit_json(**result)

@@ -49,6 +49,10 @@ def operation_of(name):
         from ansible_collections.inference.fleet.plugins.module_utils.operations import node_preflight
 
         return node_preflight
+    if name == "nvidia_toolkit":
+        from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia.operations import nvidia_toolkit
+
+        return nvidia_toolkit
     if name == "python_environment":
         from ansible_collections.inference.fleet.plugins.module_utils.operations import python_environment
 
