@@ -316,8 +316,8 @@ class Acceptance(Streams):
         return got
 
     def _disaggregation(self):
-        """Each worker must have handled requests during the sequence, and the KV cache must have been moved: a decode
-        worker alone answers just as well."""
+        """Workers of each role must have handled requests during the sequence, and moved the KV cache: a decode worker
+        alone answers just as well."""
         before, after = self.counts, self._counts()
         if not after:
             raise NotMeasured("not measurable: the workers have no system port (DYN_SYSTEM_PORT) to read counters from")
@@ -326,7 +326,9 @@ class Acceptance(Streams):
         prefilled = workers.ROLES[0] in roles.values()
         fetching = [name for name in after if prefilled and roles[name] != workers.ROLES[0]]
         ends = time.monotonic() + workers.LATE_S
-        while (workers.idle(before, after) or workers.still(before, after, fetching)) and time.monotonic() < ends:
+        while (
+            workers.idle(before, after, roles) or workers.still(before, after, fetching)
+        ) and time.monotonic() < ends:
             time.sleep(1)
             after = self._counts()
         unknown = sorted(name for name in after if None in (after[name].requests, before[name].requests))
@@ -339,7 +341,7 @@ class Acceptance(Streams):
         if moved:
             got += "; %s: %s" % (workers.MOVED, ", ".join(
                 "%s %d -> %d" % (name, before[name].moved or 0, count) for name, count in moved))  # fmt: skip
-        idle, still = workers.idle(before, after), workers.still(before, after, fetching)
+        idle, still = workers.idle(before, after, roles), workers.still(before, after, fetching)
         if idle:
             raise Failed(got, causes.idle_cause(idle))
         if still:

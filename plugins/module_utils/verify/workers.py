@@ -74,18 +74,19 @@ class Seen:
         self.moved = bytes_moved(metrics)
 
 
-def idle(before, after):
-    """Names of the workers that have handled no request between two looks ({name: Seen}), None left out."""
-    return [
-        name for name, seen in after.items()
-        if seen.requests is not None and before[name].requests is not None
-        and seen.requests <= before[name].requests
-    ]  # fmt: skip
+def idle(before, after, roles):
+    """Names of the workers of those roles of which none has handled a request between two looks ({name: Seen}): a
+    router may well leave one of several alone. Workers that do not count are left out. roles: {name: role}."""
+    known = [name for name in after if None not in (after[name].requests, before[name].requests)]
+    busy = {roles[name] for name in known if after[name].requests > before[name].requests}
+    return [name for name in known if roles[name] not in busy]
 
 
 def still(before, after, fetching):
-    """Names of those workers of `fetching` that have moved no bytes between two looks, though they count them."""
+    """Names of those workers of `fetching` that have handled requests between two looks and moved no bytes, though
+    they count them."""
     return [
         name for name in fetching
         if after[name].moved is not None and after[name].moved <= (before[name].moved or 0)
+        and (after[name].requests or 0) > (before[name].requests or 0)
     ]  # fmt: skip

@@ -1001,6 +1001,17 @@ def test_the_cache_that_is_moved_is_counted_where_it_is_fetched():
     assert by_name(verdict)["disaggregation"]["got"].endswith("; vllm:nixl_bytes_transferred_sum: decode-0 100 -> 200")
 
 
+def test_one_of_several_workers_may_be_left_alone_by_the_router():
+    roles = {"prefill-0": "prefill", "prefill-1": "prefill", "decode-0": "decode"}
+    before = {name: workers.Seen(REQUESTS % 1 + MOVED % 7) for name in roles}
+    after = {**before, "prefill-1": workers.Seen(REQUESTS % 2)}
+    assert workers.idle(before, after, roles) == ["decode-0"]
+    after["decode-0"] = workers.Seen(REQUESTS % 2 + MOVED % 7)
+    assert workers.idle(before, after, roles) == []
+    assert workers.still(before, after, ["decode-0"]) == ["decode-0"]
+    assert workers.still(before, {**after, "decode-0": before["decode-0"]}, ["decode-0"]) == []
+
+
 def test_counters_that_come_late_are_waited_for(monkeypatch):
     monkeypatch.setattr(workers, "LATE_S", 30)
     looks = iter((5, 5, 6))
