@@ -6,6 +6,7 @@ get none."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
@@ -188,6 +189,7 @@ def _containers(context):
     entries = [one for name, one in context.chosen.items() if one["container"] and name not in context.unchanged]
     by_name = [one for one in entries if any(device.startswith(KIND + "=") for device in one["container"]["devices"])]
     kinds_used = sorted({one["container"]["engine"] for one in entries if not one["container"]["address"]})
+    flags = {flag for one in entries for flag in one["container"]["flags"]}
     installs = TOOLKIT in context.installs
     for kind in kinds_used:
         if smi.tool(context.system, kind) is None and not installs:
@@ -197,7 +199,9 @@ def _containers(context):
             )
         elif by_name and not context.system.sysroot and smi.tool(context.system, kind):
             yield from _engine_without_cdi(kind, installs)
-    if not by_name or installs:
+        if kind == "docker" and "--runtime=nvidia" in flags and not context.system.sysroot:
+            yield from _engine_without_runtime()
+    if installs or not (by_name or any(flag.startswith(("--gpus", "--runtime=nvidia")) for flag in flags)):
         return  # the role installs the toolkit and writes the description anew
     if smi.tool(context.system, "nvidia-ctk") is None:
         yield (
@@ -205,8 +209,8 @@ def _containers(context):
             "become and with the step prepare, which installs it (nvidia_packages)."
         )
         return
-    found = _described(context.system)
-    if not found:
+    found = _described(context.system) if by_name else {}
+    if by_name and not found:
         yield (
             "No file in /etc/cdi or /var/run/cdi describes the GPUs (%s). Run `nvidia-ctk cdi generate "
             "--output=/etc/cdi/nvidia.yaml` as root, or this play with become and the step prepare." % KIND
@@ -238,6 +242,19 @@ def _engine_without_cdi(kind, prepares):
         yield (
             "%s %s on this node takes no CDI devices, which containers get their GPUs by. Run the play with the step "
             "prepare, which sets docker's features.cdi; podman has it from 4.1 on." % (kind.capitalize(), version)
+        )
+
+
+def _engine_without_runtime():
+    """That docker does not know the runtime that a recipe's flags name."""
+    try:
+        known = json.loads(Engine("docker").call("info", "--format", "{{json .Runtimes}}"))
+    except (EngineError, ValueError):
+        return
+    if "nvidia" not in (known or {}):
+        yield (
+            "Docker on this node has no runtime nvidia, which container.flags ask for. Run `nvidia-ctk runtime "
+            "configure --runtime=docker` and restart docker, or leave --runtime out: containers get GPUs by CDI names."
         )
 
 

@@ -11,10 +11,12 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import detect, health, kinds, smi
+from ansible_collections.inference.fleet.plugins.modules import accelerator_info
 from ansible_collections.inference.fleet.tests.unit.engines.nvidia_node import FIXTURES, NvidiaNode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -68,6 +70,11 @@ def test_one_to_eight(node, count):
         (number, "0000:%s:00.0" % bus)
         for number, bus in enumerate(["53", "64", "75", "86", "97", "a8", "b9", "ca"][:count])
     ]
+
+
+def test_the_numbers_are_nvidia_smi_s_own(node):
+    found = gpus(node, "h200-2", csv=lambda text: "5" + text[1:].replace("\n1,", "\n3,"))
+    assert [(one.id, one.address) for one in found] == [(3, "0000:64:00.0"), (5, "0000:53:00.0")]
 
 
 def test_mig(node):
@@ -273,7 +280,7 @@ def test_without_rights_it_is_said_once(node):
     assert found.warnings == ["nvidia-smi shows remapped_rows/remapped_row_pending of GPU 0000:75:00.0 to root alone."]
 
 
-@pytest.mark.parametrize("value", ["N/A", "0 MiB", "eighty GiB", "[N/A]", "-1 MiB", None])
+@pytest.mark.parametrize("value", ["N/A", "0 MiB", "81559x", "eighty GiB", "[N/A]", "-1 MiB", None])
 def test_memory_that_is_not_told_is_not_zero(node, value):
     node.has("h100-8", change=lambda root: node.set(root, 0, "fb_memory_usage/total", value), csv=lambda text: "")
     found = node.detect()
@@ -394,3 +401,10 @@ def test_no_text_breaks_a_parser(text):
 
 def test_a_gpu_of_which_only_the_csv_tells_has_no_faults():
     assert health.look(0, "0000:53:00.0", None) == []
+
+
+def test_what_accelerator_info_returns_of_a_gpu_is_documented(node):
+    documented = yaml.safe_load(accelerator_info.RETURN)
+    found = node.has("h200-8").detect().as_dict()
+    assert set(found["devices"][0]) == set(documented["devices"]["contains"])
+    assert set(found) - {"warnings"} == set(documented)

@@ -13,6 +13,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import preflight
@@ -170,6 +171,8 @@ def test_one_that_is_gone(node):
         "The inventory declares 8 GPUs (fleet_hardware.count), nvidia-smi lists 7 (0-6): 7 is missing. nvidia-smi "
         "counts 8 GPUs and describes 7."
     )
+    without = {"accelerator": "h100", "count": 8, "exclude": [7]}
+    assert look(node, planned=entries(devices=1, exclude=[7]), hardware=without)[0] == {}
     check, message = one(node, planned=entries(), hardware={"accelerator": "h100"})
     assert check == "gpus"
     assert message.startswith("server-3 is given GPU 7, which this node does not have: it has 0-6.")
@@ -361,6 +364,47 @@ def test_engines_that_take_no_cdi_names(monkeypatch, kind, version, folders, pre
     monkeypatch.setattr(preflight.Engine, "cdi", lambda self: (version, folders))
     messages = list(preflight._engine_without_cdi(kind, prepares))
     assert [text[: len(words)] for text in messages] == [words] if words else messages == []
+
+
+def test_who_asks_for_gpus_by_a_flag_needs_the_toolkit_and_no_description(node):
+    planned = entries()
+    for entry in planned.values():
+        entry["container"].update(devices=[], flags=["--gpus=all"])
+    gone(node, "/etc/cdi/nvidia.yaml")
+    assert look(node.has("h100-8"), planned=planned)[0] == {}
+    gone(node, "/usr/bin/nvidia-ctk")
+    assert "no NVIDIA Container Toolkit" in one(node, planned=planned)[1]
+
+
+@pytest.mark.parametrize(("known", "problems"), [('{"nvidia": {}, "runc": {}}', 0), ('{"runc": {}}', 1), ("", 0)])
+def test_a_runtime_that_docker_does_not_know(monkeypatch, known, problems):
+    monkeypatch.setattr(preflight.Engine, "call", lambda self, *arguments: known)
+    messages = list(preflight._engine_without_runtime())
+    assert ["no runtime nvidia" in text for text in messages] == [True] * problems
+
+
+# ---- after a stop
+
+
+def test_what_is_left_of_a_stopped_server_is_found_on_its_gpus(node):
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        node.has("h100-8", change=lambda root: root.findall("gpu")[4].find("processes").append(
+            ElementTree.fromstring(HELD % other.pid)))  # fmt: skip
+        planned = entries()
+        ((found,), why) = device_holders.release([planned["server-2"]], "/nonexistent", System(node.root))
+        assert (found["pid"], found["devices"], why) == (other.pid, [4], None)
+        assert device_holders.release([planned["server-1"]], "/nonexistent", System(node.root)) == ([], None)
+        assert other.poll() is None  # somebody else's
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_node_whose_driver_is_broken_is_cleaned_up_all_the_same(node):
+    found, why = device_holders.release(list(entries().values()), "", System(node.fails("library-mismatch").root))
+    assert found is None
+    assert "Reboot the node" in why
 
 
 # ---- the whole preflight
