@@ -37,7 +37,7 @@ def act(tmp_path, monkeypatch):
             return tasks.get(step, [])
 
         monkeypatch.setattr(node_state, "StepTasks", lambda *_arguments: mock.Mock(of=of))
-        task = mock.Mock(args={}, async_val=0, check_mode=False, _uuid="u")
+        task = mock.Mock(args={}, async_val=0, check_mode=False, _uuid="u-1")
         action = node_state.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
         action._execute_module = mock.Mock(return_value=json.loads(json.dumps(answer)))
         variables = {"inventory_hostname": "n1", "ansible_run_tags": ["all"], "ansible_skip_tags": []}

@@ -61,7 +61,7 @@ FILES = [("/e", 0o644, 0), ("/s", 0o600, 0)]
 def both(one=None, process=None, manager=None, **changes):
     """(Desired, Observed) of a server that runs as planned, but for the changes."""
     one = one or entry()
-    desired = Desired(one, {"TOKEN": "t0p"}, ME, "d", None, FILES, "/s")
+    desired = Desired(one, {"TOKEN": "t0p"}, ME, "d", None, FILES, secret_path="/s")
     values = {"entry": one, "secrets": {"TOKEN": "t0p"}, "definition": "d", "fresh": True, "modes": MODES,
               "state": {"phase": "running", "hash": one["hash"], "user": ME}, "service": Status("up", 7), "pids": [7],
               "unit": manager or unit(), "running": process or running(), "files": ["/e"]}  # fmt: skip
