@@ -23,7 +23,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import files
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import checked_variables
 from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
-from ansible_collections.inference.fleet.plugins.module_utils.weights import encodings_worker
 
 ENCODINGS = gpt_oss.VOCABULARIES
 SUFFIX = gpt_oss.VOCABULARY_SUFFIX
@@ -153,6 +152,9 @@ def obtain(name, sources, variables, ca_bundle=None):
 
 def _from_package(name, source, variables, _ca_bundle):
     """Have the worker write the file, under the Python of an environment that oss-harmony is installed in."""
+    # where the Python of the node has the library, this imports all of it
+    from ansible_collections.inference.fleet.plugins.module_utils.weights import encodings_worker
+
     text = encodings_worker.__loader__.get_source(encodings_worker.__name__)  # also out of the zip a module runs from
     with tempfile.TemporaryDirectory() as folder:
         target = os.path.join(folder, name + SUFFIX)
