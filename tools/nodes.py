@@ -496,8 +496,23 @@ def share_neuron_packages():
     return [(folder, SHARED + "/neuron")]
 
 
+def share_nvidia_packages():
+    """Stand-ins for the packages of NVIDIA's container toolkit, in a repository for apt."""
+    ensure_packages({"gpg": "gnupg", "dpkg-deb": "dpkg"})
+    sys.path.insert(0, str(ROOT / "tests" / "nodes"))
+    import nvidia_packages
+
+    sources = [Path(nvidia_packages.__file__).with_name(name).read_text() for name in nvidia_packages.SOURCES]
+    folder = CACHE / ("nvidia-packages-" + digest(*sources))
+    if not folder.exists():
+        beside = folder.with_name(folder.name + ".part-%d" % os.getpid())
+        nvidia_packages.make(beside)
+        beside.rename(folder)
+    return [(folder, SHARED + "/nvidia")]
+
+
 SHARES = {"encodings": share_encodings, "venv": share_venv, "wheels": share_wheels, "hub-wheels": share_hub_wheels,
-          "neuron-packages": share_neuron_packages}  # fmt: skip
+          "neuron-packages": share_neuron_packages, "nvidia-packages": share_nvidia_packages}  # fmt: skip
 
 
 def shared(names):

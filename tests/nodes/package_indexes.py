@@ -10,6 +10,7 @@ package makes the simulated devices, the tools' brings neuron-ls, the wheel of v
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import os
@@ -72,13 +73,11 @@ def make_key(folder):
     return environment, run("gpg", "--armor", "--export", env=environment)
 
 
-def make_apt(folder, environment, suite):
-    """A repository as apt wants it: packages, their list, and a signed Release."""
-    pool, lists = folder / "pool", folder / "dists" / suite / "main" / "binary-amd64"
-    pool.mkdir(parents=True)
-    lists.mkdir(parents=True)
+def make_debs(folder, debs, files):
+    """Packages below FOLDER/pool, of {name: (versions)} with {name: {path: (mode, text)}}; the text of their list."""
+    (folder / "pool").mkdir(parents=True)
     texts = []
-    for name, versions in DEBS.items():
+    for name, versions in debs.items():
         for version in versions:
             tree = folder / "tree"
             (tree / "DEBIAN").mkdir(parents=True)
@@ -86,7 +85,7 @@ def make_apt(folder, environment, suite):
                       "Description": "stand-in"}  # fmt: skip
             control = "".join("%s: %s\n" % field for field in fields.items())
             (tree / "DEBIAN" / "control").write_text(control)
-            for place, (mode, text) in DEB_FILES.get(name, {}).items():
+            for place, (mode, text) in files.get(name, {}).items():
                 path = tree / place.lstrip("/")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
@@ -98,17 +97,45 @@ def make_apt(folder, environment, suite):
             texts.append(
                 "%sFilename: %s\nSize: %d\nSHA256: %s\n" % (control, file, len(data), hashlib.sha256(data).hexdigest())
             )
-    content = "\n".join(texts).encode()
+    return "\n".join(texts)
+
+
+def sign(release, lists, environment, suite):
+    """Write {name: bytes} of `lists` below the folder of `release`, and a signed Release that has their sums."""
     sums = []
-    for name, data in (("Packages", content), ("Packages.gz", gzip.compress(content))):
-        (lists / name).write_bytes(data)
-        sums.append(" %s %d main/binary-amd64/%s" % (hashlib.sha256(data).hexdigest(), len(data), name))
-    release = folder / "dists" / suite / "Release"
+    for name, data in lists.items():
+        (release.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        (release.parent / name).write_bytes(data)
+        sums.append(" %s %d %s" % (hashlib.sha256(data).hexdigest(), len(data), name))
     release.write_text(
         "Origin: test\nSuite: %s\nCodename: %s\nArchitectures: amd64 all\nComponents: main\n"
         "Date: Thu, 01 Jan 2026 00:00:00 UTC\nSHA256:\n%s\n" % (suite, suite, "\n".join(sums))
     )
     run("gpg", "--batch", "--clearsign", "--output", str(release.with_name("InRelease")), str(release), env=environment)
+
+
+def make_apt(folder, environment, suite):
+    """A repository as apt wants it: packages, their list, and a signed Release."""
+    content = make_debs(folder, DEBS, DEB_FILES).encode()
+    place = "main/binary-amd64/Packages"
+    release = folder / "dists" / suite / "Release"
+    release.parent.mkdir(parents=True)
+    sign(release, {place: content, place + ".gz": gzip.compress(content)}, environment, suite)
+
+
+@contextlib.contextmanager
+def signed(folder):
+    """Makes the folder with key.asc, and other.asc of another; the environment in which gpg signs with the first."""
+    folder.mkdir(parents=True)
+    # gpg's agent has its socket in the keyring, and a socket's path may have 107 bytes: not below the clone
+    keyrings = Path(tempfile.mkdtemp(prefix="gpg-", dir="/tmp"))
+    try:
+        environment, key = make_key(keyrings / "own")
+        (folder / "key.asc").write_bytes(key)
+        (folder / "other.asc").write_bytes(make_key(keyrings / "other")[1])
+        yield environment
+    finally:
+        shutil.rmtree(keyrings, ignore_errors=True)  # the agent takes its sockets away meanwhile
 
 
 def make_wheel(folder, name, version, requirements):
@@ -143,15 +170,7 @@ def make_index(folder, wheels):
 
 def make(folder, suite):
     """All of it, in a folder that does not exist yet."""
-    folder.mkdir(parents=True)
-    # gpg's agent has its socket in the keyring, and a socket's path may have 107 bytes: not below the clone
-    keyrings = Path(tempfile.mkdtemp(prefix="gpg-", dir="/tmp"))
-    try:
-        environment, key = make_key(keyrings / "own")
+    with signed(folder) as environment:
         make_apt(folder / "apt", environment, suite)
-        (folder / "key.asc").write_bytes(key)
-        (folder / "other.asc").write_bytes(make_key(keyrings / "other")[1])
-    finally:
-        shutil.rmtree(keyrings, ignore_errors=True)  # the agent takes its sockets away meanwhile
     for name, wheels in WHEELS.items():
         make_index(folder / name, wheels)

@@ -55,7 +55,7 @@ def test_a_platform_without_nodes_is_told(tool, monkeypatch, capsys):
         ("{", "is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."),
         ("[]", ": a mapping with a description is wanted."),
         ('{"description": "x", "package": []}',
-         ": unknown key 'package'; allowed: description, groups, layers, links, options, packages, shares."),
+         ": unknown key 'package'; allowed: description, groups, layers, links, options, packages, shares, suite."),
         ('{"description": "x", "packages": "docker.io"}', ": packages must be a list of strings."),
         ('{"description": "x", "layers": ["even"]}', ": layers: there is no platform 'even'."),
         ('{"description": "x", "links": ["a"]}',
@@ -133,8 +133,8 @@ def test_the_platforms_of_this_clone_are_right(tool):
 
 def test_a_share_that_is_wrong_is_told(tool, tmp_path):
     for name, words in (
-        ("vemv", "there is no share 'vemv'; there are: encodings, hub-wheels, neuron-packages, venv, wheels. "
-                 "Any folder: FOLDER:PLACE."),
+        ("vemv", "there is no share 'vemv'; there are: encodings, hub-wheels, neuron-packages, nvidia-packages, "
+                 "venv, wheels. Any folder: FOLDER:PLACE."),
         ("/nowhere/at/all:/opt", "--share /nowhere/at/all:/opt: FOLDER must exist here, and PLACE be absolute."),
         ("%s:opt" % tmp_path, "--share %s:opt: FOLDER must exist here, and PLACE be absolute." % tmp_path),
     ):  # fmt: skip
