@@ -106,12 +106,6 @@ def test_a_stopped_prefill_worker_fails_the_verdict_with_that_cause(dynamo):
     assert all("prefill-0" in cause for cause in failed(dynamo).values())
 
 
-def test_without_the_parser_the_verdict_names_the_flag(dynamo):
-    """The prefill worker that was stopped is started again beside it."""
-    override = {"servers": {"decode": {"arguments": {"dyn-tool-call-parser": None}}}}
-    dynamo.site(override=override).failed("tool-call", "--dyn-tool-call-parser harmony")
-
-
 def test_stopped_leaves_no_process_and_nothing_registered(dynamo):
     dynamo.play("playbooks/stop.yml").ok()
     assert dynamo.processes() == []
