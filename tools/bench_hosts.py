@@ -15,6 +15,7 @@ deleted at the end.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -180,6 +181,10 @@ def stop(folder):
     end = time.monotonic() + 60
     while time.monotonic() < end and any(Path("/proc/%d" % pid).exists() for pid in pids):
         time.sleep(0.2)
+    for entry in filter(str.isdigit, os.listdir("/proc")):  # the engine's child has left its group and session
+        with contextlib.suppress(OSError):
+            if str(folder).encode() in Path("/proc", entry, "cmdline").read_bytes() and int(entry) != os.getpid():
+                os.kill(int(entry), signal.SIGKILL)
 
 
 def main(arguments):
