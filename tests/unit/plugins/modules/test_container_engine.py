@@ -15,6 +15,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.engine 
 from ansible_collections.inference.fleet.plugins.module_utils.containers.images import ensure_image
 from ansible_collections.inference.fleet.plugins.module_utils.containers.merged_settings import merge
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.operations import container_engine as operation
 from ansible_collections.inference.fleet.plugins.modules import container_engine as module
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.node_helpers import run_module
@@ -480,7 +481,7 @@ def test_a_proxy_that_no_variable_can_hold(node):
 
 
 def test_the_module_shows_no_proxy(node, capsys, monkeypatch):
-    monkeypatch.setattr(module, "ensure", node.ensure)
+    monkeypatch.setattr(operation, "ensure", node.ensure)
     result = run_module(capsys, module, proxy_env=PROXY)
     assert result["actions"] == ["restart docker for proxies"]
     assert "pass" not in str(result)
