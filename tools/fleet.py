@@ -43,7 +43,7 @@ VARIABLES = {
 }
 
 
-def make(names, variables=VARIABLES, shares=("venv", "wheels"), folder=FOLDER):
+def make(names, variables=None, shares=("venv", "wheels"), folder=FOLDER):
     """[Node] with the engine on each, and the path of an inventory in `folder` in which all have these variables."""
     made = nodes.create(names, "cpu", list(shares))
     for node in made:
@@ -53,7 +53,7 @@ def make(names, variables=VARIABLES, shares=("venv", "wheels"), folder=FOLDER):
     inventory = nodes.inventory()
     wanted = {node.name for node in made}
     inventory["all"]["hosts"] = {n: v for n, v in inventory["all"]["hosts"].items() if n in wanted}
-    inventory["all"]["vars"] = variables
+    inventory["all"]["vars"] = VARIABLES if variables is None else variables
     inventory["all"]["children"] = {"cpu": {"hosts": dict.fromkeys(wanted)}, "vllm": {"hosts": dict.fromkeys(wanted)}}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "inventory.json"

@@ -60,7 +60,7 @@ def test_every_run_has_names_of_its_own(tmp_path):
         "class FilterModule:\n    def filters(self):\n        return {'name_for': lambda _value: get_unique_id()}\n"
     )
     path = playbook(tmp_path, {"ansible.builtin.debug": {"msg": "name {{ 1 | name_for }}"}})
-    names = [runs.ansible_playbook([path, "-i", "localhost,"]).output.partition("name ")[2][:36] for _ in range(2)]
+    names = [runs.ansible_playbook([path, "-i", "localhost,"]).output.partition("name ")[2][:36] for _run in range(2)]
     assert len(set(names)) == 2 and all(names), names
 
 

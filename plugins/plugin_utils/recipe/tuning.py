@@ -45,7 +45,8 @@ def check_table(table, path):
             right and isinstance(one, dict) and set(one) == {*lists, "override"} and isinstance(one["override"], dict)
         )
         right = right and all(
-            isinstance(one[key], list) and all(type(item) is kind for item in one[key]) for key, kind in lists.items()
+            isinstance(one[key], list) and all(isinstance(item, kind) and item is not True for item in one[key])
+            for key, kind in lists.items()
         )
         right = right and all({"input", "output"} <= set(lengths) for lengths in one["lengths"])
     if not right:

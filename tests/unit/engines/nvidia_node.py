@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pathlib
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import smi

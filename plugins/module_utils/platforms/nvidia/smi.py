@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 from xml.sax import saxutils
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError

@@ -30,7 +30,9 @@ def act(tmp_path, monkeypatch):
     monkeypatch.setattr(node_state, "load_extra_vars", lambda _loader: {})
     monkeypatch.setattr(node_state, "say", mock.Mock())
 
-    def act(tasks, answer=WELL):
+    def act(tasks, answer=None):
+        answer = answer or WELL
+
         def of(step):
             if isinstance(tasks.get(step), Exception):
                 raise tasks[step]

@@ -62,11 +62,11 @@ def test_an_overlay_is_merged_before_the_overrides(tmp_path):
     plain = planned(tmp_path)["node1"]
     assert plain["servers"][0]["arguments"]["max-model-len"] == 4096
     assert "overlays" not in plain["deployment"]
-    (item,) = planned(tmp_path, fleet_overlay="short").values()
+    item = planned(tmp_path, fleet_overlay="short")["node1"]
     assert item["servers"][0]["arguments"]["max-model-len"] == 1024
     assert "enforce-eager" not in item["servers"][0]["arguments"]
     assert item["deployment"]["overlays"] == ["short"]
-    (item,) = planned(tmp_path, fleet_overlay="short", fleet_override={"arguments": {"max-model-len": 512}}).values()
+    item = planned(tmp_path, fleet_overlay="short", fleet_override={"arguments": {"max-model-len": 512}})["node1"]
     assert item["servers"][0]["arguments"]["max-model-len"] == 512
 
 

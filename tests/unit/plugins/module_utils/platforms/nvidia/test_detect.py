@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -275,8 +275,8 @@ def test_names_of_processes_come_as_they_are():
 
 
 def test_without_rights_it_is_said_once(node):
-    found = node.has("h100-8", change=lambda root: node.set(root, 2, "remapped_rows/remapped_row_pending",
-                                                           "[Insufficient Permissions]")).detect()  # fmt: skip
+    hidden = ("remapped_rows/remapped_row_pending", "[Insufficient Permissions]")
+    found = node.has("h100-8", change=lambda root: node.set(root, 2, *hidden)).detect()
     assert found.warnings == ["nvidia-smi shows remapped_rows/remapped_row_pending of GPU 0000:75:00.0 to root alone."]
 
 

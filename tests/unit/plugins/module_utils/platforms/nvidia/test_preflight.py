@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError

@@ -121,7 +121,7 @@ class Listing:
     def call(self, *arguments, timeout=None):
         self.calls.append(arguments)
         if isinstance(self.text, Exception):
-            raise self.text
+            raise self.text  # pylint: disable=raising-bad-type
         return self.text
 
 

@@ -19,7 +19,7 @@ import json
 import os
 import re
 import sys
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 
 STATE = "/etc/simulated-nvidia.json"
 RECORDED = "/opt/nvidia-recorded"
