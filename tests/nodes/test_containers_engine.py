@@ -12,6 +12,7 @@ import signal
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.containers import engine as container_engine
+from ansible_collections.inference.fleet.plugins.module_utils.engines import trtllm
 from ansible_collections.inference.fleet.plugins.module_utils.node import files, processes
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.tests.nodes.words import NASTY, SLEEP, TEXT
@@ -337,3 +338,33 @@ def test_a_network_of_its_own(node):
         node.servers([entry], state="absent")
     finally:
         node.engine.call("network", "rm", name, check=False)
+
+
+# What an engine's own modules would say: what reached it, and whether it has a network.
+ASKED = """
+import json, socket, sys
+text = sys.stdin.read()
+words = "%s %s %s" % (text.strip(), sys.argv[2:], sorted(name for _number, name in socket.if_nameindex()))
+print(sys.argv[1] + json.dumps({"verdict": "refused" if "wrong" in text else "taken", "words": words}))
+"""
+
+
+def test_an_image_is_shown_the_configuration_before_anything_stops(each_node, monkeypatch):
+    monkeypatch.setattr(trtllm.Trtllm, "config_check", lambda self, entry: (ASKED, ["ä b"]))
+    monkeypatch.setattr(trtllm.Trtllm, "config_verdict", lambda self, verdict, words: (verdict, words))
+
+    port = small_node.free_port()
+
+    def entry(value):
+        config = {"path": each_node.paths.configs + "/one.yml", "format": "yaml", "content": {"key": value}}
+        made = each_node.entry("one", port=port, engine="trtllm", config=config)
+        return each_node.contained(made, [*SLEEP, "one"], mounts=[], workdir="/")
+
+    each_node.servers([entry("right")])
+    small_node.wait_until(lambda: each_node.inside("one", "one"))
+    before = [one.id for one in each_node.containers()]
+    refused = each_node.module("engine_servers", [entry("wrong ü")])
+    assert "refuses its configuration: key: \"wrong ü\" ['ä b'] ['lo']." in refused["msg"]
+    assert [one.id for one in each_node.containers()] == before
+    assert not each_node.servers([entry("right")])["changed"]
+    assert [one.id for one in each_node.containers()] == before
