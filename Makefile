@@ -89,7 +89,7 @@ node-stop: .venv ## remove the test nodes of this clone
 # Random kills for longer: SOAK_ROUNDS=10, SOAK_SEED=… to repeat a run. And other, more examples for the property tests.
 soak: .venv ## random kills and more examples; SOAK_ROUNDS=10, SOAK_SEED=…
 	$(BIN)/python tools/run.py pytest tests/unit -m 'hypothesis and not soak' --hypothesis-profile=soak
-	$(BIN)/python tools/run.py pytest tests/e2e tests/unit -m soak -s
+	$(BIN)/python tools/run.py pytest tests/e2e tests/unit tests/nodes -m soak -s
 
 # model_weights against hf download on this machine: times, ratios, promises.
 bench-weights: .venv ## model_weights against hf download
@@ -99,6 +99,7 @@ bench-weights: .venv ## model_weights against hf download
 docs: .venv ## write the generated pages of docs/ again
 	$(BIN)/python tools/errors_page.py
 	$(BIN)/python tools/reference_pages.py
+	$(BIN)/python tests/nodes/breakages.py
 
 # Modules, plugins and roles as a site.
 docs-site: .venv ## build/docs/html: the documentation of modules and roles

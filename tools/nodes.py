@@ -452,6 +452,15 @@ def share_hub_wheels():
     return [(downloaded([*toolkit_packages(), *clients]), SHARED + "/wheels")]
 
 
+def share_controller_wheels():
+    """What ansible-pull needs on a node, for Debian's Python there."""
+    import tomllib
+
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    packages = [package for package in packages if not package.startswith("paramiko")]  # of replace_node.yml alone
+    return [(downloaded(packages), SHARED + "/controller-wheels")]
+
+
 def downloaded(packages):
     """A folder with the wheels of these packages and of all that they need."""
     folder = CACHE / ("wheels-" + digest(packages))
@@ -512,7 +521,8 @@ def share_nvidia_packages():
 
 
 SHARES = {"encodings": share_encodings, "venv": share_venv, "wheels": share_wheels, "hub-wheels": share_hub_wheels,
-          "neuron-packages": share_neuron_packages, "nvidia-packages": share_nvidia_packages}  # fmt: skip
+          "controller-wheels": share_controller_wheels, "neuron-packages": share_neuron_packages,
+          "nvidia-packages": share_nvidia_packages}  # fmt: skip
 
 
 def shared(names):
