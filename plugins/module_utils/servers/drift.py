@@ -13,6 +13,7 @@ import dataclasses
 import os
 import pwd
 
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import OTHER_API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list, parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.servers.running_process import (
@@ -120,8 +121,11 @@ def differences(target, observed):
     found += file_differences(observed.modes, target.files)
     if observed.modes:
         found += folder_differences(observed.modes, target.folders)
+    # a server of one API key has no others
+    names = [name for name in entry["secrets"]
+             if name not in OTHER_API_KEYS or name in target.secrets or name in observed.secrets]  # fmt: skip
     if observed.entry is not None and observed.secrets_read and observed.modes:
-        found += secret_differences(entry["secrets"], observed.secrets, target.secret_path not in observed.modes)
+        found += secret_differences(names, observed.secrets, target.secret_path not in observed.modes)
     running = observed.running
     if running is None or observed.service is None:
         return found
@@ -130,7 +134,7 @@ def differences(target, observed):
             text = "its unit's process %d is no server of ours (%s)" % (running.pid, shown_command(running.command))
             found.append(Difference("process", text, "restart"))
     elif observed.runs_entry(entry) and not is_guard(running):
-        secrets = {name: target.secrets.get(name, observed.secrets.get(name)) for name in entry["secrets"]}
+        secrets = {name: target.secrets.get(name, observed.secrets.get(name)) for name in names}
         found += process_differences(entry, running, secrets, target.user, observed.unit, observed.outside)
     return found
 

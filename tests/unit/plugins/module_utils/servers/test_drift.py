@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import OTHER_API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.servers import drift, running_process
 from ansible_collections.inference.fleet.plugins.module_utils.servers.decide import decide
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Desired, Observed
@@ -295,6 +296,16 @@ def test_a_secret_that_is_not_known_is_compared_by_name():
     desired.secrets = {}
     observed.running = running(environment=environment(TOKEN="whatever"))
     assert lines(desired, observed) == []
+
+
+def test_a_server_of_one_api_key_lacks_no_others_and_one_of_several_does():
+    one = entry(secrets={"TOKEN": "v", OTHER_API_KEYS[0]: "fleet_api_key"})
+    desired, observed = both(one)
+    assert lines(desired, observed) == []
+    desired.secrets[OTHER_API_KEYS[0]] = "second"
+    assert [text for _kind, text, _heals in lines(desired, observed)] == [
+        "its file of secrets lacks %s" % OTHER_API_KEYS[0], "its process's environment lacks %s" % OTHER_API_KEYS[0]
+    ]  # fmt: skip
 
 
 @given(st.dictionaries(st.sampled_from(["A", "TOKEN", "B", "C"]), st.text(st.characters(min_codepoint=33), min_size=4)))
