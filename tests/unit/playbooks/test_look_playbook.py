@@ -1,0 +1,190 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""site.yml on a node that is as planned, and after something of it was broken: which steps run, and what is said.
+
+One deployment below a temporary root for all: environments made by uv of wheels that are built here, a copied
+checkpoint, supervisord, and a scripted engine in place of the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.tests.runs import CLONE, play
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, free_port, watched
+from ansible_collections.inference.fleet.tests.unit.node_helpers import build_checkpoint, build_index, build_wheel
+
+UV = Path(sys.executable).parent / "uv"
+STEPS = ("Preflight", "Prepare", "Weights", "Serve")
+KEY, TOKEN = "sk-NotToBeSeenAnywhere", "hf_NotToBeSeenEither"
+NEEDS = ("cpu_flags", "libraries", "host_memory_gib", "disk_gib")  # of this machine
+
+
+class Site:
+    """One host, n1, and runs of site.yml for it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.root = folder / "root"
+        self.node = SmallNode(self.root)
+        self.engine = folder / "engine"
+        self.reports = folder / "reports"
+        self.lib = self.root / "var" / "lib" / "inference-fleet"
+        self.toolkit = self.lib / "toolkit"
+        self.venv = self.lib / "venvs" / "demo"
+        self.model = self.root / "models" / "small"
+        self.engine.mkdir()
+        for path in (CLONE / "tests/nodes/engine.py", CLONE / "tests/unit/engines/scripted_engine.py"):
+            shutil.copy(path, self.engine)
+        wheels = folder / "wheels"
+        for name in ("fleet-demo", "supervisor"):
+            build_wheel(wheels, name, "4.4")
+        uv_wheel(wheels)
+        build_checkpoint(folder / "checkpoint")
+        self.host = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            "fleet_recipe": "node-small",
+            "fleet_recipe_paths": [str(CLONE / "tests/nodes/recipes")],
+            "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+            "fleet_root": str(self.root),
+            "fleet_api_key": KEY,
+            "fleet_hf_token": TOKEN,
+            "fleet_pip_index_url": build_index(folder / "no-index"),
+            "fleet_proxy_env": {"UV_CACHE_DIR": str(folder / "cache"), "PIP_CONFIG_FILE": os.devnull,
+                                "UV_NO_CONFIG": "1", "UV_COMPILE_BYTECODE": "0"},
+            "fleet_reports_dir": str(self.reports),
+            "fleet_override": {
+                "servers": {"server": {"count": 2, "port": free_port()}},
+                "needs": dict.fromkeys(NEEDS),
+                "command": ["${venv}/bin/python", str(self.engine / "engine.py")],
+                "venv": {"path": str(self.venv), "create": True, "packages": ["fleet-demo==4.4"]},
+                "model": {"source": "path", "format": "mxfp4", "path": str(self.model),
+                          "source_path": str(folder / "checkpoint")},
+                "secrets": {"HF_TOKEN": "fleet_hf_token"},
+            },
+            "cpu_packages": {},
+            "toolkit_packages": ["supervisor", "uv"],
+            "toolkit_find_links": [str(wheels)],
+            "vllm_find_links": [str(wheels)],
+            "tiktoken_encodings_names": [],  # the published bytes are not here
+            "serve_manager": "supervisord",
+            "serve_toolkit": sys.prefix,
+        }  # fmt: skip
+
+    def entries(self):
+        return [json.loads(Path(self.node.paths.entry(name)).read_text()) for name in ("server-0", "server-1")]
+
+    def run(self, *arguments):
+        inventory = self.folder / "hosts.yml"
+        inventory.write_text(yaml.safe_dump({"all": {"hosts": {"n1": self.host}}}))
+        return play("playbooks/site.yml", inventory, *arguments, timeout=300)
+
+
+def uv_wheel(folder):
+    """A wheel of uv whose program is the one of this machine."""
+    path = build_wheel(folder, "uv", "0.13.0")
+    with zipfile.ZipFile(path, "a") as archive:
+        script = zipfile.ZipInfo("uv-0.13.0.data/scripts/uv")
+        script.external_attr = 0o100755 << 16  # pip asks for a plain file
+        archive.writestr(script, '#!/bin/sh\nexec %s "$@"\n' % UV)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("look")
+    with watched(folder):
+        one = Site(folder)
+        try:
+            one.run().ok()
+            yield one
+        finally:
+            one.node.end()
+
+
+def ran(run):
+    """The steps that had a play."""
+    return [step for step in STEPS if "PLAY [%s]" % step in run.output]
+
+
+def called(run):
+    """Modules that were run on nodes; of a run with -vvv."""
+    return re.findall(r"^Using module file .*/(\w+)\.py$", run.output, re.MULTILINE)
+
+
+def said(run):
+    """What the looks said: [(host, step, reason)]."""
+    return re.findall(r"^(n\d): (preflight|prepare|weights|serve): (.+)$", run.output, re.MULTILINE)
+
+
+def converged(run):
+    run.ok()
+    assert (ran(run), said(run), run.count("changed")) == ([], [], 0), run.output
+
+
+def test_a_converged_run_is_two_calls_and_shows_no_secret(site):
+    run = site.run("-vvv", "--diff")
+    converged(run)
+    assert called(run) == ["node_state", "endpoint_verify"]
+    assert run.output.count("TASK [") == 5
+    assert KEY not in run.output
+    assert TOKEN not in run.output
+
+
+def remove_folder(site):
+    (site.lib / "encodings").rmdir()
+    return "prepare", "would make directory %s/encodings" % site.lib
+
+
+def take_a_tool(site):
+    shutil.rmtree(next(site.toolkit.glob("lib/python3*/site-packages/supervisor-4.4.dist-info")))
+    return (
+        "prepare",
+        "would install 2 packages in %s and what they need: supervisor 4.4 is no longer in it" % site.toolkit,
+    )
+
+
+def take_the_marker(site):
+    (site.venv / ".inference-fleet.json").unlink()
+    return "prepare", "would install 1 package in %s and what they need: it has no marker file" % site.venv
+
+
+def delete_a_shard(site):
+    next(site.model.glob("*.safetensors")).unlink()
+    return "weights", "would "
+
+
+def lose_the_entry(site):
+    Path(site.node.paths.entry("server-0")).unlink()
+    return "serve", "server-0: "
+
+
+def stop_a_server(site):
+    site.node.servers(site.entries(), state="stopped", only=["server-1"])
+    return "serve", "server-1: "
+
+
+BREAKS = (
+    remove_folder, take_a_tool, take_the_marker, delete_a_shard, lose_the_entry, stop_a_server,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BREAKS, ids=lambda one: one.__name__)
+def test_a_run_begins_at_the_step_that_differs_and_the_next_is_converged(site, broken):
+    step, reason = broken(site)
+    run = site.run().ok()
+    ((host, first, why),) = said(run)
+    assert (host, first) == ("n1", step)
+    assert why.startswith(reason)
+    assert ran(run) == list(STEPS[[name.lower() for name in STEPS].index(step) :])
+    assert run.count("changed") >= 1
+    converged(site.run())
