@@ -143,7 +143,8 @@ BREAKAGES = [
     Breakage("serve", "the unit is disabled", "systemctl disable --quiet " + UNIT,
              ("its unit is not enabled, so a reboot would not start it",), ENABLED),
     Breakage("serve", "the unit is masked", "rm {0} && ln -s /dev/null {0} && systemctl daemon-reload"
-             .format(SYSTEMD + "/" + UNIT), ("server-0",), "%s && %s" % (ENABLED, ACTIVE), alone=True),
+             .format(SYSTEMD + "/" + UNIT), ("its unit %s is masked" % UNIT,), "%s && %s" % (ENABLED, ACTIVE),
+             release="systemctl unmask " + UNIT, alone=True),
     Breakage("serve", "the deployed entry is gone", "rm " + ENTRY,
              ("server-0", "it is not deployed"), "test -s " + ENTRY),
     Breakage("serve", "the deployed entry is edited", "sed -i 's/\"max-num-seqs\": 8/\"max-num-seqs\": 9/' " + ENTRY,
@@ -179,12 +180,13 @@ BREAKAGES = [
              ("server-9", "it is not in the plan"),
              "! ls %s/*server-9* %s/servers/server-9.json 2> /dev/null" % (SYSTEMD, ETC)),
     # ---- serve: what runs
-    Breakage("serve", "the server is stopped", "systemctl stop " + UNIT, ("it is stopped",), ACTIVE),
+    Breakage("serve", "the server is stopped", "systemctl stop " + UNIT,
+             ("its service manager does not run it",), ACTIVE),
     Breakage("serve", "its process is killed and not started again",
              "%s && kill -9 %s && sleep 1" % (drop_in("/run/systemd/system", "Restart=no"), PID),
              ("server-0",), PLAIN),
-    Breakage("serve", "its process is stopped by a signal", "kill -STOP %s" % PID, ("server-0", "no longer answers"),
-             HEALTHY, alone=True),
+    Breakage("serve", "its process is stopped by a signal", "kill -STOP %s" % PID,
+             ("it was ready and does not answer any more", "is stopped by a signal"), HEALTHY, alone=True),
     Breakage("serve", "its process has other limits",
              "runuser -u inference-fleet -- prlimit --pid %s --nofile=512:512" % PID,
              ("its limit NOFILE is 512 instead of 1048576",), ACTIVE),
@@ -194,7 +196,7 @@ BREAKAGES = [
              ("it runs as root instead of inference-fleet",), "test $(stat -c %%U /proc/%s) = inference-fleet" % PID),
     Breakage("serve", "it runs without its service manager",
              "command=$(sed -n 's/^ExecStart=//p' {0}/{1}); systemctl stop {1}; "
-             "setsid runuser -u inference-fleet -- $command > /dev/null 2>&1 < /dev/null & {2}"
+             "setsid sh -c \"exec runuser -u inference-fleet -- $command\" > /dev/null 2>&1 < /dev/null & {2}"
              .format(SYSTEMD, UNIT, SETTLED), ("it runs without its service manager",), ACTIVE),
     Breakage("serve", "the record of its start is gone", "rm %s/servers/server-0.json" % RUN, ("server-0", "record"),
              "test -s %s/servers/server-0.json" % RUN),
