@@ -190,8 +190,6 @@ BREAKAGES = [
     Breakage("serve", "its process has other limits",
              "runuser -u inference-fleet -- prlimit --pid %s --nofile=512:512" % PID,
              ("its limit NOFILE is 512 instead of 1048576",), ACTIVE),
-    Breakage("serve", "its process has another environment", as_started_with("Environment=OTHER=1"),
-             ("also has OTHER",), "! tr '\\0' '\\n' < /proc/%s/environ | grep -q ^OTHER=" % PID),
     Breakage("serve", "its process runs as another user", as_started_with("User=root"),
              ("it runs as root instead of inference-fleet",), "test $(stat -c %%U /proc/%s) = inference-fleet" % PID),
     Breakage("serve", "it runs without its service manager",
