@@ -297,6 +297,11 @@ def apply(desired, marker):
         elif fresh:
             _create(desired, python, program, environment)
         _install(desired, python, program, environment, damaged)
+        for _each in desired.requirements:
+            damage = damaged_file(desired.path, [required_name(one) for one in desired.requirements])
+            if not damage:
+                break
+            _install(desired, python, program, environment, damage[0])  # uv's cache has it damaged
         found = _verify(desired, environment)
         probe = uv.probe_python(desired.interpreter, environment)
     except BaseException:

@@ -84,7 +84,7 @@ def build_wheel(folder, name, version, requires=(), requires_python=None):
         "%s-%s.dist-info/WHEEL" % (module, version): "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "%s-%s.dist-info/RECORD" % (module, version)
-    contents[record] = "".join("%s,,\n" % path for path in [*contents, record])
+    contents[record] = "".join("%s,,%d\n" % (path, len(text)) for path, text in contents.items()) + record + ",,\n"
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, text in contents.items():
             archive.writestr(path, text)

@@ -362,6 +362,15 @@ def test_an_override_counts_instead_of_what_a_package_asks_for(site):
     assert site.run(**wish, overrides=["fleet-needed"])["changed"] is False
 
 
+def test_a_file_that_is_cut_off_in_the_cache_too_is_whole_again(site, own):
+    site.run(**own)
+    (cut,) = site.path.glob("lib/python3*/site-packages/fleet_demo/__init__.py")
+    os.truncate(cut, 1)  # a hard link to the cache's
+    check, _applied = site.four_steps(**own)
+    assert "fleet_demo/__init__.py is 1 bytes long" in check["message"]
+    assert cut.stat().st_size > 1
+
+
 def test_a_uv_that_was_taken_away_comes_back(site, own):
     site.run(**own)
     (site.path / "bin" / "uv").unlink()
