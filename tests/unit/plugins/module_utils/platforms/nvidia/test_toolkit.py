@@ -268,7 +268,7 @@ def apply(rules, text):
 def test_other_entries_of_the_same_repository_are_found(node):
     own = "deb [signed-by=/x] https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n"
     node.write("/etc/apt/sources.list.d/nvidia-container-toolkit.list", own)
-    other = "deb https://deb.debian.org/debian trixie main\n# deb https://nvidia.github.io/nvidia-docker/x /\n"
+    other = "deb https://mirror.example/debian trixie main\n# deb https://nvidia.github.io/nvidia-docker/x /\n"
     node.write("/etc/apt/sources.list.d/other.list", other)
     assert node.look()["conflicts"] == []
     node.write("/etc/apt/sources.list.d/docker.list", other + own)
