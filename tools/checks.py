@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-REPEATED = 15  # lines of a failed step: pytest's list of failures is at its end
+REPEATED = 30  # lines of a failed step: pytest's list of failures is at its end, and what failed in scenarios
 MAKE_VARIABLES = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # of the make that runs this: its job slots are not ours
 
 

@@ -179,8 +179,83 @@ def test_a_scenario_with_a_missing_step_has_not_passed(
     program.parent.mkdir(parents=True)
     program.write_text('#!/bin/sh\necho "%s"; echo "$@" >&2; exit %d\n' % (words, status))
     program.chmod(0o755)
-    assert scenarios.molecule("default", {}) is passed
-    assert capsys.readouterr().out == words + "\ntest --no-command-borders -s default\n"
+    lines = [words, "test --no-command-borders -s default"]
+    assert scenarios.molecule("default", {}) == (passed, lines)
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+PLAYED = """\
+PLAY [Refused] *****
+TASK [Deploy too much] *****
+fatal: [node]: FAILED!
+    That does not fit.
+PLAY RECAP *****
+node : ok=1 failed=0 rescued=1 ignored=0
+INFO     one > side_effect: Executed: Successful
+"""
+FAILED = """\
+PLAY [Look] *****
+TASK [Gather] *****
+ok: [node]
+TASK [One each] *****
+\x1b[31mfatal: [node]: FAILED!\x1b[0m
+    Assertion failed
+%s
+TASK [More on another node] *****
+fatal: [other]: FAILED!
+    It has no neighbour.
+
+PLAY RECAP *****
+node : ok=1 failed=1 %s
+"""
+CRITICAL = (
+    "CRITICAL Ansible return code was 2, command was: ansible-playbook " + "x" * 300 + " /clone/molecule/one/look.yml"
+)
+CUT = CRITICAL[:97] + " ... " + CRITICAL[-98:]
+CLEANED = """
+ERROR    one > side_effect: Executed: Failed
+WARNING  one > cleanup: Executed: Missing playbook
+PLAY [Destroy] *****
+TASK [Remove the nodes] *****
+fatal: [localhost]: FAILED!
+ERROR    Molecule executed 1 scenario (1 failed)
+"""
+TOLD = ["TASK [One each] *****", "fatal: [node]: FAILED!", "    Assertion failed"]
+
+
+@pytest.mark.parametrize(
+    ("screen", "told"),
+    [
+        (PLAYED + FAILED % ("\n", "rescued=0") + CRITICAL + CLEANED, [*TOLD, CUT]),
+        (FAILED % ("", "rescued=1") + CRITICAL + CLEANED,
+         ["TASK [More on another node] *****", "fatal: [other]: FAILED!", "    It has no neighbour.", CUT]),
+        (FAILED % ("\n".join(map(str, range(9))), "rescued=0") + CRITICAL + CLEANED, [*TOLD, *"0123", CUT]),
+        (PLAYED + "PLAY [All] ***\nTASK [Copy] ***\nchanged: [node]\nPLAY RECAP ***\n"
+         "CRITICAL Idempotence test failed because of the following tasks:\n*  [node] => Copy" + CLEANED,
+         ["CRITICAL Idempotence test failed because of the following tasks:", "*  [node] => Copy"]),
+        ("[ERROR]: no action in a task\nOrigin: look.yml:3\n" + CRITICAL + CLEANED,
+         ["[ERROR]: no action in a task", "Origin: look.yml:3", CUT]),
+        (PLAYED + "WARNING  one > verify: Executed: Missing playbook\nINFO the end\n",
+         ["WARNING  one > verify: Executed: Missing playbook"]),
+        ("molecule: killed\n", ["molecule: killed"]),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_what_failed_first_in_a_scenario_stands_at_the_end(scenarios, monkeypatch, tmp_path, capsys, screen, told):
+    monkeypatch.setattr(scenarios, "ROOT", tmp_path)
+    monkeypatch.setattr(scenarios, "scenario_names", lambda: ["good", "one"])
+    monkeypatch.setattr(scenarios.nodes, "build", lambda: None)
+    monkeypatch.setattr(scenarios.nodes, "end_engine", lambda: None)
+    program = tmp_path / ".venv" / "bin" / "molecule"
+    program.parent.mkdir(parents=True)
+    (tmp_path / "screen").write_text(screen)
+    program.write_text('#!/bin/sh\n[ "$4" = good ] || { cat "%s/screen"; exit 1; }\n' % tmp_path)
+    program.chmod(0o755)
+    assert scenarios.main([]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("scenarios: what failed first in one:")
+    assert lines[at + 1 :] == told
+    assert [line.split()[1:3] for line in lines[at - 2 : at]] == [["good", "ok"], ["one", "failed"]]
 
 
 def test_the_environment_that_another_clone_lends_is_told_where_it_is_not(monkeypatch, tmp_path):
