@@ -5,7 +5,7 @@
 
 A fork does all that the command does after its imports: settings, arguments, inventory, plugins, plays. What is
 decided by the imports (ansible.cfg, variables that IMPORTED names and LATER does not) is the same for all forks; runs
-that change it, and those that need a terminal, start the command itself. Payloads of our modules are built once.
+that change it, and those that need a terminal, start the command itself. Payloads of modules are built once.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ LATER = (
 )  # fmt: skip
 PLUGINS = ("action", "callback", "connection", "filter", "inventory", "lookup", "shell", "strategy", "test", "vars")
 OURS = "ansible_collections.inference.fleet.plugins"
+SHARED = (
+    "ansible.modules.",
+    "ansible_collections.inference.fleet.",
+)  # payloads: of no playbook's or role's own modules
 LONGEST = 1 << 20  # bytes of a request: arguments and environment
 
 
@@ -175,8 +179,8 @@ def run_playbook(arguments, payloads):
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     finally:
-        for payload in built.glob("inference.fleet.*"):
-            if payload.suffix != ".lock" and not payload.is_symlink():
+        for payload in built.iterdir():
+            if payload.name.startswith(SHARED) and payload.suffix != ".lock" and not payload.is_symlink():
                 payload.rename(payloads / payload.name)
         shutil.rmtree(constants.DEFAULT_LOCAL_TMP, ignore_errors=True)
     return 0

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import threading
 
 import pytest
-from ansible_collections.inference.fleet.tests import runs
+from ansible_collections.inference.fleet.tests import runs, warm_playbooks
 
 
 def both(*arguments, **options):
@@ -69,3 +70,31 @@ def test_a_run_that_takes_too_long_is_killed_and_the_next_one_goes_on(tmp_path):
     with pytest.raises(subprocess.TimeoutExpired):
         runs.ansible_playbook([path, "-i", "localhost,"], timeout=2)
     assert runs.ansible_playbook(["playbooks/plan.yml", "-i", "inventories/local"]).status == 0
+
+
+def test_a_payload_is_built_once(tmp_path, monkeypatch):
+    """Those of the collection and of ansible-core; a playbook's own module may be another in the next run."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    server = warm_playbooks.Server(dict(os.environ), runs.CLONE)
+    monkeypatch.setattr(runs, "warm", [server])
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "own.py").write_text(OWN)
+    tasks = [{"ansible.builtin.ping": {}}, {"inference.fleet.accelerator_info": {}}, {"own": {}}]
+    path = playbook(tmp_path, *tasks)
+    here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    built = []
+    for _run in range(2):
+        run = runs.ansible_playbook([path, "-i", "localhost,", "-e", json.dumps(here)])
+        assert "ok=3" in run.output, run.output
+        built.append({one.name.partition("-")[0]: one.stat().st_mtime_ns for one in tmp_path.glob("payloads-*/*")})
+    server.stop()
+    assert built[0] == built[1]
+    assert set(built[0]) == {
+        "ansible.modules.ping", "ansible_collections.inference.fleet.plugins.modules.accelerator_info"
+    }  # fmt: skip
+
+
+OWN = """
+from ansible.module_utils.basic import AnsibleModule
+AnsibleModule({}).exit_json()
+"""
