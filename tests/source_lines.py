@@ -36,3 +36,11 @@ def python(text, comments=False):
             for number, line in enumerate(token.string.splitlines(), token.start[0]):
                 lines[number] = lines.get(number, "") + " " + line
     return lines
+
+
+def documentation(text, name="DOCUMENTATION"):
+    """{number: line} of a module's documentation, or of another of DOCUMENTATION; {} where it has none."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
+            return dict(enumerate(text.splitlines()[node.lineno - 1 : node.end_lineno], node.lineno))
+    return {}

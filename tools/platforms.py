@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Writes plugins/module_utils/platforms/shipped.py, an import of each platform of that folder, and beside it
-shipped_operations.py, an import of each operation of module_utils/operations and of each platform's and engine's own.
+shipped_operations.py, an import of each operation of module_utils/operations and of each platform's and engine's own;
+and engines/shipped.py, an import of each engine of that folder.
 
     python3 tools/platforms.py
 
@@ -15,7 +16,7 @@ import ast
 import pathlib
 
 NODES = pathlib.Path(__file__).resolve().parent.parent / "plugins" / "module_utils"
-FOLDER = NODES / "platforms"
+FOLDER, ENGINES = NODES / "platforms", NODES / "engines"
 PACKAGE = "ansible_collections.inference.fleet.plugins.module_utils.platforms"
 WIDTH = 120  # of a line, as ruff has it
 HEAD = """# Copyright: inference.fleet contributors
@@ -32,12 +33,21 @@ def platforms(folder=FOLDER):
     """{name: module} of the NAME.py and NAME/platform.py in the folder that have a class Platform."""
     files = {path.stem: (path, path.stem) for path in folder.glob("*.py")}
     files.update({path.parent.name: (path, path.parent.name + ".platform") for path in folder.glob("*/platform.py")})
-    return {name: module for name, (path, module) in sorted(files.items()) if _has_platform(path)}
+    return {name: module for name, (path, module) in sorted(files.items()) if "Platform" in _defined(path)}
 
 
-def _has_platform(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return any(isinstance(node, ast.ClassDef) and node.name == "Platform" for node in tree.body)
+def engines(folder=ENGINES):
+    """[module] of the NAME.py in the folder that have an object ENGINE."""
+    return sorted(path.stem for path in folder.glob("*.py") if "ENGINE" in _defined(path))
+
+
+def _defined(path):
+    """Names of the classes and objects that a file defines."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
 
 
 def text(found):
@@ -45,6 +55,24 @@ def text(found):
     lines = ["from %s.%s import Platform as %s\n" % (PACKAGE, module, name.title()) for name, module in found.items()]
     entries = ", ".join('"%s": %s' % (name, name.title()) for name in found)
     return HEAD + "".join(lines) + "\nPLATFORM_CLASSES = {%s}\n" % entries
+
+
+ENGINES_TEXT = """# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+\"\"\"Written by tools/platforms.py: every engine of this folder, so that Ansible ships it to nodes.\"\"\"
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.module_utils.engines import %(names)s
+
+ENGINES = {one.ENGINE.name: one.ENGINE for one in (%(names)s)}
+"""
+
+
+def engines_text(found):
+    """The text of engines/shipped.py for [module]."""
+    return ENGINES_TEXT % {"names": ", ".join(found)}
 
 
 OPERATIONS_HEAD = """# Copyright: inference.fleet contributors
@@ -101,4 +129,5 @@ def operations_text(found, folder=NODES):
 
 if __name__ == "__main__":
     (FOLDER / "shipped_operations.py").write_text(operations_text(operations()), encoding="utf-8")
+    (ENGINES / "shipped.py").write_text(engines_text(engines()), encoding="utf-8")
     (FOLDER / "shipped.py").write_text(text(platforms()), encoding="utf-8")

@@ -86,8 +86,8 @@ options:
             type: str
   effort_parameter:
     description:
-      - How a request sets the reasoning effort. As C(reasoning_effort) of its own, or inside C(chat_template_args) as
-        Dynamo wants it.
+      - How a request sets the reasoning effort. As C(reasoning_effort) of its own, or inside C(chat_template_args),
+        as some engines want it.
     type: str
     choices: [reasoning_effort, chat_template_args]
     default: reasoning_effort
@@ -129,7 +129,7 @@ options:
     default: {}
   simulated:
     description:
-      - What is simulated on this host, in words, such as V(neuron driver and engine). Reports and their page say so.
+      - What is simulated on this host, in words, such as V(driver and engine). Reports and their page say so.
         Empty where nothing is. For the action plugin.
     type: str
     default: ""

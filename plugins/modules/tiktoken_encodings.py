@@ -43,7 +43,7 @@ options:
       python:
         description:
           - For O(sources[].type=package), the interpreter of an environment that C(oss-harmony) is installed in.
-            It comes with vLLM.
+            Engines that speak harmony bring it.
         type: path
       path:
         description:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Product code names no vendor and no engine outside of their own files: whatever depends on one asks its registry.
 
-Comments and docstrings do not either; the documentation of modules may, in examples.
+Comments, docstrings and the documentation of modules do not either; examples and samples may.
 """
 
 from __future__ import annotations
@@ -13,24 +13,33 @@ import re
 
 import pytest
 import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.engines import shipped as engines_shipped
+from ansible_collections.inference.fleet.plugins.module_utils.engines.shipped import ENGINES as NODE_ENGINES
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import shipped, shipped_operations
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.shipped import PLATFORM_CLASSES
-from ansible_collections.inference.fleet.tests.source_lines import python
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ansible_collections.inference.fleet.tests.source_lines import documentation, python
 
 CLONE = pathlib.Path(__file__).resolve().parents[2]
 WORDS = re.compile(
     r"neuron|nxdi|trainium|nvidia|cuda|ascend(?!ing)|(?<![a-z])npu|vllm|trtllm|tensorrt|dynamo", re.IGNORECASE
 )
-# A vendor's or an engine's own files: a module may be a platform's, by the platform's name before its own.
-# gpt_oss.py names the parsers that engines have for the model.
+NAMES = {"platforms": {*PLATFORM_CLASSES, *PLATFORMS}, "engines": {*NODE_ENGINES, *ENGINES}}
+# A vendor's or an engine's own files: NAME.py, NAME_….py or NAME/ in the folders of platforms and engines, and modules
+# with the platform's name before their own.
 PLACES = re.compile(
-    r"^plugins/((plugin_utils|module_utils)/(platforms|engines)/[a-z]|module_utils/verify/gpt_oss\.py$"
-    r"|modules/(%s)_[a-z_]+\.py$)" % "|".join(PLATFORM_CLASSES)
+    r"^plugins/((plugin_utils|module_utils)/(platforms/(%(platforms)s)|engines/(%(engines)s))(\.py$|_[a-z_]+\.py$|/)"
+    r"|modules/(%(platforms)s)_[a-z_]+\.py$)" % {kind: "|".join(sorted(names)) for kind, names in NAMES.items()}
 )
+# Files that a node's engine imports are the engine's, and tools/platforms.py writes what is shipped.
+OWN = {module.__name__ for engine in NODE_ENGINES.values() for _name, module in engine.modules}
+SHIPPED = {module.__name__ for module in (engines_shipped, shipped, shipped_operations)}
 # {file: why}, five at most.
 ALLOWED = {
     "plugins/action/compiled_artifact.py": "brings archives of the one platform that compiles; playbooks use its name",
     "plugins/modules/compiled_artifact.py": "the same",
-    "plugins/module_utils/verify/workers.py": "names of one engine's metrics, which a probe of disaggregation counts",
+    "plugins/module_utils/verify/gpt_oss.py": "the parsers that engines have for the model, by the engines' names",
     "plugins/module_utils/weights/draft_heads.py": "the one place that names what checks a draft's head",
 }
 
@@ -42,16 +51,24 @@ def product():
     return sorted(str(path.relative_to(CLONE)) for path in files if "__pycache__" not in path.parts)
 
 
+def own(path):
+    """Whether a vendor or an engine may be named there."""
+    module = "ansible_collections.inference.fleet." + path.removesuffix(".py").replace("/", ".")
+    return bool(PLACES.match(path)) or module in OWN | SHIPPED
+
+
 def found(path, text):
     """["path:line: what"] of a file that is nobody's own."""
-    lines = python(text, comments=True) if path.endswith(".py") else dict(enumerate(text.splitlines(), 1))
+    lines = dict(enumerate(text.splitlines(), 1))
+    if path.endswith(".py"):
+        lines = {**python(text, comments=True), **documentation(text)}
     named = ["%s:%d: %s" % (path, number, line.strip()) for number, line in sorted(lines.items()) if WORDS.search(line)]
     return [path + ": its name", *named] if WORDS.search(path) else named
 
 
 @pytest.mark.parametrize("path", product())
 def test_no_vendor_and_no_engine_is_named(path):
-    if not PLACES.match(path) and path not in ALLOWED:
+    if not own(path) and path not in ALLOWED:
         assert found(path, (CLONE / path).read_text(encoding="utf-8")) == []
 
 
@@ -64,7 +81,8 @@ def test_what_is_allowed_is_little_and_needed():
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
-        ('"""Of vLLM."""\n# CUDA\nDOCUMENTATION = r"""\nneuron\n"""\n', [1, 2]),
+        ('"""Of vLLM."""\n# CUDA\nEXAMPLES = r"""\nneuron\n"""\n', [1, 2]),
+        ('DOCUMENTATION = r"""\nneuron\n"""\nRETURN = "vllm"\n', [2]),
         ('x = 1  # ascending\nif y == "ascend":\n    pass\n', [2]),
         ("import vllm_api_keys\nNEURON_CAP = 1\ninput_ids = 2\nsnpu = '''\nnpu\n'''\n", [1, 2, 5]),
         ("def f():\n    '''TensorRT'''\n    return 'dynamo'\n", [2, 3]),
@@ -72,7 +90,8 @@ def test_what_is_allowed_is_little_and_needed():
 )
 def test_what_counts(text, numbers):
     assert found("x.py", text) == [
-        "x.py:%d: %s" % (number, python(text, comments=True)[number].strip()) for number in numbers
+        "x.py:%d: %s" % (number, {**python(text, comments=True), **documentation(text)}[number].strip())
+        for number in numbers
     ]
 
 
@@ -80,3 +99,22 @@ def test_what_counts_in_a_playbook():
     text = "---\n# of neuron\n- hosts: nvidia\n  vars: {}\n"
     assert yaml.safe_load(text) and found("p.yml", text) == ["p.yml:2: # of neuron", "p.yml:3: - hosts: nvidia"]
     assert found("playbooks/neuron.yml", "---\n") == ["playbooks/neuron.yml: its name"]
+
+
+@pytest.mark.parametrize(
+    ("path", "is_own"),
+    [
+        ("plugins/module_utils/platforms/nvidia/smi.py", True),
+        ("plugins/plugin_utils/platforms/ascend.py", True),
+        ("plugins/module_utils/platforms/base.py", False),
+        ("plugins/module_utils/platforms/nvidiary.py", False),
+        ("plugins/module_utils/engines/vllm_api_keys.py", True),
+        ("plugins/module_utils/engines/text_only.py", True),
+        ("plugins/plugin_utils/engines/versioned_fields.py", False),
+        ("plugins/modules/nvidia_toolkit.py", True),
+        ("plugins/modules/container_image.py", False),
+    ],
+)
+def test_whose_files_are_whose(path, is_own):
+    assert (CLONE / path).is_file() or path.endswith("nvidiary.py")
+    assert own(path) is is_own

@@ -17,6 +17,9 @@ class Engine:
     of a server that its clients send as a bearer token, empty where the engine asks for none;
     other_api_keys: the secret with further keys, separated by spaces; modules: [(name, module)] that its Python imports
     from the folder engine_lib of the node; key_arguments: of its command, so that it asks for all keys by these.
+    workers: the module that reads what its frontend and workers count, None for an engine without frontends. It has
+    REQUESTS and MOVED, the names of the counters, and count_instances(body of /health), request_count(text of
+    /metrics), bytes_moved(the same).
 
     The attributes in words are causes of failures in a verdict. http: [(statuses or None for any, pattern in the body,
     cause)], looked at before the general ones. logs: [(pattern in the log, cause)] of servers that fail before they
@@ -32,6 +35,7 @@ class Engine:
     other_api_keys = ""
     modules = ()
     key_arguments = ()
+    workers = None
     http = ()
     logs = stalls = ()
     streamed_call_ends = ("tool_calls", "stop")

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import base, text_only, trtllm
+from ansible_collections.inference.fleet.plugins.module_utils.engines import base, dynamo_workers, text_only, trtllm
 from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 TOOL_CALL_PARSER = "--dyn-tool-call-parser " + gpt_oss.TOOL_CALL_PARSERS["dynamo"]
@@ -18,6 +18,7 @@ class Dynamo(base.Engine):
     name = "dynamo"
     modules = ((text_only.MODULE, text_only),)
     streamed_call_ends = ("tool_calls",)
+    workers = dynamo_workers
     residue = "%s tokens reach the client: the workers were started without `%s %s`, or without %s in %s" % (
         gpt_oss.FORMAT,
         REASONING_PARSER,

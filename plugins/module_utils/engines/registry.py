@@ -1,14 +1,15 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every engine of this folder, by its name; imported one by one so that Ansible ships them to nodes."""
+"""The engines there are, by their names. An engine is NAME.py of this folder, with an object ENGINE (base.Engine).
+
+tools/platforms.py then writes shipped.py anew.
+"""
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import base, dynamo, trtllm, vllm
-
-ENGINES = {one.ENGINE.name: one.ENGINE for one in (dynamo, trtllm, vllm)}
-
+from ansible_collections.inference.fleet.plugins.module_utils.engines import base
+from ansible_collections.inference.fleet.plugins.module_utils.engines.shipped import ENGINES
 
 API_KEYS = tuple(one.api_key for one in ENGINES.values() if one.api_key)
 OTHER_API_KEYS = tuple(one.other_api_keys for one in ENGINES.values() if one.other_api_keys)

@@ -19,8 +19,8 @@ class Device:
     id: the number that a plan entry's `devices` uses. memory_mib: MiB, or None where it cannot be read. cores: usable
     cores. numa: the kernel's node number, or None. cpus: the CPUs beside it, such as "0-3,8". health: "ok" or the
     vendor's word for what is wrong. holders: [{pid, command}] of the processes that have it open. core_ids: the numbers
-    that a plan entry's `devices` uses where servers are given parts of a device (logical cores of Trainium); empty
-    where nothing tells which they are.
+    that a plan entry's `devices` uses where servers are given parts of a device, such as logical cores; empty where
+    nothing tells which they are.
     """
 
     id: int

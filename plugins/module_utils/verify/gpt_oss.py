@@ -78,7 +78,7 @@ EFFORT_QUESTIONS = (
 
 # -- tools -------------------------------------------------------------------------------------------------------------
 
-# Question, tool and result of the Dynamo guide's tool-calling section.
+# Question, tool and result of a vendor guide's section on tool calling.
 TOOL_QUESTION = "Hey, quick check: is everything up and running?"
 TOOL_QUESTION_AGAIN = "Call get_system_health now and tell me what it says."
 HEALTH = "get_system_health"

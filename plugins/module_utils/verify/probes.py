@@ -51,7 +51,7 @@ class Acceptance(Streams):
 
     def __init__(self, entry, beside, options, identify):
         super().__init__(entry, options)
-        self.workers = beside
+        self.workers = beside if self.engine.workers else []  # of other engines nothing counts them
         self.identify = identify
         self.chat_sent = None
         self.counts = {}  # what each worker had done before the first completion
@@ -308,7 +308,7 @@ class Acceptance(Streams):
 
     def _census(self):
         response = self._must_be(self._look(self.entry["health"]["path"]), self.entry["health"]["path"])
-        found = workers.count_instances(response.json())
+        found = self.engine.workers.count_instances(response.json())
         wanted = {role: sum(1 for worker in self.workers if worker["role"] == role) for role in workers.ROLES}
         got = ", ".join("%s %d of %d" % (role, found[role], wanted[role]) for role in workers.ROLES)
         if any(found[role] < wanted[role] for role in workers.ROLES):
@@ -333,13 +333,13 @@ class Acceptance(Streams):
             after = self._counts()
         unknown = sorted(name for name in after if None in (after[name].requests, before[name].requests))
         got = "%s: %s" % (
-            workers.METRIC,
+            self.engine.workers.REQUESTS,
             ", ".join("%s %d -> %d" % (name, before[name].requests, after[name].requests)
                       for name in after if name not in unknown) or "nowhere",
         )  # fmt: skip
         moved = [(name, after[name].moved) for name in fetching if after[name].moved is not None]
         if moved:
-            got += "; %s: %s" % (workers.MOVED, ", ".join(
+            got += "; %s: %s" % (self.engine.workers.MOVED, ", ".join(
                 "%s %d -> %d" % (name, before[name].moved or 0, count) for name, count in moved))  # fmt: skip
         idle, still = workers.idle(before, after, roles), workers.still(before, after, fetching)
         if idle:
@@ -352,14 +352,15 @@ class Acceptance(Streams):
 
     def _counts(self):
         """{worker: workers.Seen} of workers with a system port."""
-        counts = {}
+        counts, reader = {}, self.engine.workers
         for worker in self.workers:
             port = worker["ports"].get("system")
             if port:
                 base = http_client.base_url(worker["bind"], port)
                 response = self._send("GET", "/metrics", timeout=LOOK_S, base=base)
                 self._here.error = None  # a worker that is away is no reason to give the frontend up
-                counts[worker["name"]] = workers.Seen(response.text if response.ok else "")
+                text = response.text if response.ok else ""
+                counts[worker["name"]] = workers.Seen(reader.request_count(text), reader.bytes_moved(text))
         return counts
 
     # -- the recipe's own probes ---------------------------------------------------------------------------------------

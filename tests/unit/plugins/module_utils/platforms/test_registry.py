@@ -12,6 +12,7 @@ import pkgutil
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils import platforms
+from ansible_collections.inference.fleet.plugins.module_utils.engines import shipped as engines_shipped
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import shipped
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Detector
@@ -28,6 +29,8 @@ CLONE = pathlib.Path(__file__).resolve().parents[5]
 def test_what_is_shipped_is_up_to_date():
     message = "run python3 tools/platforms.py"
     assert pathlib.Path(shipped.__file__).read_text(encoding="utf-8") == tool.text(tool.platforms()), message
+    engines = pathlib.Path(engines_shipped.__file__).read_text(encoding="utf-8")
+    assert engines == tool.engines_text(tool.engines()), message
 
 
 def test_every_platform_is_found():

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.engines import dynamo_workers
 from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm import ENGINE as VLLM
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.http_client import Event, Response
@@ -937,7 +938,9 @@ def disaggregated(health=None, prefill=None, decode=None, ports=True):
         ScriptedEngine(pages={"/metrics": decode.metrics}) as two,
     ):
         entries = [
-            plan_entry(front.port, "frontend", role="frontend", command=["python3", "-m", "dynamo.frontend"]),
+            plan_entry(
+                front.port, "frontend", role="frontend", engine="dynamo", command=["python3", "-m", "dynamo.frontend"]
+            ),
             plan_entry(None, "prefill-0", role="prefill", ports={"system": one.port} if ports else {}),
             plan_entry(None, "decode-0", role="decode", ports={"system": two.port} if ports else {}),
         ]
@@ -1003,10 +1006,10 @@ def test_the_cache_that_is_moved_is_counted_where_it_is_fetched():
 
 def test_one_of_several_workers_may_be_left_alone_by_the_router():
     roles = {"prefill-0": "prefill", "prefill-1": "prefill", "decode-0": "decode"}
-    before = {name: workers.Seen(REQUESTS % 1 + MOVED % 7) for name in roles}
-    after = {**before, "prefill-1": workers.Seen(REQUESTS % 2)}
+    before = {name: workers.Seen(1, 7) for name in roles}
+    after = {**before, "prefill-1": workers.Seen(2)}
     assert workers.idle(before, after, roles) == ["decode-0"]
-    after["decode-0"] = workers.Seen(REQUESTS % 2 + MOVED % 7)
+    after["decode-0"] = workers.Seen(2, 7)
     assert workers.idle(before, after, roles) == []
     assert workers.still(before, after, ["decode-0"]) == ["decode-0"]
     assert workers.still(before, {**after, "decode-0": before["decode-0"]}, ["decode-0"]) == []
@@ -1024,8 +1027,11 @@ def test_counters_that_come_late_are_waited_for(monkeypatch):
 
 def test_the_quick_look_counts_instances_too():
     with ScriptedEngine(pages={"/health": json.dumps({"instances": HEALTH["instances"][:2]})}) as front:
-        entries = [plan_entry(front.port, "frontend", role="frontend"), plan_entry(None, "prefill-0", role="prefill"),
-                   plan_entry(None, "decode-0", role="decode")]  # fmt: skip
+        entries = [
+            plan_entry(front.port, "frontend", role="frontend", engine="dynamo"),
+            plan_entry(None, "prefill-0", role="prefill"),
+            plan_entry(None, "decode-0", role="decode"),
+        ]
         verdict = verdict_of(front, asking.Options(mode="quick"), entries)
     assert [probe["name"] for probe in verdict["probes"]] == ["identity", "census", "model-id", "completion"]
     assert list(failing(verdict)) == ["census"]
@@ -1052,7 +1058,7 @@ def test_counters_that_are_not_there_are_not_measured():
     ],
 )
 def test_instances_are_counted_in_every_versions_health(health, expected):
-    assert workers.count_instances(health) == expected
+    assert dynamo_workers.count_instances(health) == expected
 
 
 @pytest.mark.parametrize(
@@ -1071,7 +1077,7 @@ def test_instances_are_counted_in_every_versions_health(health, expected):
     ],
 )
 def test_requests_are_counted_by_the_generate_endpoint(text, expected):
-    assert workers.request_count(text) == expected
+    assert dynamo_workers.request_count(text) == expected
 
 
 # -- answers put together ----------------------------------------------------------------------------------------------
