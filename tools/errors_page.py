@@ -76,6 +76,7 @@ AREAS = {
     "node": "The node itself",
     "nvidia": "NVIDIA GPUs ([nvidia.md](nvidia.md))",
     "override": "`fleet_override` ([recipes.md](recipes.md))",
+    "packages": "Packages that a platform's role installs",
     "plan": "Planning",
     "platform": "Platforms",
     "preflight": "Preflight",

@@ -10,13 +10,16 @@ environment that was built for it.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.packages import (
     at_least,
-    is_version,
+    check_install,
+    check_packages,
+    family,
+    lacking,
+    listed,
     numbers,
     os_release,
     package_versions,
@@ -30,50 +33,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.k
     mismatch,
 )
 
-VERSION = re.compile(r"^[0-9]+(\.[0-9]+)*$")
-NAME = re.compile(r"^[a-z0-9][a-z0-9+.-]*$")
-
-
-def check_packages(packages):
-    """Raise FleetError unless it is {name: {version, least}}."""
-    for name, package in packages.items():
-        if not NAME.match(name):
-            raise FleetError("neuron.package-name-invalid", "packages: %r is no name of a package.", (name,))
-        if not isinstance(package, dict) or set(package) - {"version", "least"}:
-            raise FleetError(
-                "neuron.package-not-a-mapping",
-                "packages.%s is %r; allowed: a mapping of version and least.",
-                (name, package),
-            )
-        for field in ("version", "least"):
-            value = package.get(field)
-            if not ((value is None and field == "least") or VERSION.match(str(value))):
-                raise FleetError(
-                    "neuron.package-version-invalid",
-                    "packages.%s.%s is %r; allowed: numbers with dots, such as 2.30.2.0.",
-                    (name, field, value),
-                )
-        if package.get("least") and not at_least(package["version"], package["least"]):
-            raise FleetError(
-                "neuron.package-version-too-old",
-                "packages.%s: version %s is older than least %s.",
-                (name, package["version"], package["least"]),
-            )
-
-
-def decide(packages, installed):
-    """{name: version to install} of what is missing or older than its `least`. Pure.
-
-    installed: {name: version}. Without a `least` only that version fits.
-    """
-    due = {}
-    for name, package in packages.items():
-        version = installed.get(name)
-        least = package.get("least")
-        fits = version is not None and (at_least(version, least) if least else is_version(version, package["version"]))
-        if not fits:
-            due[name] = package["version"]
-    return due
+VARIABLE = "neuron_packages"
 
 
 def _for_recipe(packages, needs):
@@ -89,7 +49,7 @@ def planned(packages, needs, installed):
 
     installed: {name: version}. FleetError where driver and runtime would not fit each other or the recipe then.
     """
-    due = decide(_for_recipe(packages, needs), installed)
+    due = lacking(_for_recipe(packages, needs), installed)
     future = {**installed, **due}
     least = needs.get("driver")
     if least and DRIVER in future and not at_least(future[DRIVER], least):
@@ -115,14 +75,14 @@ def planned(packages, needs, installed):
 def check(context):
     """Why the versions do not fit after this run, as messages; a warning where it repairs those that do not now."""
     try:
-        check_packages(context.installs)
+        check_packages(context.installs, VARIABLE)
         there = package_versions(context.system, context.installs)
         due, _future = planned(context.installs, context.needs, there)
     except FleetError as error:
         return [error.message]
     unfit = mismatch(there.get(DRIVER), there.get(RUNTIME))
     if unfit:
-        context.warnings.append("%s This run installs %s." % (unfit, _versions(due)))
+        context.warnings.append("%s This run installs %s." % (unfit, listed(due)))
     return []
 
 
@@ -141,7 +101,7 @@ def look(packages, hardware=None, needs=None, servers=(), installed=(), reboot_f
     is of no use, diff: {before, after}}. FleetError where it cannot work; nothing was changed then, unless `installed`
     says so.
     """
-    check_packages(packages)
+    check_packages(packages, VARIABLE)
     hardware, needs, system = hardware or {}, needs or {}, System(sysroot)
     there = package_versions(system, packages)
     due, future = planned(packages, needs, there)
@@ -165,26 +125,13 @@ def look(packages, hardware=None, needs=None, servers=(), installed=(), reboot_f
             _check_devices(system, hardware, needs, servers)
         _look_at_loaded(packages, needs, reboot_follows, result)
         return result
-    if installed:
-        raise FleetError(
-            "neuron.package-still-missing",
-            "Installed, and yet there is no %s on the node; the package manager says: %s.",
-            (_versions(due), _versions(there) or "none"),
-        )
+    check_install(due, there, installed, check_mode)
     words = ", ".join(
         "%s %s%s" % (name, due[name], " (has %s)" % there[name] if name in there else "") for name in sorted(due)
     )
-    if os.geteuid() != 0 and not check_mode:
-        raise FleetError(
-            "neuron.install-needs-root", "Missing: %s. Installing them needs root; run the play with become.", (words,)
-        )
     result["manager"], result["suite"] = _manager(system)
     result["message"] = "%s %s" % ("would install" if check_mode else "to be installed:", words)
     return result
-
-
-def _versions(versions):
-    return ", ".join("%s %s" % item for item in sorted(versions.items()))
 
 
 def _lines(packages, versions):
@@ -223,7 +170,7 @@ def _look_at_loaded(packages, needs, reboot_follows, result):
 def _unfit(packages, needs, loaded, runtime):
     """Why servers cannot run on the loaded driver, None where they can."""
     package = packages.get(DRIVER)
-    if package and decide({DRIVER: package}, {DRIVER: loaded}):
+    if package and lacking({DRIVER: package}, {DRIVER: loaded}):
         least = package.get("least")
         return "%s is the oldest that may stay" % least if least else "only %s fits" % package["version"]
     if needs.get("driver") and not at_least(loaded, needs["driver"]):
@@ -249,8 +196,7 @@ def _check_devices(system, hardware, needs, servers):
 def _manager(system):
     """("apt", suite or None) or ("dnf", None); FleetError for a distribution that the vendor has no packages for."""
     release = os_release(system)
-    family = {release.get("ID"), *release.get("ID_LIKE", "").split()}
-    if family & {"debian", "ubuntu"}:
+    if family(release) & {"debian", "ubuntu"}:
         return "apt", release.get("VERSION_CODENAME")
     if release.get("ID") == "amzn":
         return "dnf", None

@@ -22,8 +22,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import paths 
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.node.packages import (
-    at_least,
-    is_version,
+    check_install,
+    check_packages,
+    family,
+    lacking,
+    listed,
     numbers,
     os_release,
     package_versions,
@@ -47,20 +50,11 @@ GPU_FILE = re.compile(r"^nvidia[0-9]+$")
 RUNTIME_FLAGS = ("--gpus", "--runtime=nvidia")
 PROOF_S = 300  # the first container of a large image
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-VERSION = re.compile(r"^[0-9]+(\.[0-9]+)+$")
 
 
-def check_packages(packages):
+def check_versions(packages):
     """Raise FleetError unless it is {name: {version, least}}, with one version for all."""
-    for name, package in packages.items():
-        fields = package if isinstance(package, dict) else {}
-        given = [fields.get("version"), *([fields["least"]] if fields.get("least") else [])]
-        if set(fields) - {"version", "least"} or not all(VERSION.match(str(value)) for value in given):
-            raise FleetError(
-                "nvidia.package-invalid",
-                "nvidia_packages.%s is %r; allowed: a mapping of version and least, numbers with dots such as 1.20.0.",
-                (name, package),
-            )
+    check_packages(packages, "nvidia_packages")
     versions = sorted({str(package["version"]) for package in packages.values()})
     if len(versions) > 1:
         raise FleetError(
@@ -73,17 +67,9 @@ def check_packages(packages):
 
 def decide(packages, installed):
     """{name: version to install}: all of them where one is missing, too old or of another version. Pure."""
-    fits = all(
-        name in installed
-        and (
-            at_least(installed[name], package["least"])
-            if package.get("least")
-            else is_version(installed[name], package["version"])
-        )
-        for name, package in packages.items()
-    )
     same = len({numbers(version) for version in installed.values()}) < 2
-    return {} if fits and same else {name: package["version"] for name, package in packages.items()}
+    fit = same and not lacking(packages, installed)
+    return {} if fit else {name: package["version"] for name, package in packages.items()}
 
 
 def needs(servers):
@@ -180,7 +166,7 @@ def look(servers, packages, repositories=None, installed=(), generated=False, pr
     or "dnf" or None, conflicts, cdi: paths to write, keep: path of docker's settings to keep while packages are
     installed or None, diff}. FleetError otherwise.
     """
-    check_packages(packages)
+    check_versions(packages)
     system = System(sysroot)
     engines, wanted = needs(servers)
     result = {"changed": False, "message": "nothing is due", "due": {}, "packages": {}, "manager": None,
@@ -222,7 +208,8 @@ def look(servers, packages, repositories=None, installed=(), generated=False, pr
         due["proof"] = "no container of %s has listed the GPUs as they are" % " and ".join(unproven or sorted(engines))
     result.update(due=due, packages=there, cdi=list(reasons), changed=record.changed)
     if versions:
-        _check_install(installed, there, versions, packages, check_mode)
+        check_install(versions, there, installed, check_mode)
+        _check_holders(packages)
         result["manager"] = _manager(system)
         result["keep"] = SETTINGS if os.path.exists(sysroot + SETTINGS) else None
         result["conflicts"] = conflicts(system, ((repositories or {}).get("apt") or {}).get("url"))
@@ -302,7 +289,7 @@ def prove_all(record, engines, fingerprint, count):
 
 
 def _words(value):
-    return ", ".join("%s %s" % item for item in sorted(value.items())) if isinstance(value, dict) else value
+    return listed(value) if isinstance(value, dict) else value
 
 
 def _fingerprint(text, packages):
@@ -311,21 +298,8 @@ def _fingerprint(text, packages):
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 
-def _check_install(installed, there, versions, packages, check_mode):
-    """FleetError where packages cannot be installed now."""
-    if installed:
-        raise FleetError(
-            "nvidia.package-still-missing",
-            "Installed, and yet there is no %s on the node; the package manager says: %s. Install them by hand to see "
-            "why.",
-            (_words(versions), _words(there) or "none"),
-        )
-    if os.geteuid() != 0 and not check_mode:
-        raise FleetError(
-            "nvidia.install-needs-root",
-            "Missing: %s. Installing them needs root; run the play with become.",
-            (_words(versions),),
-        )
+def _check_holders(packages):
+    """FleetError where an installation would take GPUs away from containers."""
     held = holders(Engine("docker"))
     if held:
         raise FleetError(
@@ -340,23 +314,21 @@ def _check_install(installed, there, versions, packages, check_mode):
 def _manager(system):
     """apt or dnf; FleetError for a distribution that the vendor has no packages for."""
     release = os_release(system)
-    family = {release.get("ID"), *release.get("ID_LIKE", "").split()}
-    if family & {"debian", "ubuntu"}:
+    if family(release) & {"debian", "ubuntu"}:
         return "apt"
-    if family & {"rhel", "fedora", "centos", "amzn"}:
+    if family(release) & {"rhel", "fedora", "centos", "amzn"}:
         return "dnf"
     raise FleetError(
         "nvidia.distribution-unsupported",
-        "There is no container toolkit for %s; allowed: Debian, Ubuntu and their kin (apt), RHEL, Fedora, Amazon Linux "
-        "and their kin (dnf).",
+        "There is no container toolkit for %s; allowed: Debian and Ubuntu (apt), RHEL, Fedora and Amazon Linux "
+        "(dnf), and what derives from these.",
         (release.get("PRETTY_NAME") or release.get("ID") or "this distribution",),
     )
 
 
 def _driver_words(release):
     """How this distribution gets a driver; docs.nvidia.com/datacenter/tesla/driver-installation-guide."""
-    family = {release.get("ID"), *release.get("ID_LIKE", "").split()}
     if release.get("ID") == "ubuntu":
         return "Install it with: sudo ubuntu-drivers install --gpgpu; sudo reboot."
-    command = "apt" if "debian" in family else "dnf"
+    command = "apt" if "debian" in family(release) else "dnf"
     return "Install it from NVIDIA's CUDA repository with: sudo %s install nvidia-open; sudo reboot." % command

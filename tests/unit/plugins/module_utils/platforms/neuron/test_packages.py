@@ -221,7 +221,7 @@ def test_devices_that_a_new_driver_shows_are_looked_at(node):
 def test_what_the_package_manager_did_not_install_is_told(node):
     assert error(node, installed=list(PACKAGES)) == (
         "Installed, and yet there is no aws-neuronx-dkms 2.30.2.0, aws-neuronx-runtime-lib 2.34.10.0, "
-        "aws-neuronx-tools 2.32.28.0 on the node; the package manager says: none."
+        "aws-neuronx-tools 2.32.28.0 on the node; the package manager says: none. Install them by hand to see why."
     )
 
 
@@ -241,14 +241,7 @@ def test_a_node_whose_driver_is_yet_to_come(tmp_path):
 
 
 def test_bad_input_is_one_error(node, monkeypatch):
-    wrong = {"aws-neuronx-dkms": {"version": "latest"}}
-    assert error(node, wrong) == (
-        "packages.aws-neuronx-dkms.version is 'latest'; allowed: numbers with dots, such as 2.30.2.0."
-    )
-    wrong = {"aws-neuronx-dkms": {"version": "2.25", "least": "2.29"}}
-    assert error(node, wrong) == "packages.aws-neuronx-dkms: version 2.25 is older than least 2.29."
-    wrong = {"aws-neuronx-dkms": "2.25"}
-    assert error(node, wrong) == "packages.aws-neuronx-dkms is '2.25'; allowed: a mapping of version and least."
+    assert error(node, {"aws-neuronx-dkms": "2.25"}).startswith("neuron_packages has 'aws-neuronx-dkms': '2.25'; ")
     node.be("arch")
     assert error(node) == (
         "There are no Neuron packages for Arch; allowed: Ubuntu and Debian (apt), Amazon Linux 2023 (dnf). Take a node "
@@ -259,17 +252,3 @@ def test_bad_input_is_one_error(node, monkeypatch):
     node.be("ubuntu")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert error(node).endswith("Installing them needs root; run the play with become.")
-
-
-@pytest.mark.parametrize(
-    "version,least,fits",
-    [
-        ("2.29.40.0-f954cd7a5", "2.29", True),
-        ("2.9.0", "2.29", False),
-        ("1:2.30.2.0", "2.30.2.0", True),
-        ("2.30", "2.30.2.0", False),
-        ("2.30.2.0~rc1", "2.30.2", True),
-    ],
-)
-def test_versions(version, least, fits):
-    assert neuron_packages.at_least(version, least) is fits

@@ -307,7 +307,7 @@ def test_who_loses_gpus_by_a_reload(monkeypatch):
 
 
 def test_what_cannot_be_installed(node):
-    message = node.fails("nvidia.package-still-missing", installed=list(NAMES)).message
+    message = node.fails("packages.still-missing", installed=list(NAMES)).message
     assert message.startswith("Installed, and yet there is no libnvidia-container-tools 1.20.0")
     node.write("/etc/os-release", RELEASES["arch"])
     assert node.fails("nvidia.distribution-unsupported").message.startswith("There is no container toolkit for Arch;")
@@ -315,17 +315,17 @@ def test_what_cannot_be_installed(node):
 
 def test_root_is_needed_to_install(node, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    node.fails("nvidia.install-needs-root")
+    node.fails("packages.needs-root")
     assert node.look(check_mode=True)["changed"] is True
 
 
 @pytest.mark.parametrize(
     ("package", "code"),
     [
-        ({"version": "new"}, "nvidia.package-invalid"),
-        ({"version": "1.20.0", "most": "2"}, "nvidia.package-invalid"),
-        ("1.20.0", "nvidia.package-invalid"),
-        ({"version": "1.20.0", "least": "old"}, "nvidia.package-invalid"),
+        ({"version": "new"}, "packages.invalid"),
+        ({"version": "1.20.0", "most": "2"}, "packages.invalid"),
+        ("1.20.0", "packages.invalid"),
+        ({"version": "1.20.0", "least": "old"}, "packages.invalid"),
         ({"version": "1.19.0"}, "nvidia.package-versions-differ"),
     ],
 )
