@@ -196,7 +196,7 @@ def _ticks(pid):
 
 
 def ensure_packages(programs):
-    """{program: Debian package}: install what is missing, as root on Debian and its kin; Unavailable elsewhere."""
+    """{program: Debian package}: install what is missing, as root on Debian or a derivative; Unavailable elsewhere."""
     missing = sorted({package for program, package in programs.items() if shutil.which(program) is None})
     if not missing:
         return

@@ -93,7 +93,7 @@ class ActionModule(ActionBase):
                 rows[key] = {"key": key, "path": path, "size": os.path.getsize(path), "files": len(manifest["files"]),
                              "written": False}  # fmt: skip
         if wanted and len(rows) == len(wanted):
-            return {"changed": False, "message": "as wanted", "archives": list(rows.values())}
+            return {"changed": False, "message": "up to date", "archives": list(rows.values())}
         there = self._connection._shell.tmpdir or self._make_tmp_path()
         answer = self._module(dict(arguments, destination=there, force=True), task_vars)
         if answer.get("failed"):

@@ -69,7 +69,7 @@ class ActionModule(ActionBase):
             return option("host") or node, arguments, option("ssh_executable")
         except (AnsibleError, ValueError) as error:
             raise FleetError(
-                "host-key.connection-wrong", "The connection to %s is not as it should be: %s", (node, error)
+                "host-key.connection-wrong", "The connection variables of %s are wrong: %s", (node, error)
             ) from error
 
 

@@ -174,11 +174,12 @@ def fault(action, path=SHARD, **more):
 
 HF, MS = CLIENTS
 BUSY = (
-    "{hub} is overloaded or out of order: %s for {shard} of {name}, {attempts}. What has come stays; run again later."
+    "{hub} is overloaded or out of order: %s for {shard} of {name}, {attempts}. What was downloaded is kept; run again "
+    "later."
 )
 BROKEN = (
-    "{hub} cannot be reached, or breaks off: %s{name}, {attempts}. What has come stays; check endpoint, proxies "
-    "and certificates, and run again."
+    "{hub} cannot be reached, or breaks off: %s{name}, {attempts}. What was downloaded is kept; check "
+    "endpoint, proxies and certificates, and run again."
 )
 WRONG = (
     "%s of {name} came 3 times from {hub}, and was %s. Nothing was replaced. The hub or a proxy on the way gives wrong "

@@ -434,7 +434,7 @@ def test_a_checkpoint_of_others_is_adopted(place, without, changes, fetched):
     assert sorted(place.hub.counts().get(REPO, {})) == fetched
     assert place.found() == {**place.right(), **{name: text.encode() for name, text in LITTER.items()}}
     again = place.run()
-    assert (again["changed"], again["message"]) == (False, "as wanted")
+    assert (again["changed"], again["message"]) == (False, "up to date")
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
@@ -460,7 +460,7 @@ def test_a_list_of_checksums_adopts_without_a_hub(place):
     with pytest.raises(FleetError, match="cannot be reached"):
         place.run(sums={path: sha256 for path, sha256 in sums.items() if path != SHARD})
     assert place.run(sums=sums)["fetched"] == []
-    assert place.run()["message"] == "as wanted"
+    assert place.run()["message"] == "up to date"
 
 
 def test_a_list_of_checksums_that_says_otherwise(place):

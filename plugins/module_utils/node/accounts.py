@@ -78,7 +78,7 @@ def ensure(root, user, check_mode=False):
     notes = {("directory", path): ": " + found for path, found, _wanted, _repair in closed}
     return {
         "changed": bool(parts),
-        "message": ("would " if check_mode else "") + " and ".join(parts) if parts else "as wanted",
+        "message": ("would " if check_mode else "") + " and ".join(parts) if parts else "up to date",
         "user": user,
         "directories": directories,
         "diff": {

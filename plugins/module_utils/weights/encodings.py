@@ -98,7 +98,7 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
 
 def _message(changed, wrong, directory, sources, check_mode):
     if not changed:
-        return "as wanted"
+        return "up to date"
     if not check_mode:
         return "placed %s in %s" % (", ".join(changed), directory)
     places = [_named(source) for source in sources if source[SOURCES[source["type"]]]]

@@ -394,7 +394,7 @@ def _as_recorded(wanted):
         **found,
         "changed": False,
         "finished": True,
-        "message": "as wanted",
+        "message": "up to date",
         "verified": "quick",
         "commit": manifest["commit"],
         "fetched": [],

@@ -246,7 +246,7 @@ def _as_wanted(look, verify, check_mode):
         manifests.write_manifest(look.destination, manifests.still_written(recorded), **_identity(request))
     found = checkpoints.inspect(look.destination)
     checkpoints.check_format(request.destination, found["format"], request.format)
-    return look.result(False, "as wanted", verify, found, recorded, recorded, look.warnings)
+    return look.result(False, "up to date", verify, found, recorded, recorded, look.warnings)
 
 
 def _check_origin(look):
@@ -359,7 +359,7 @@ def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.
                 "%s cannot be written to, so no manifest is kept there: only the structure of the checkpoint was "
                 "checked, not the content of its files." % destination
             )
-    message = "as wanted"
+    message = "up to date"
     if changed:
         message = "%s the files of %s in %s" % (
             "would record" if check_mode else "recorded", request.repo or "the draft model", destination

@@ -184,7 +184,7 @@ def replace(path, names, keys, hashed=False, add=(), check=False):
 
 
 def _edited(path, lines, names, keys, hashed, add):
-    """(lines as they shall be, [what goes], [what comes]) of a file, as bytes and as text."""
+    """(new lines, [removed], [added]) of a file, as bytes and as text."""
     right = {key.fingerprint for key in keys}
     result, gone, new, there = list(lines), [], [], set()
     for name in names:
@@ -296,7 +296,7 @@ def _write(path, lines, before, names, keys, add):
 
 
 def _validate(temporary, path, names, keys, add):
-    """FleetError unless OpenSSH finds in the new file what it shall find, and no more."""
+    """FleetError unless OpenSSH finds in the new file what it should, and no more."""
     right = {key.fingerprint for key in keys}
     wrong = {one for name in names for one in known_keys(temporary, [name])} - right
     if wrong or not {key.fingerprint for key in add} <= known_keys(temporary, names[:1]):

@@ -189,7 +189,7 @@ class TensorRtLlm(Engine):
         speculates = _block(content, "speculative_config").get("decoding_type")
         if str(speculates).startswith("Eagle"):
             found.append(
-                "speculation with %s drops tool calls without a word (TensorRT-LLM#16377, seen in 1.3.0rc13). Where "
+                "speculation with %s drops tool calls silently (TensorRT-LLM#16377, seen in 1.3.0rc13). Where "
                 "clients use tools set config.content.speculative_config to null" % speculates
             )
         if _is_on(values.get("enable-attention-dp")) and number(values.get(TENSOR, 1)) == 1:

@@ -89,7 +89,7 @@ def read_manifest(archive):
     ):
         raise FleetError(
             "artifact.manifest-incomplete",
-            "%s does not say as it should what it was compiled with. Export it again.",
+            "%s does not record what it was compiled with. Export it again.",
             (archive,),
         )
     for name, record in files.items():
@@ -163,7 +163,7 @@ def export(entries, folder, force=False, check_mode=False):
             archives.append(_archive_row(target, _pack(one, record, target), True))
     written = [row["key"] for row in archives if row["written"]]
     words = "%s %s" % ("would export" if check_mode else "exported", ", ".join(written))
-    return {"changed": bool(written), "message": words if written else "as wanted", "archives": archives}
+    return {"changed": bool(written), "message": words if written else "up to date", "archives": archives}
 
 
 def _archive_row(path, manifest, written):
@@ -286,7 +286,7 @@ def take_over(entries, folder=None, check_mode=False):
                 row.update(state="complete", message="imported, compiled by %s on %s" % (
                     manifest.get("server"), manifest.get("host")))  # fmt: skip
     verb = "imported" if folder is not None and not check_mode else "would import"
-    result["message"] = "%s %s" % (verb, ", ".join(needed)) if due else "as wanted"
+    result["message"] = "%s %s" % (verb, ", ".join(needed)) if due else "up to date"
     return result
 
 

@@ -65,7 +65,7 @@ def plain(text):
 
 
 def whole(text):
-    """The number that a text is, None for another text."""
+    """The number in a string of digits, None for any other string."""
     return int(text) if re.match(r"^[0-9]{1,12}$", text or "") else None
 
 

@@ -190,9 +190,9 @@ def explained(problem, wanted):
         "entry": "%s does not have %s (%s). Check repo and revision." % (wanted.hub, what, problem.text),
         "access": "%s does not give %s without a token that may read it (%s). Accept the conditions of the repository "
         "on its page, and give such a token." % (wanted.hub, wanted.name, problem.text),
-        "busy": "%s is overloaded or out of order: %s for %s, %s. What has come stays; run again later."
+        "busy": "%s is overloaded or out of order: %s for %s, %s. What was downloaded is kept; run again later."
         % (wanted.hub, problem.text, what, attempts),
-        "network": "%s cannot be reached, or breaks off: %s for %s, %s. What has come stays; check endpoint, "
+        "network": "%s cannot be reached, or breaks off: %s for %s, %s. What was downloaded is kept; check endpoint, "
         "proxies and certificates, and run again." % (wanted.hub, problem.text, what, attempts),
         "foreign": "%s answers for %s with something that is no listing (%s). A proxy or a portal may stand in the "
         "way; check endpoint and proxies." % (wanted.hub, wanted.name, problem.text),

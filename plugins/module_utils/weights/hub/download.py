@@ -285,7 +285,7 @@ class Download:
             if not os.access(place, os.W_OK | os.X_OK):
                 raise FleetError(
                     "weights.directory-not-writable",
-                    "%s cannot be written to, and the weights of %s shall lie in %s. Choose another destination, or "
+                    "%s cannot be written to, and the weights of %s go to %s. Choose another destination, or "
                     "give this user the right to write there.",
                     (place, self.wanted.repo, destination),
                 )
@@ -296,7 +296,7 @@ class Download:
             verb = "would repair" if wanted.check_mode else "repaired"
             return "%s in %s: %s" % (verb, wanted.destination, manifests.faults_text(change.wrong))
         if not changed:
-            return "as wanted"
+            return "up to date"
         verbs = ("would update", "updated") if change.due else ("would record", "recorded")
         if change.manifest is None:
             verbs = ("would adopt", "adopted") if made else ("would bring", "brought")

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Environment variables of a worker, and what else a job is given beside the weights that it shall bring."""
+"""Environment variables of a worker, and what else a job is given beside the weights that it fetches."""
 
 from __future__ import annotations
 

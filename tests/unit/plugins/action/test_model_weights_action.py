@@ -53,8 +53,8 @@ class Node:
 
 
 def test_a_node_that_has_the_stand_in_is_asked_once(monkeypatch, packed):
-    node = Node(monkeypatch, {"source": "standin", "packed": packed}, [{"changed": False, "message": "as wanted"}])
-    assert node.run() == {"changed": False, "message": "as wanted"}
+    node = Node(monkeypatch, {"source": "standin", "packed": packed}, [{"changed": False, "message": "up to date"}])
+    assert node.run() == {"changed": False, "message": "up to date"}
     assert node.asked == [{"source": "standin", "expected": FILES}]
     assert node.sent == []
 

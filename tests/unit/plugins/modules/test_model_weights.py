@@ -242,7 +242,7 @@ class TestStandin:
         assert stand_in.run(check_mode=True, packed=None, expected=promised)["changed"]
         assert stand_in.run(expected=promised)["changed"]
         again = stand_in.run(packed=None, expected=promised)
-        assert (again["changed"], again["message"]) == (False, "as wanted")
+        assert (again["changed"], again["message"]) == (False, "up to date")
         (stand_in.destination / "tokenizer.json").unlink()
         assert stand_in.run(packed=None, expected=promised) == {"changed": False, "packed_needed": True}
 
@@ -299,7 +299,7 @@ def test_a_quick_look_imports_little(copied):
         text=True,
         check=True,
     )
-    assert json.loads(ran.stdout)["message"] == "as wanted"
+    assert json.loads(ran.stdout)["message"] == "up to date"
     imported = {name.replace(PACKAGE + ".", "") for name in ran.stderr.split()}
     assert "weights.local" in imported
     of_a_job = {"supervise.guard", "weights.standin", "zipfile"}
@@ -418,7 +418,7 @@ class TestTwoAtOnce:
         assert told["message"] == "%s to bring %s from %s" % (told["progress"]["phase"], REPO, shared)
         other.go()
         ended = copied.run(wait_s=300)
-        assert (ended["changed"], ended["message"], ended["finished"]) == (False, "as wanted", True)
+        assert (ended["changed"], ended["message"], ended["finished"]) == (False, "up to date", True)
         assert sorted(os.listdir(copied.destination)) == [weight_manifest.MANIFEST, *NAMES]
         assert os.listdir(copied.destination.parent) == ["copy"]
 
@@ -429,13 +429,13 @@ class TestTwoAtOnce:
         assert text.startswith("Weights are brought to %s by %s" % (stand_in.destination, holder))
         assert text.endswith("UTC) already. Wait until that has ended, or end it; then run again.")
         other.go()
-        assert stand_in.run()["message"] == "as wanted"
+        assert stand_in.run()["message"] == "up to date"
         assert os.listdir(stand_in.destination.parent) == ["standin"]
 
     def test_a_look_waits_for_nobody(self, copied):
         copied.run()
         with WeightLock(str(copied.destination)):
-            assert copied.run()["message"] == copied.run(check_mode=True)["message"] == "as wanted"
+            assert copied.run()["message"] == copied.run(check_mode=True)["message"] == "up to date"
 
 
 class TestCarried:

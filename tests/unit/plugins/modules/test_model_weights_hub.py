@@ -232,7 +232,7 @@ class TestBrought:
         node.run()
         node.hub.stop()
         again = node.run(verify="full")
-        assert (again["changed"], again["message"], again["verified"]) == (False, "as wanted", "full")
+        assert (again["changed"], again["message"], again["verified"]) == (False, "up to date", "full")
 
     @both
     def test_rot_is_named_by_full_and_that_file_alone_comes_again(self, capsys, tmp_path, hub, source):
@@ -264,7 +264,7 @@ class TestBrought:
         note = guard_state.weights_note(str(node.destination))
         os.utime(node.destination / SHARD, ns=(1, 1))
         node.hub.stop()
-        assert node.run()["message"] == "as wanted"
+        assert node.run()["message"] == "up to date"
         assert node.manifest()["files"][SHARD]["mtime_ns"] == 1
         assert guard_state.weights_note(str(node.destination)) == note  # no server restarts for it
         node.hub.start()
@@ -667,7 +667,7 @@ class TestLeftBehind:
             "what, and run again." % (node.name, node.destination)
         )
         monkeypatch.undo()
-        assert node.run()["message"] == "as wanted"
+        assert node.run()["message"] == "up to date"
 
     def test_a_failure_without_the_token_that_is_there_now(self, capsys, tmp_path):
         with Hub([gpt_oss(REPO, 30_000, access="gated", tokens=[TOKEN])]) as hub:
@@ -772,7 +772,7 @@ class TestTwoPlays:
         assert ended["changed"] if good else ended["problem"] == "foreign", ended
         asked = node.hub.asked(REPO, "", kinds=("list",))
         ended = node.run(**first)
-        assert ended["message"] == "as wanted" if good else ended["problem"] == "network", ended
+        assert ended["message"] == "up to date" if good else ended["problem"] == "network", ended
         assert node.hub.asked(REPO, "", kinds=("list",)) == asked == 2
 
     @pytest.mark.parametrize("caller", [None, "each its own"])
@@ -872,7 +872,7 @@ class TestTwoNodes:
         held.release()
         assert node.finish()["changed"]
         ended = another.finish()
-        assert (ended["changed"], ended["message"], ended["fetched"]) == (False, "as wanted", [])
+        assert (ended["changed"], ended["message"], ended["fetched"]) == (False, "up to date", [])
         assert node.found() == node.wanted() and node.hub.asked(REPO, SHARD) == 1
         assert os.listdir(node.models) == ["small"]
 
@@ -1472,7 +1472,8 @@ class TestCheckMode:
         assert foreseen["message"] == "would bring %s in %s; how much is not known" % (node.name, node.destination)
         assert warnings == [
             "Not looked at: %s cannot be reached, or breaks off: [Errno 111] Connection refused for %s, 1 attempt. "
-            "What has come stays; check endpoint, proxies and certificates, and run again." % (node.called, node.name)
+            "What was downloaded is kept; check endpoint, proxies and certificates, and run again."
+            % (node.called, node.name)
         ]
 
     def test_without_the_toolkit_the_known_files_are_told(self, node, tmp_path):
@@ -1494,7 +1495,7 @@ class TestCheckMode:
         )  # fmt: skip
         assert warnings == [
             "Not looked at: %s cannot be reached, or breaks off: ConnectError: [Errno 111] Connection refused for %s, "
-            "1 attempt. What has come stays; check endpoint, proxies and certificates, and run again."
+            "1 attempt. What was downloaded is kept; check endpoint, proxies and certificates, and run again."
             % (node.called, node.name)
         ]
 

@@ -251,7 +251,7 @@ class TestDownload:
         client.fetch = None  # nothing is asked for again
         lock.release()
         thread.join(60)
-        assert [(one["changed"], one["message"], one["fetched"]) for one in results] == [(False, "as wanted", [])]
+        assert [(one["changed"], one["message"], one["fetched"]) for one in results] == [(False, "up to date", [])]
         assert hidden(destination) == []
 
     def test_it_tells_where_there_are_no_locks(self, run, monkeypatch):

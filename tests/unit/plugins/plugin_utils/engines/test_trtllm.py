@@ -416,7 +416,7 @@ def test_kernels_of_experts_are_for_certain_devices(accelerator, backend, versio
          "max_num_tokens is 512, max_batch_size 720, and each sequence of a batch takes a token in a step: the batch "
          "never gets as large. Raise max_num_tokens."),
         ({"speculative_config": {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model_dir": "/m"}},
-         "speculation with Eagle drops tool calls without a word (TensorRT-LLM#16377, seen in 1.3.0rc13). Where "
+         "speculation with Eagle drops tool calls silently (TensorRT-LLM#16377, seen in 1.3.0rc13). Where "
          "clients use tools set config.content.speculative_config to null."),
         ({"max_batch_size": 8, "max_num_tokens": 512, "cuda_graph_config": {"max_batch_size": 8}}, None),
     ],

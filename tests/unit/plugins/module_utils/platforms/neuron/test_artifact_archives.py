@@ -93,7 +93,7 @@ def test_from_one_node_to_another(tmp_path, exported):
     assert (record["schema"], record["key"], record["imported"], record["found"]) == (1, KEY, True, False)
     assert sorted(os.listdir(other)) == [KEY]
     again = compiled_artifact.take_over(wanted, str(tmp_path / "gone"))
-    assert (again["changed"], again["needed"], again["message"]) == (False, [], "as wanted")
+    assert (again["changed"], again["needed"], again["message"]) == (False, [], "up to date")
 
 
 def test_each_for_itself_takes_the_same_archive(tmp_path, exported):
@@ -110,7 +110,7 @@ def test_export_leaves_what_is_there(tmp_path, exported):
     archives, _path = exported
     before = (archives / (KEY + ".tar")).stat().st_mtime_ns
     result = compiled_artifact.export([entry(tmp_path / "one")], str(archives))
-    assert (result["changed"], result["message"], result["archives"][0]["written"]) == (False, "as wanted", False)
+    assert (result["changed"], result["message"], result["archives"][0]["written"]) == (False, "up to date", False)
     assert (archives / (KEY + ".tar")).stat().st_mtime_ns == before
     assert compiled_artifact.export([entry(tmp_path / "one")], str(archives), force=True)["changed"]
     check = compiled_artifact.export([entry(tmp_path / "one")], str(tmp_path / "no"), check_mode=True)
@@ -343,7 +343,7 @@ def test_a_manifest_that_says_it_in_another_form(tmp_path, exported):
         rewrite(archive, lambda name, data, change=change: json.dumps(dict(json.loads(data), **change)).encode()
                 if name == compiled_artifact.MANIFEST else data)  # fmt: skip
         assert error(compiled_artifact.read_manifest, archive) == (
-            "%s does not say as it should what it was compiled with. Export it again." % archive
+            "%s does not record what it was compiled with. Export it again." % archive
         )
         rewrite(archive, lambda name, data: json.dumps(dict(json.loads(data), versions={}, weights=[])).encode()
                 if name == compiled_artifact.MANIFEST else data)  # fmt: skip
