@@ -215,6 +215,8 @@ def _context(host, recipe, group, own, name, devices, contained):
     base, model, draft = group_name(group), recipe["model"], recipe["model"].get("draft")
     index = int(name.rpartition("-")[2])
     inside = range(len(devices)) if contained else devices  # what a container is given it numbers from 0
+    taken = {*devices, *host.hardware.excluded}
+    others = [device for device in range(host.hardware.units) if device not in taken]
     return {
         **host.context,
         "bind": host.site.bind,
@@ -233,6 +235,7 @@ def _context(host, recipe, group, own, name, devices, contained):
         "device_range": ranges(devices) or None,
         "device_count": len(devices),
         "container_devices": ",".join(str(device) for device in inside) or None,
+        "devices_first": ",".join(str(device) for device in [*devices, *others]) if devices else None,
         "config": None,
         "max_num_seqs": None,
         **dict(host.site.endpoints),

@@ -14,9 +14,9 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words impor
 RESERVED = frozenset(
     (
         "name", "group", "index", "role", "port", "devices", "device", "device_range", "device_count",
-        "container_devices", "config", "max_num_seqs", "model", "model_id", "draft", "draft_tokens", "venv", "bind",
-        "lnc", "host", "recipe", "root", "lib", "models", "venvs", "encodings", "work", "compile", "artifact",
-        "artifact_key", "cache", "address",
+        "container_devices", "devices_first", "config", "max_num_seqs", "model", "model_id", "draft", "draft_tokens",
+        "venv", "bind", "lnc", "host", "recipe", "root", "lib", "models", "venvs", "encodings", "work", "compile",
+        "artifact", "artifact_key", "cache", "address",
     )
 )  # fmt: skip
 PLACEHOLDER = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")

@@ -12,6 +12,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words impor
 
 LARGE_GIB = 70  # from here on vLLM takes more sequences and tokens at a time by default
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+EVERY = "nvidia.com/gpu=all"  # to CDI; with it a container counts GPUs as the host does
 
 
 class Nvidia(Platform):
@@ -37,12 +38,23 @@ class Nvidia(Platform):
         return {} if any("nvidia" in one or one.startswith("--gpus") for one in named) else self.container
 
     def check_server(self, where, server):
-        """A server must not look at GPUs that are not its own. A container counts its own from 0."""
+        """A server must not work on GPUs that are not its own. A container counts those that it is given from 0.
+
+        Behind its own a server may see the others of the host: what copies memory from one to another needs that.
+        """
         given = server.environment.get(VISIBLE)
-        own = list(range(len(server.devices))) if server.container else server.devices
-        if not server.devices or given is None:
+        every = EVERY in ((server.container or {}).get("devices") or ())
+        if not server.devices or (given is None and not every):
             return
-        if sorted(given.replace(" ", "").split(",")) != sorted(str(number) for number in own):
+        own = list(range(len(server.devices))) if server.container and not every else server.devices
+        seen = [] if given is None else given.replace(" ", "").split(",")
+        first, others = seen[: len(own)], seen[len(own) :]
+        reached = set() if server.container and not every else set(range(server.hardware.units)) - set(own)
+        if (
+            sorted(first) != sorted(str(number) for number in own)
+            or len(set(others)) != len(others)
+            or not {str(number) for number in reached}.issuperset(others)
+        ):
             raise FleetError(
                 "plan.cuda-visible-devices",
                 "%s: environment.CUDA_VISIBLE_DEVICES is %s, but the server has the GPUs %s%s; remove it, or write "
@@ -54,7 +66,7 @@ class Nvidia(Platform):
                     ", which its container counts as %s" % ",".join(str(number) for number in own)
                     if server.container
                     else "",
-                    "container_devices",
+                    "devices" if every else "container_devices",
                 ),
             )
 

@@ -21,7 +21,7 @@ LENGTH = 16
 # Placeholders that say which server, host or directory it is; in a key they all read the same.
 NEUTRAL = frozenset(
     (
-        "name", "group", "index", "role", "port", "devices", "device_range", "container_devices",
+        "name", "group", "index", "role", "port", "devices", "device_range", "container_devices", "devices_first",
         "host", "bind", "root", "lib", "models", "venvs", "encodings", "model", "model_id", "draft", "venv",
         "work", "compile", "artifact", "artifact_key", "cache", "config",
     )

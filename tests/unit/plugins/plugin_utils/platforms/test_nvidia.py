@@ -106,3 +106,19 @@ def test_gpt_oss_120b_on_one_gpu(accelerator, verdict, requests):
     planned = plan.plan_host("h", declared, hardware, plan.Site())
     (found,) = capacity.check(planned, plan.deployment(declared, plan.Site(), "h"), hardware)
     assert (found["verdict"], found["requests"]) == (verdict, requests)
+
+
+EVERY = {"container": {"image": "example.com/x:1", "devices": ["nvidia.com/gpu=all"]}}
+
+
+def test_a_container_of_all_gpus_says_which_are_its_own():
+    found = entries(recipe(**EVERY, environment={"CUDA_VISIBLE_DEVICES": "${devices_first}"}))
+    assert [one["environment"]["CUDA_VISIBLE_DEVICES"] for one in found] == ["0,1,2,3", "2,3,0,1"]
+
+
+@pytest.mark.parametrize("value", [None, "0,1", "1,0,0,2", "0,1,2,4", "0"])
+def test_a_container_of_all_gpus_that_takes_others_is_refused(value):
+    with pytest.raises(FleetError) as caught:
+        entries(recipe(**EVERY, environment={"CUDA_VISIBLE_DEVICES": value}))
+    assert {one.code for one in caught.value.problems} == {"plan.cuda-visible-devices"}
+    assert "write ${devices}" in caught.value.message

@@ -1,0 +1,339 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""docs/using/dynamo-recipes.md shows NVIDIA's own lines for Dynamo beside what the recipes start.
+
+Sources: docs.nvidia.com/dynamo (v1.0.0), "GPT-OSS"; ai-dynamo/dynamo, recipes/gpt-oss-120b/*/deploy.yaml at 04521f47.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests import doc_examples
+
+PAGE = doc_examples.USING / "dynamo-recipes.md"
+GPUS = {"gb200": 4}
+TRT = (
+    "CUDA_VISIBLE_DEVICES=%s python3 -m dynamo.trtllm --model-path /model --served-model-name openai/gpt-oss-120b "
+    "--extra-engine-args examples/backends/trtllm/engine_configs/gpt-oss-120b/%s.yaml --dyn-reasoning-parser gpt_oss "
+    "--dyn-tool-call-parser harmony --disaggregation-mode %s --max-num-tokens %d %s--free-gpu-memory-fraction 0.9 "
+    "--tensor-parallel-size 4 --expert-parallel-size 4"
+)
+PREFILL_YAML = """
+enable_attention_dp: false
+enable_chunked_prefill: true
+moe_config: {backend: CUTLASS}
+cache_transceiver_config: {backend: ucx}
+cuda_graph_config: {max_batch_size: 32}
+"""
+DECODE_YAML = """
+enable_attention_dp: true
+disable_overlap_scheduler: false
+moe_config: {backend: CUTLASS}
+cache_transceiver_config: {backend: ucx}
+cuda_graph_config: {max_batch_size: 128}
+"""
+GB_TRT = (
+    "python3 -m dynamo.trtllm --model-path openai/gpt-oss-120b --served-model-name openai/gpt-oss-120b "
+    "--extra-engine-args /opt/dynamo/configs/%s.yaml --disaggregation-mode %s"
+)
+GB_BOTH = """
+cache_transceiver_config: {backend: UCX, max_tokens_in_buffer: 9216}
+disable_overlap_scheduler: %s
+enable_attention_dp: false
+kv_cache_config: {dtype: fp8, enable_block_reuse: false, free_gpu_memory_fraction: %s}
+max_batch_size: %d
+max_num_tokens: 20000
+max_seq_len: %d
+moe_config: {backend: TRTLLM}
+moe_expert_parallel_size: 1
+num_postprocess_workers: 4
+pipeline_parallel_size: 1
+print_iter_log: true
+stream_interval: 20
+tensor_parallel_size: %d
+trust_remote_code: true
+cuda_graph_config: {enable_padding: true, max_batch_size: %d}
+"""
+GB_PREFILL_YAML = GB_BOTH % ("true", 0.8, 64, 9000, 1, 30)
+GB_DECODE_YAML = (
+    GB_BOTH % ("false", 0.85, 1280, 11000, 4, 1280)
+    + "allreduce_strategy: AUTO\nattention_dp_config: {enable_balance: true}\n"
+)
+GB_VARIABLES = {
+    "TRTLLM_ENABLE_PDL": "1", "TRT_LLM_DISABLE_LOAD_WEIGHTS_IN_PARALLEL": "True",
+    "OVERRIDE_QUANT_ALGO": "W4A8_MXFP4_MXFP8", "NCCL_GRAPH_REGISTER": "0", "OMPI_MCA_coll_ucc_enable": "0",
+    "HF_HOME": "/opt/models",
+}  # fmt: skip
+KV = "python3 -m dynamo.frontend --router-mode kv --router-kv-events --kv-cache-block-size 64 "
+VLLM = (
+    "python3 -m dynamo.vllm --model openai/gpt-oss-120b --served-model-name openai/gpt-oss-120b --trust-remote-code "
+    "--quantization mxfp4 %s--kv-cache-dtype fp8 --max-model-len 131072 --gpu-memory-utilization 0.9 %s"
+    "--tensor-parallel-size 1 %s--enable-chunked-prefill --enable-prefix-caching --async-scheduling "
+    "%s--enable-flashinfer-autotune --max-num-batched-tokens 32768 --dyn-reasoning-parser gpt_oss "
+    "--dyn-tool-call-parser harmony --speculative-config "
+    """'{"method":"eagle3","model":"nvidia/gpt-oss-120b-Eagle3-v3","num_speculative_tokens":3}' """
+)
+GRAPHS = (
+    "--compilation-config "
+    """'{"pass_config":{"fuse_allreduce_rms":true,"eliminate_noops":true},"max_cudagraph_capture_size":1024}' """
+)
+OFFLOAD = (
+    """--kv-transfer-config '{"kv_connector":"SimpleCPUOffloadConnector","kv_role":"kv_both","""
+    """"kv_connector_extra_config":{"cpu_bytes_to_use_per_rank":107374182400}}'"""
+)
+NIXL = """--kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_both"}' --disaggregation-mode """
+CUTLASS = "--moe-backend flashinfer_cutlass "
+SPLIT = ("", "--block-size 64 ", "", "--no-disable-hybrid-kv-cache-manager ")
+WHOLE = ("", "", "--max-num-seqs 256 ", "")
+CACHES = {"HF_HOME": "/model-cache"}
+AGG = {**CACHES, "TRITON_CACHE_DIR": "/tmp/.triton-cache", "VLLM_CACHE_ROOT": "/tmp/vllm-cache",
+       "HF_MODULES_CACHE": "/tmp/hf_modules", "PYTHONHASHSEED": "42"}  # fmt: skip
+DIS = {
+    **CACHES, "VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "TRITON_CACHE_DIR": "/model-cache/.cache/triton", "VLLM_CACHE_ROOT": "/model-cache/.cache/vllm",
+    "HF_MODULES_CACHE": "/model-cache/.cache/hfmods",
+    "ETCD_ENDPOINTS": "dynamo-platform-etcd.dynamo-system.svc.cluster.local:2379",
+    "NATS_SERVER": "nats://dynamo-platform-nats.dynamo-system.svc.cluster.local:4222", "DYN_DISCOVERY_BACKEND": "etcd",
+    "DYN_HTTP_PORT": "8000", "NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "none", "NCCL_P2P_LEVEL": "NVL",
+}  # fmt: skip
+B200 = {"VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8": "1", "TORCH_CUDA_ARCH_LIST": "10.0"}
+H200 = {"TORCH_CUDA_ARCH_LIST": "9.0"}
+ROUND = "python3 -m dynamo.frontend --router-mode round-robin --http-port 8000"
+
+
+def _disaggregated(backend, card, prefill, decode):
+    worker = "CUDA_VISIBLE_DEVICES=%s DYN_COMPONENT=%s DYN_SYSTEM_PORT=%d VLLM_NIXL_SIDE_CHANNEL_PORT=%d " + VLLM % (
+        backend, *SPLIT[1:])  # fmt: skip
+    gpus = {"prefill": (0, 9091, 5601), "decode": (prefill, 9091 + 2 * prefill, 5601 + 2 * prefill)}
+    lines = {"frontend-0": ("DYN_SYSTEM_PORT=9090 " + KV + "--http-host 0.0.0.0 --http-port 8000", "")}
+    for role, (gpu, system, channel) in gpus.items():
+        others = [str(other) for other in range(prefill + decode) if other != gpu]
+        lines[role + "-0"] = (worker % (",".join([str(gpu), *others]), role, system, channel) + NIXL + role, "")
+    return {**DIS, **card, "DYN_NAMESPACE": "gptoss-disagg-" + ("h200" if backend else "b200")}, lines
+
+
+# recipe: (variables of all its processes, {server: (its command, its YAML)}). The overlay of a server is its own.
+GUIDES = {
+    "b200-dynamo-disagg": (
+        {"HF_TOKEN": "$HF_TOKEN", "TRTLLM_ENABLE_PDL": "1", "TRT_LLM_DISABLE_LOAD_WEIGHTS_IN_PARALLEL": "True"},
+        {
+            "frontend-0": (ROUND, ""),
+            "prefill-0": (TRT % ("0,1,2,3", "prefill", "prefill", 20000, "--max-batch-size 32 "), PREFILL_YAML),
+            "decode-0": (TRT % ("4,5,6,7", "decode", "decode", 16384, ""), DECODE_YAML),
+        },
+    ),
+    "b200-dynamo-vllm": (
+        {**AGG, **B200},
+        {"frontend-0": (KV + "--trust-remote-code", ""), "worker-0": (VLLM % WHOLE + GRAPHS, "")},
+    ),
+    "b200-dynamo-vllm-disagg": _disaggregated("", B200, 2, 6),
+    "h200-dynamo-vllm": (
+        {**AGG, **H200},
+        {
+            "frontend-0": (KV + "--trust-remote-code", ""),
+            "worker-0": (VLLM % (CUTLASS, *WHOLE[1:]) + GRAPHS + OFFLOAD, ""),
+        },
+    ),
+    "h200-dynamo-vllm-disagg": _disaggregated(CUTLASS, H200, 4, 4),
+    "gb200-dynamo-disagg": (
+        GB_VARIABLES,
+        {
+            "frontend-0": (ROUND, ""),
+            "prefill-0": (GB_TRT % ("prefill", "prefill"), GB_PREFILL_YAML),
+            "decode-0": (GB_TRT % ("decode", "decode"), GB_DECODE_YAML),
+        },
+    ),
+}
+EACH = [(name, server) for name, (_shared, servers) in GUIDES.items() for server in servers]
+WORKERS = {"b200-dynamo-disagg": (4, 4), "b200-dynamo-vllm": (0, 1), "b200-dynamo-vllm-disagg": (1, 1),
+           "h200-dynamo-vllm": (0, 1), "h200-dynamo-vllm-disagg": (1, 1)}  # fmt: skip
+
+
+def planned(name, overlays=(), layer=None):
+    """{server: entry} of a recipe on a node of its own GPUs, its deployment and the hardware."""
+    resolved = recipes.resolve_recipe(
+        recipes.find_recipe(name, []), [("fleet_override", layer)] if layer else [], overlays
+    )
+    kind = resolved["needs"]["accelerators"][0]
+    hardware = parse_hardware({"accelerator": kind, "count": GPUS.get(kind, 8)}, "x")
+    site = plan.Site(clustered="etcd" in overlays or name[:2] == "gb", endpoints=(("etcd", "http://etcd-1:2379"),))
+    entries = plan.plan_host("node-1", resolved, hardware, site)
+    return {entry["name"]: entry for entry in entries}, plan.deployment(resolved, site, "node-1"), hardware
+
+
+def entry_of(name, server):
+    own = ("prefill",) if name == "gb200-dynamo-disagg" and server == "prefill-0" else ()
+    return planned(name, own)[0][server]
+
+
+def lines_of(words, content):
+    """{variable, flag or key of the YAML: its line}; "" is the program."""
+    found, number = {}, 0
+    while re.match(r"[A-Z_]+=", words[number]):
+        found[words[number].partition("=")[0]] = words[number]
+        number += 1
+    found[""] = " ".join(words[number : number + 3])
+    rest = words[number + 3 :]
+    for number, word in enumerate(rest):
+        if word.startswith("--"):
+            value = rest[number + 1] if number + 1 < len(rest) and not rest[number + 1].startswith("--") else None
+            if value and value.startswith("{"):
+                value = json.dumps(json.loads(value), separators=(",", ":"))
+            found[word] = word if value is None else "%s %s" % (word, value)
+    for key, value in content.items():
+        for inner, item in value.items() if isinstance(value, dict) else [("", value)]:
+            name = "%s.%s" % (key, inner) if inner else key
+            found[name] = "%s: %s" % (name, json.dumps(item).strip('"'))
+    return found
+
+
+def started(name, server):
+    """(the server's own lines, those of variables that all servers have) as we start it."""
+    entry = entry_of(name, server)
+    shared = recipes.load_recipe(recipes.find_recipe(name, []))["environment"]
+    own = ["%s=%s" % item for item in entry["environment"].items() if item[0] not in shared]
+    lines = lines_of([*own, *entry["command"]], (entry["config"] or {}).get("content") or {})
+    return lines, {key: "%s=%s" % (key, entry["environment"][key]) for key in shared}
+
+
+def guides(name, server):
+    command, content = GUIDES[name][1][server]
+    return lines_of(shlex.split(command), yaml.safe_load(content) or {})
+
+
+def table(heading):
+    """[(NVIDIA's line, ours, why)] of a table of the page, without the backquotes."""
+    text = PAGE.read_text(encoding="utf-8")
+    section = text.partition("\n### %s\n" % heading)[2].partition("\n### ")[0].partition("\n## ")[0]
+    rows = [re.split(r" \| ", line.strip("| ")) for line in section.splitlines() if line.startswith("| ")]
+    return [tuple("" if cell == "–" else cell.strip("`") for cell in row) for row in rows[2:]]
+
+
+def check(rows, theirs, ours):
+    assert [row[0] for row in rows if row[0]] == list(theirs.values())
+    assert sorted(row[1] for row in rows if row[1]) == sorted(ours.values())
+    keys = {line: key for known in (theirs, ours) for key, line in known.items()}
+    for row in rows:
+        assert len({keys[cell] for cell in row[:2] if cell}) == 1, row
+        assert (row[2] == "the same") == (row[0] == row[1]) and row[2], row
+
+
+@pytest.mark.parametrize(("name", "server"), EACH)
+def test_the_page_shows_nvidias_lines_beside_ours(name, server):
+    check(table("%s: %s" % (name, server)), guides(name, server), started(name, server)[0])
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_the_page_shows_the_variables_of_all_processes(name):
+    theirs = {key: "%s=%s" % item for key, item in zip(GUIDES[name][0], GUIDES[name][0].items())}
+    server = next(iter(GUIDES[name][1]))
+    check(table("%s: variables" % name), theirs, started(name, server)[1])
+
+
+def test_the_page_shows_how_the_containers_are_started():
+    rows = table("The containers")
+    launch = entry_of("b200-dynamo-disagg", "prefill-0")["launch"]
+    shown = [row[1] for row in rows if row[1].startswith("--")]
+    assert set(shown) <= set(launch), set(shown) - set(launch)
+    image = launch.index("nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.0.0")
+    ours = {re.split("[= ]", word)[0] for word in launch[:image] if word.startswith("--")}
+    assert ours == {re.split("[= ]", word)[0] for word in shown}
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_no_token_and_no_workspace_reaches_a_container(name):
+    for entry in planned(name)[0].values():
+        words = " ".join(entry["launch"])
+        assert "HF_TOKEN" not in words and "/workspace" not in words and entry["secrets"] == {}
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_each_recipe_and_overlay_plans_and_fits(name):
+    for overlay in (None, *recipes.load_recipe(recipes.find_recipe(name, [])).get("overlays", {})):
+        entries, deployment, hardware = planned(name, (overlay,) if overlay else ())
+        found = capacity.check(list(entries.values()), deployment, hardware)
+        assert found and {one["verdict"] for one in found} == {"ok"}, overlay
+        for entry in entries.values():
+            assert entry["container"]["image"].startswith("nvcr.io/nvidia/ai-dynamo/")
+            assert ("ETCD_ENDPOINTS" in entry["environment"]) == (overlay == "etcd" or name[:2] == "gb")
+
+
+def test_the_guides_split():
+    entries = planned("b200-dynamo-disagg")[0]
+    assert {name: entry["devices"] for name, entry in entries.items()} == {
+        "frontend-0": [], "prefill-0": [0, 1, 2, 3], "decode-0": [4, 5, 6, 7],
+    }  # fmt: skip
+    assert entries["frontend-0"]["port"] == 8000 and entries["frontend-0"]["container"]["devices"] == []
+    for role in ("prefill", "decode"):
+        config = entries[role + "-0"]["config"]
+        assert config["content"]["cache_transceiver_config"]["backend"] == "UCX"
+        assert config["path"] in entries[role + "-0"]["command"]
+
+
+@pytest.mark.parametrize(("name", "prefill", "decode"), [("b200", 2, 6), ("h200", 4, 4)])
+def test_workers_of_one_gpu_see_their_own_first_and_then_all_others(name, prefill, decode):
+    entries = planned(name + "-dynamo-vllm-disagg")[0]
+    workers = [entry for entry in entries.values() if entry["devices"]]
+    assert [entry["role"] for entry in workers] == ["prefill"] * prefill + ["decode"] * decode
+    for gpu, entry in enumerate(workers):
+        seen = [int(number) for number in entry["environment"]["CUDA_VISIBLE_DEVICES"].split(",")]
+        assert seen == [gpu, *(other for other in range(8) if other != gpu)]
+        assert entry["devices"] == [gpu] and entry["container"]["devices"] == ["nvidia.com/gpu=all"]
+    ports = [port for entry in entries.values() for port in [entry["port"], *entry["ports"].values()] if port]
+    assert len(ports) == len(set(ports)) == 25
+
+
+@pytest.mark.parametrize("name", ["b200-dynamo-vllm", "h200-dynamo-vllm"])
+def test_aggregated_there_is_a_worker_on_each_gpu(name):
+    entries = planned(name)[0]
+    assert [entry["devices"] for entry in entries.values()] == [[], *([gpu] for gpu in range(8))]
+    assert entries["worker-3"]["container"]["devices"] == ["nvidia.com/gpu=3"]
+
+
+REFUSED = [
+    ("b200-dynamo-disagg", {"servers": {"prefill": {"config": {"content": {
+        "cache_transceiver_config": {"backend": "ucx"}}}}}}, "plan.config-value-invalid", "UCX"),
+    ("b200-dynamo-disagg", {"servers": {"decode": {"config": {"content": {"enable_mixed_sampler": True}}}}},
+     "plan.config-key-gone", "enable_mixed_sampler"),
+    ("b200-dynamo-disagg", {"container": {"image": "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:my-tag"}},
+     "plan.dynamo-unknown", "neither the packages nor the image say"),
+    ("b200-dynamo-disagg", {"servers": {"prefill": {"device_list": [0, 1, 2, 3]},
+                                        "decode": {"device_list": [3, 4, 5, 6]}}}, "plan.device-twice", "the GPU 3"),
+    ("b200-dynamo-disagg", {"servers": {"prefill": {"environment": {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}}}},
+     "plan.cuda-visible-devices", "but the server has the GPUs 0,1,2,3"),
+    ("b200-dynamo-disagg", {"servers": {"prefill": {"environment": {"CUDA_VISIBLE_DEVICES": None}}}},
+     "plan.cuda-visible-devices", "write ${devices}"),
+    ("b200-dynamo-disagg", {"servers": {"decode": {"count": 0}}}, "plan.dynamo-half", "no server does decode"),
+    ("b200-dynamo-vllm", {"servers": {"frontend": {"arguments": {"kv-cache-block-size": 16}}}},
+     "plan.dynamo-block-size", "arguments.block-size of 'worker-0' is 64"),
+    ("h200-dynamo-vllm-disagg", {"servers": {"decode": {"arguments": {"speculative-config": False}}}},
+     "plan.dynamo-speculation-differs", "to prefill and decode alike"),
+    ("h200-dynamo-vllm-disagg", {"servers": {"decode": {"ports": {"side_channel": 8103}}}}, "plan.port-twice",
+     "which is also that of servers.prefill.ports.system ('prefill-3')"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "layer", "code", "words"), REFUSED)
+def test_what_does_not_go_together_is_one_error(name, layer, code, words):
+    with pytest.raises(FleetError) as caught:
+        planned(name, layer=layer)
+    assert {one.code for one in caught.value.problems} == {code}, caught.value.message
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize("name", re.findall(r"<!-- example: (.*?) -->", PAGE.read_text(encoding="utf-8")))
+def test_the_examples_plan(name):
+    shown = doc_examples.example(name, PAGE)
+    hardware = {"accelerator": shown["fleet_recipe"].partition("-")[0], "count": 8}
+    found = fleet.plan_fleet(["node-1"], lambda host: {"fleet_hardware": hardware, **shown}, deploys=True)
+    assert found["node-1"]["servers"]
