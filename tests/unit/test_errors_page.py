@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+from ansible_collections.inference.fleet.tools import errors_page
 
 CLONE = Path(__file__).resolve().parents[2]
-spec = importlib.util.spec_from_file_location("errors_page", CLONE / "tools" / "errors_page.py")
-errors_page = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(errors_page)
 
 
 @pytest.fixture(scope="module")

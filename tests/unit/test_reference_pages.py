@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
 
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import KNOWN
+from ansible_collections.inference.fleet.tools import reference_pages
 
 CLONE = Path(__file__).resolve().parents[2]
-spec = importlib.util.spec_from_file_location("reference_pages", CLONE / "tools" / "reference_pages.py")
-reference_pages = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(reference_pages)
 HOW = "run: .venv/bin/python tools/reference_pages.py"
 NO_VARIABLES = {"fleet_report", "fleet_planned", "fleet_status", "fleet_verdict"}  # names of modules and statistics
 

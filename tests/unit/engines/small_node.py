@@ -29,6 +29,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.paths import 
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.servers import apply
 from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import MARKER, Supervisord
+from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
 # What a node is given to show a first sign, and a port to become free: here other work may come between.
 apply.SETTLE_S = apply.PORT_FREE_S = 60
@@ -146,36 +147,11 @@ class SmallNode:
         """A plan entry of a small engine; extra: its options."""
         port = changes.pop("port", None) or free_port()
         command = python_command(ENGINE, "--port", str(port), "--model", "small", *extra)
-        entry = {
-            "schema": 2,
-            "host": "localhost",
-            "name": name,
-            "role": "server",
-            "launcher": "process",
-            "platform": "cpu",
-            "engine": "vllm",
-            "devices": [0],
-            "bind": "127.0.0.1",
-            "port": port,
-            "ports": {},
-            "command": command,
-            "arguments": {},
-            "environment": {"OMP_NUM_THREADS": "1"},
-            "secrets": {},
-            "secret_versions": {},
-            "config": None,
-            "container": None,
-            "launch": command,
-            "directories": self.paths.directories(name),
-            "user": None,
-            "model_id": "small",
-            "reasoning_field": "reasoning",
-            "health": {"port": None, "path": "/health", "budget_s": 30, "poll_s": 0.1},
-            "start": {"after": []},
-            "cpus": None,
-            "hooks": {},
-            "weights": [],
-        }
+        entry = plan_entries.plan_entry(
+            port, name, host="localhost", command=command, launch=command, environment={"OMP_NUM_THREADS": "1"},
+            directories=self.paths.directories(name), model_id="small",
+            health={"port": None, "path": "/health", "budget_s": 30, "poll_s": 0.1},
+        )  # fmt: skip
         return rehash(entry, **changes)
 
     def module(self, name, servers, check=False, **params):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pathlib
 import shutil
@@ -20,12 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron i
     artifact_archives as compiled_artifact,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
-
-_spec = importlib.util.spec_from_file_location(
-    "plan_entries_of_artifact_action", pathlib.Path(__file__).parents[2] / "engines" / "plan_entries.py"
-)
-plan_entries = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(plan_entries)
+from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
 KEY = "0123456789abcdef"
 

@@ -5,48 +5,32 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 import pathlib
 
 import pytest
 import yaml
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.module_utils.operations import node_preflight as operation
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS, detect
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info, node_preflight
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import hardware
-
-_spec = importlib.util.spec_from_file_location(
-    "plan_entries_of_hardware", pathlib.Path(__file__).parents[2] / "engines" / "plan_entries.py"
-)
-plan_entries = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(plan_entries)
+from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
+from ansible_collections.inference.fleet.tests.unit.node_helpers import run_module
 
 
 @pytest.fixture
 def run(capsys, monkeypatch):
     """run(module, check_mode=False, **arguments): what the module returns as JSON; its warnings are in run.warnings."""
 
-    def run_module(module, check_mode=False, **arguments):
-        capsys.readouterr()
-        run_module.warnings = []
-        with (
-            patch_module_args(dict(arguments, _ansible_check_mode=check_mode, _ansible_diff=True)),
-            pytest.raises(SystemExit) as ended,
-        ):
-            module.main()
-        result = json.loads(capsys.readouterr().out)
-        assert bool(ended.value.code) == result.get("failed", False)
-        del result["invocation"]
-        return result
+    def run(module, check_mode=False, **arguments):
+        run.warnings = []
+        return run_module(capsys, module, check_mode, **arguments)
 
     # Ansible keeps warnings for the life of the process, which is one module's in earnest.
-    monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: run_module.warnings.append(text))
-    return run_module
+    monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: run.warnings.append(text))
+    return run
 
 
 @pytest.mark.parametrize("check_mode", [True, False])

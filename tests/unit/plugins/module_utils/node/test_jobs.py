@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import pathlib
 import signal
@@ -16,12 +15,7 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import jobs as detached_jobs
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
-
-_spec = importlib.util.spec_from_file_location(
-    "small_node_of_jobs", pathlib.Path(__file__).parents[3] / "engines" / "small_node.py"
-)
-small_node = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small_node)
+from ansible_collections.inference.fleet.tests.unit.engines import small_node
 
 
 @pytest.fixture

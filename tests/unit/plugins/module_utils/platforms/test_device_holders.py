@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -20,12 +18,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.host imp
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.platform import Platform
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
-
-_spec = importlib.util.spec_from_file_location(
-    "plan_entries_of_holders", pathlib.Path(__file__).parents[3] / "engines" / "plan_entries.py"
-)
-plan_entries = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(plan_entries)
+from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import pathlib
 from types import SimpleNamespace
 
 import pytest
@@ -14,12 +12,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.paths import 
 from ansible_collections.inference.fleet.plugins.module_utils.servers import readiness, status
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Node, Observed
 from ansible_collections.inference.fleet.plugins.module_utils.services.base import Status
-
-_spec = importlib.util.spec_from_file_location(
-    "plan_entries_of_readiness", pathlib.Path(__file__).parents[3] / "engines" / "plan_entries.py"
-)
-plan_entries = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(plan_entries)
+from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
 
 @pytest.mark.parametrize(

@@ -17,22 +17,13 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables
     recipe_paths,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
+from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
 LOCAL = {
     "fleet_recipe": "cpu-tiny",
     "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
     "fleet_root": "/r",
 }
-
-
-class Lazy(dict):
-    """Variables of which some raise when they are read, as a template without its facts does."""
-
-    def __getitem__(self, key):
-        value = super().__getitem__(key)
-        if isinstance(value, Exception):
-            raise value
-        return value
 
 
 def plan_of(variables, hosts=("node1",)):

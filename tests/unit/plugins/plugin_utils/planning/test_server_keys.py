@@ -10,6 +10,7 @@ import json
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, tables
+from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
 KEY = "sk-never-in-a-plan"
 LOCAL = {
@@ -28,14 +29,6 @@ def locked():
         "Attempt to use undecryptable variable: Attempting to decrypt but no vault secrets found."
     )
     return error
-
-
-class Lazy(dict):
-    def __getitem__(self, key):
-        value = super().__getitem__(key)
-        if isinstance(value, Exception):
-            raise value
-        return value
 
 
 def plan_of(variables, deploys=True, hosts=("node1",)):

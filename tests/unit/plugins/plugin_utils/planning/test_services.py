@@ -8,20 +8,13 @@ from __future__ import annotations
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
 HOSTS = {
     "n1": {}, "n2": {}, "e1": {"ansible_host": "10.0.0.7"}, "e2": {"fleet_address": "fd00::7", "ansible_host": "x"}
 }  # fmt: skip
 SERVICES = {"etcd": {"port": 2379, "endpoint": "http://{address}:{port}"}, "nats": {"port": 4222, "group": "bus"}}
 OVERRIDE = {"services": SERVICES, "environment": {"ETCD": "${etcd}", "NATS": "${nats}", "N": "${total_server}"}}
-
-
-class Lazy(dict):
-    def __getitem__(self, key):
-        value = super().__getitem__(key)
-        if isinstance(value, Exception):
-            raise value
-        return value
 
 
 def plan_of(changes=None, groups=None, override=None, **shared):

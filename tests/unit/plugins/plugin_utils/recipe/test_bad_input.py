@@ -18,6 +18,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import chec
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import close_to
+from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.recipe import bad_inputs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -28,16 +29,6 @@ REMEDY = re.compile(
     r"allowed|did you mean|needed here|\b(Use|Set|Remove|Write|Keep|Put|Give|Save|Correct|Lower|Move|Change|declare"
     r"|copy|write|give|set|keep)\b"
 )
-
-
-class Lazy(dict):
-    """Variables of which some raise when they are read, as a template that is undefined does."""
-
-    def __getitem__(self, key):
-        value = super().__getitem__(key)
-        if isinstance(value, Exception):
-            raise value
-        return value
 
 
 def variables(**changes):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
@@ -20,12 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron i
 )
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
-
-_spec = importlib.util.spec_from_file_location(
-    "plan_entries_of_artifacts", pathlib.Path(__file__).parents[4] / "engines" / "plan_entries.py"
-)
-plan_entries = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(plan_entries)
+from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
 KEY = "0123456789abcdef"
 

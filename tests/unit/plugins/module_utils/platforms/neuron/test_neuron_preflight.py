@@ -3,7 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -21,12 +20,10 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning import pl
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.platforms.neuron import test_eagle3 as heads
 
 HERE = pathlib.Path(__file__).resolve()
 FIXTURES = HERE.parents[4] / "fixtures" / "neuron"
-spec = importlib.util.spec_from_file_location("eagle3_files", HERE.with_name("test_eagle3.py"))
-heads = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(heads)
 SCRIPT = """#!/bin/bash
 # serves on port 8000 by itself
 export NEURON_RT_VISIBLE_CORES=${NEURON_RT_VISIBLE_CORES:-0-7}
