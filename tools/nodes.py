@@ -520,9 +520,23 @@ def share_nvidia_packages():
     return [(folder, SHARED + "/nvidia")]
 
 
+def share_service_archives():
+    """Releases of etcd and NATS for nodes that do not reach upstream's."""
+    ensure_packages({"dpkg-deb": "dpkg"})
+    sys.path.insert(0, str(ROOT / "tests" / "nodes"))
+    import service_archives
+
+    folder = CACHE / ("service-archives-" + digest(Path(service_archives.__file__).read_text()))
+    if not folder.exists():
+        beside = folder.with_name(folder.name + ".part-%d" % os.getpid())
+        service_archives.make(beside)
+        beside.rename(folder)
+    return [(folder, SHARED + "/services")]
+
+
 SHARES = {"encodings": share_encodings, "venv": share_venv, "wheels": share_wheels, "hub-wheels": share_hub_wheels,
           "controller-wheels": share_controller_wheels, "neuron-packages": share_neuron_packages,
-          "nvidia-packages": share_nvidia_packages}  # fmt: skip
+          "nvidia-packages": share_nvidia_packages, "service-archives": share_service_archives}  # fmt: skip
 
 
 def shared(names):

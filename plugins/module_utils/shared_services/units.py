@@ -1,0 +1,126 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A unit of systemd that a role brings: what differs of it and its files, and starting it without a needless reload.
+
+`systemctl daemon-reload` takes the devices away from containers that run with them (see services/systemd.py), so it is
+called only where systemd holds an older version of the unit.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
+from ansible_collections.inference.fleet.plugins.module_utils.node.processes import port_holder
+
+CALL_S = 120
+
+
+def systemctl(*arguments, check=True):
+    """What systemctl prints. FleetError where it fails."""
+    if shutil.which("systemctl") is None:
+        raise FleetError(
+            "service.no-systemd",
+            "This node has no systemd, which the services of the fleet run under. Use a node with systemd, or run the "
+            "service elsewhere and name its address in the recipe.",
+        )
+    done = subprocess.run(
+        ["systemctl", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace", timeout=CALL_S, check=False,
+    )  # fmt: skip
+    if check and done.returncode:
+        raise FleetError(
+            "service.systemctl-failed",
+            "systemctl %s failed: %s. Look at `journalctl -u %s`, correct that and run again.",
+            (" ".join(arguments), done.stdout.strip(), arguments[-1]),
+        )
+    return done.stdout
+
+
+def shown(unit):
+    """{property: value} of a unit, also of one that does not exist."""
+    names = "ActiveState,MainPID,NeedDaemonReload,UnitFileState,ExecMainStartTimestampMonotonic"
+    lines = systemctl("show", "--property", names, unit).splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def is_up(unit):
+    """Whether a process of the unit runs, ready or not."""
+    return shown(unit).get("MainPID", "0") != "0"
+
+
+def is_stale(state, files):
+    """Whether the unit of this state (shown()) runs a process that is older than one of its files."""
+    if state.get("MainPID", "0") == "0":
+        return False
+    began = time.time() - time.monotonic() + int(state.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
+    return state.get("NeedDaemonReload") == "yes" or any(
+        os.path.exists(path) and os.stat(path).st_mtime > began for path in files
+    )
+
+
+def differing(files):
+    """Paths of {path: content} whose content is another, or that are not there."""
+    return [path for path, content in files.items() if read_text(path) != content]
+
+
+def start(unit, restart=False):
+    """Enable the unit and have systemd start it; it may be long until it is ready."""
+    if shown(unit).get("NeedDaemonReload") == "yes":
+        systemctl("daemon-reload")
+    systemctl("enable", "--no-reload", unit)
+    systemctl("restart" if restart else "start", "--no-block", unit)
+
+
+def stop(unit):
+    """Stop the unit and keep it from starting at a boot."""
+    systemctl("stop", unit)
+    systemctl("disable", "--no-reload", unit)
+
+
+def check_ports(what, ports):
+    """FleetError where a port of [(address, port)] is held; for a unit that does not run."""
+    for address, port in ports:
+        holder = port_holder(address, port)
+        if holder is not None:
+            raise FleetError(
+                "service.port-held",
+                "%s: port %d on %s is held by process %s of %s. Nothing was changed; end it or choose another port.",
+                (what, port, address, holder["pid"] or "?", holder["user"]),
+            )
+
+
+def journal(unit, lines=15):
+    """The last lines of the unit's journal, for an error."""
+    done = subprocess.run(
+        ["journalctl", "--unit", unit, "--lines", str(lines), "--no-pager", "--output", "cat"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace",
+        timeout=CALL_S, check=False,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def reasons(unit, files, programs, certificates):
+    """{what: why} of what is to be done for a unit. certificates: faults of those that are made here."""
+    found = {}
+    missing = [path for path in programs if not os.access(path, os.X_OK)]
+    if missing:
+        found["programs"] = "%s is missing" % missing[0]
+    if certificates:
+        found["certificates"] = certificates[0]
+    changed = differing(files)
+    if changed:
+        found["files"] = "%s differs" % ", ".join(changed)
+    state = shown(unit)
+    if state.get("MainPID", "0") == "0":
+        found["unit"] = "%s does not run" % unit
+    elif state.get("UnitFileState") != "enabled":
+        found["unit"] = "%s is not enabled" % unit
+    elif is_stale(state, files):
+        found["unit"] = "%s runs since before its files were changed" % unit
+    return found

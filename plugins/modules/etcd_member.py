@@ -1,0 +1,200 @@
+#!/usr/bin/python
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: etcd_member
+short_description: Brings a member of an etcd cluster into its cluster and starts it
+version_added: 0.1.0
+description:
+  - Says what a member of etcd lacks, tells the cluster of a new member or of one that replaces a dead one, starts it
+    and waits for a quorum. The role P(inference.fleet.etcd#role) installs it and writes its files.
+  - A member that is dead and comes back empty takes its old place where the others are all healthy. A snapshot of the
+    cluster is taken on its node before.
+  - Where only a person can decide, it fails before anything is changed and says what was found.
+options:
+  state:
+    description:
+      - V(looked) says what is to be done, and refuses what cannot work. Only this node is asked.
+      - V(joined) writes O(initial) for a member without data, and changes the cluster's list of members where that is
+        needed. Run it for one member at a time.
+      - V(started) starts the unit, or restarts it where its files are younger than its process. A restart waits until
+        the member is healthy again, and is refused where the others would have no quorum meanwhile. Run it for one
+        member at a time.
+      - V(ready) waits until a write is answered and read back.
+      - V(stopped) stops the unit and disables it.
+    type: str
+    choices: [looked, joined, started, ready, stopped]
+    required: true
+  name:
+    description: Name of this member, one of O(members).
+    type: str
+    required: true
+  members:
+    description: All members, each with C(name) and C(address).
+    type: list
+    elements: dict
+    required: true
+  names:
+    description: Names and addresses that the certificate must be for.
+    type: list
+    elements: str
+    default: []
+  tls:
+    description: Paths C(ca), C(certificate) and C(key) of PEM files. Without it everything is plain HTTP.
+    type: dict
+  tls_given:
+    description: The certificates are the operator's. What is wrong with them is an error; others are made anew.
+    type: bool
+    default: false
+  renew_days:
+    description: A certificate that ends in fewer days is due.
+    type: int
+    default: 30
+  client_port:
+    description: Port for clients.
+    type: int
+    default: 2379
+  peer_port:
+    description: Port for other members.
+    type: int
+    default: 2380
+  data_dir:
+    description: The member's data folder.
+    type: path
+    default: /var/lib/etcd
+  backup_dir:
+    description: Folder for snapshots, made where one is taken.
+    type: path
+    default: /var/backups/etcd
+  unit:
+    description: Its unit of systemd.
+    type: str
+    default: etcd.service
+  files:
+    description: What its files must contain, by path.
+    type: dict
+    default: {}
+  programs:
+    description: Programs that must be there.
+    type: list
+    elements: path
+    default: []
+  etcdctl:
+    description: The program that takes snapshots.
+    type: path
+    default: etcdctl
+  initial:
+    description: File for the variables that a member begins with.
+    type: path
+    default: /etc/etcd/initial.env
+  token:
+    description: The cluster's name in O(initial).
+    type: str
+    default: inference-fleet
+  empty:
+    description: Names of members that are known to have no data. Only where all are among them a new cluster begins.
+    type: list
+    elements: str
+    default: []
+  timeout_s:
+    description: Seconds to wait for a quorum.
+    type: int
+    default: 120
+attributes:
+  check_mode:
+    description: Says what would be done.
+    support: full
+  diff_mode:
+    description: With O(state=looked) the files that differ.
+    support: full
+  idempotent:
+    description: A member that is as it is to be is not touched.
+    support: full
+author:
+  - inference.fleet contributors (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: Is the member as it is to be?
+  inference.fleet.etcd_member:
+    state: looked
+    name: etcd-1
+    members:
+      - {name: etcd-1, address: 10.0.0.1}
+      - {name: etcd-2, address: 10.0.0.2}
+      - {name: etcd-3, address: 10.0.0.3}
+"""
+
+RETURN = r"""
+due:
+  description: What is to be done and why, with O(state=looked).
+  type: dict
+  returned: with O(state=looked)
+  sample: {"unit": "etcd.service does not run"}
+message:
+  description: The same as one line.
+  type: str
+  returned: with O(state=looked)
+data:
+  description: Whether the data folder holds a member.
+  type: bool
+  returned: with O(state=looked)
+name:
+  description: This member's name.
+  type: str
+  returned: with O(state=looked)
+authority:
+  description: Whether its node has the key of the authority that signs certificates.
+  type: bool
+  returned: with O(state=looked)
+action:
+  description: What the member does to be in the cluster, V(keep), V(bootstrap), V(join), V(add) or V(replace).
+  type: str
+  returned: with O(state=joined)
+snapshot:
+  description: Path of the snapshot that was taken on this node, null where none was.
+  type: str
+  returned: with O(state=joined)
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.shared_services.etcd_member import STATES, run
+
+ARGUMENTS = {
+    "state": {"type": "str", "required": True, "choices": list(STATES)},
+    "name": {"type": "str", "required": True},
+    "members": {"type": "list", "elements": "dict", "required": True},
+    "names": {"type": "list", "elements": "str", "default": []},
+    "tls": {"type": "dict"},
+    "tls_given": {"type": "bool", "default": False},
+    "renew_days": {"type": "int", "default": 30},
+    "client_port": {"type": "int", "default": 2379},
+    "peer_port": {"type": "int", "default": 2380},
+    "data_dir": {"type": "path", "default": "/var/lib/etcd"},
+    "backup_dir": {"type": "path", "default": "/var/backups/etcd"},
+    "unit": {"type": "str", "default": "etcd.service"},
+    "files": {"type": "dict", "default": {}},
+    "programs": {"type": "list", "elements": "path", "default": []},
+    "etcdctl": {"type": "path", "default": "etcdctl"},
+    "initial": {"type": "path", "default": "/etc/etcd/initial.env"},
+    "token": {"type": "str", "default": "inference-fleet", "no_log": False},
+    "empty": {"type": "list", "elements": "str", "default": []},
+    "timeout_s": {"type": "int", "default": 120},
+}
+
+
+def main():
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    try:
+        result = run(module.params, module.check_mode)
+    except FleetError as error:
+        module.fail_json(msg=error.message, **error.details)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Services that servers share, real ones on three nodes. The tests of this file build on each other."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.tests.runs import play, wait_for
+from ansible_collections.inference.fleet.tools import nodes as tool
+
+PLATFORM = "services"
+# Writes 1000 keys, or counts those that are read with the value that was written.
+KEYS = """
+import base64, json, ssl, sys, urllib.request
+tls = "/etc/etcd/tls/"
+context = ssl.create_default_context(cafile=tls + "ca.crt")
+context.load_cert_chain(tls + "tls.crt", tls + "tls.key")
+coded = lambda text: base64.b64encode(text.encode()).decode()
+def ask(path, **body):
+    request = urllib.request.Request("https://127.0.0.1:2379/v3/kv/" + path, json.dumps(body).encode())
+    return json.load(urllib.request.urlopen(request, context=context, timeout=60))
+if sys.argv[1] == "write":
+    for index in range(1000):
+        ask("put", key=coded("/k/%04d" % index), value=coded("v%d" % index))
+found = ask("range", key=coded("/k/"), range_end=coded("/k0")).get("kvs", [])
+print(sum(one["value"] == coded("v%d" % index) for index, one in enumerate(found)))
+"""
+HEALTH = (
+    "ETCDCTL_API=3 /opt/etcd-%s/etcdctl --cacert /etc/etcd/tls/ca.crt --cert /etc/etcd/tls/tls.crt "
+    "--key /etc/etcd/tls/tls.key --command-timeout=30s endpoint health --cluster 2>&1"
+)
+WITHOUT = """
+import ssl, urllib.request
+context = ssl.create_default_context(cafile="/etc/etcd/tls/ca.crt")
+urllib.request.urlopen("https://%s:2379/version", context=context)
+"""
+
+
+class Cluster:
+    """Three nodes in the groups of the services, and the playbook run against them."""
+
+    def __init__(self, names, folder):
+        self.names, self.inventory = names, folder / "hosts.yml"
+        tool.create(names, PLATFORM)
+        (archives,) = {here for here, _there in tool.share_service_archives()}
+        self.archives = json.loads((archives / "archives.json").read_text())
+        self.write()
+
+    def write(self, **variables):
+        """The inventory, of nodes at the addresses that they have now."""
+        etcd = self.archives["etcd"]
+        variables = {
+            "ansible_python_interpreter": "/usr/bin/python3",
+            "etcd_version": etcd["version"],
+            "etcd_checksums": {etcd["architecture"]: etcd["sha256"]},
+            "etcd_url": "file://%s/services/%s" % (tool.SHARED, etcd["file"]),
+            "etcd_timeout_s": 300,
+            **variables,
+        }
+        hosts = {name: self.node(name).variables() for name in self.names}
+        self.inventory.write_text(yaml.safe_dump({"etcd": {"hosts": hosts}, "all": {"vars": variables}}))
+
+    def node(self, name):
+        return next(node for node in tool.nodes() if node.name == name)
+
+    def play(self, *arguments):
+        return play("playbooks/services.yml", self.inventory, *arguments, timeout=900)
+
+    def replace(self, *names):
+        """Destroy nodes; others, bare ones, take their names."""
+        tool.create(names, PLATFORM)
+        self.write()
+
+    def keys(self, name, what="read"):
+        """How many of the 1000 keys a node reads with the right value."""
+        return int(self.node(name).ssh("python3 -c '%s' %s" % (KEYS, what), timeout=300))
+
+    def started(self, name, unit="etcd"):
+        """(process, when it was started) of a unit."""
+        return self.node(name).ssh("systemctl show --property MainPID,ExecMainStartTimestampMonotonic %s" % unit)
+
+    def healthy(self, name):
+        """How many members answer a write, asked on a node."""
+        said = self.node(name).ssh(HEALTH % self.archives["etcd"]["version"], check=False)
+        return said.count(" is healthy")
+
+
+@pytest.fixture(scope="module")
+def cluster(nodes, tmp_path_factory):
+    names = ["service-%d-%d" % (os.getpid(), index) for index in range(3)]
+    try:
+        yield Cluster(names, tmp_path_factory.mktemp("services"))
+    finally:
+        nodes.destroy(names)
+
+
+def test_three_bare_nodes_become_a_cluster(cluster):
+    cluster.play().ok()
+    assert cluster.keys(cluster.names[0], "write") == 1000
+    assert [cluster.keys(name) for name in cluster.names] == [1000, 1000, 1000]
+    assert cluster.healthy(cluster.names[1]) == 3
+
+
+def test_a_second_run_is_one_call_on_each_and_changes_nothing(cluster):
+    before = [cluster.started(name) for name in cluster.names]
+    run = cluster.play().ok()
+    assert run.count("changed") == 0
+    assert run.count("ok") == 2 * len(cluster.names)  # the look, and the inclusion of the role
+    assert [cluster.started(name) for name in cluster.names] == before
+
+
+def test_a_client_without_a_certificate_is_refused(cluster):
+    address = cluster.node(cluster.names[0]).address
+    said = cluster.node(cluster.names[1]).ssh("python3 -c '%s' 2>&1" % (WITHOUT % address), check=False)
+    assert "ssl" in said.lower() and "Error" in said
+
+
+def test_a_dead_member_comes_back_empty_and_takes_its_place_in_one_run(cluster):
+    """The first one: no host is special."""
+    dead, *others = cluster.names
+    before = [cluster.started(name) for name in others]
+    cluster.replace(dead)
+    cluster.play().ok()
+    assert [cluster.keys(name) for name in cluster.names] == [1000, 1000, 1000]
+    assert cluster.healthy(others[0]) == 3
+    assert [cluster.started(name) for name in others] == before
+    assert "before-replacing-%s-" % dead in cluster.node(dead).ssh("ls /var/backups/etcd")
+    assert cluster.play().ok().count("changed") == 0
+
+
+@pytest.mark.soak
+def test_a_killed_member_comes_back_by_itself(cluster):
+    name, *others = cluster.names
+    before = [cluster.started(other) for other in others]
+    old = cluster.started(name)
+    cluster.node(name).ssh("systemctl kill --signal KILL etcd")
+    assert cluster.keys(others[0]) == 1000
+    wait_for(lambda: cluster.started(name) != old and cluster.healthy(others[0]) == 3, 600, "a third healthy member")
+    assert [cluster.started(other) for other in others] == before
+
+
+@pytest.mark.soak
+def test_another_setting_restarts_one_after_the_other(cluster):
+    before = [cluster.started(name) for name in cluster.names]
+    cluster.write(etcd_settings={"snapshot-count": 5000})
+    cluster.play().ok()
+    after = [cluster.started(name) for name in cluster.names]
+    assert all(old != new for old, new in zip(before, after))
+    assert cluster.keys(cluster.names[0]) == 1000
+    assert cluster.play().ok().count("changed") == 0
+    cluster.write()
+    cluster.play().ok()
+
+
+@pytest.mark.soak
+def test_no_restart_that_would_end_the_quorum(cluster):
+    first, second, third = cluster.names
+    cluster.node(third).ssh("systemctl stop etcd")
+    before = cluster.started(first)
+    cluster.write(etcd_settings={"snapshot-count": 6000})
+    cluster.play("--limit", first).failed("without it the cluster has no quorum")
+    assert cluster.started(first) == before
+    cluster.write()
+    cluster.play().ok()
+    assert cluster.healthy(second) == 3
+
+
+@pytest.mark.soak
+def test_two_dead_of_three_are_refused_and_what_is_left_stays(cluster):
+    first, second, third = cluster.names
+    cluster.replace(second, third)
+    before = cluster.started(first)
+    cluster.play().failed("no other member answers with a quorum", first, "restore a snapshot")
+    assert cluster.started(first) == before
+    assert "member" in cluster.node(first).ssh("ls /var/lib/etcd")
+    assert "initial.env" not in cluster.node(second).ssh("ls /etc/etcd")
