@@ -1,0 +1,193 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Workers behind a frontend: are they there, and is anything disaggregated?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.engines import dynamo_workers
+from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, workers
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
+    SEQUENCE,
+    by_name,
+    failing,
+    unmeasured,
+    verdict_of,
+)
+
+HEALTH = {
+    "status": "healthy",
+    "endpoints": ["dyn://dynamo.backend.generate", "dyn://dynamo.prefill.generate"],
+    "instances": [
+        {"namespace": "dynamo", "component": "backend", "endpoint": "clear_kv_blocks", "instance_id": 1},
+        {"namespace": "dynamo", "component": "backend", "endpoint": "generate", "instance_id": 1},
+        {"namespace": "dynamo", "component": "prefill", "endpoint": "generate", "instance_id": 2},
+    ],
+}
+
+
+class Worker:
+    """A worker's system port whose counter rises by `step` with every look."""
+
+    def __init__(self, step=1, text='dynamo_component_requests_total{dynamo_endpoint="generate"} %d\n'):
+        self.step, self.text, self.count = step, text, 5
+
+    def metrics(self):
+        self.count += self.step
+        return self.text % self.count if "%d" in self.text else self.text
+
+
+def disaggregated(health=None, prefill=None, decode=None, ports=True):
+    prefill, decode = prefill or Worker(), decode or Worker()
+    pages = {"/health": json.dumps(HEALTH if health is None else health)}
+    with (
+        ScriptedEngine(pages=pages) as front,
+        ScriptedEngine(pages={"/metrics": prefill.metrics}) as one,
+        ScriptedEngine(pages={"/metrics": decode.metrics}) as two,
+    ):
+        entries = [
+            plan_entry(
+                front.port, "frontend", role="frontend", engine="dynamo", command=["python3", "-m", "dynamo.frontend"]
+            ),
+            plan_entry(None, "prefill-0", role="prefill", ports={"system": one.port} if ports else {}),
+            plan_entry(None, "decode-0", role="decode", ports={"system": two.port} if ports else {}),
+        ]
+        return verdict_of(front, entries=entries)
+
+
+@pytest.fixture(autouse=True)
+def in_time(monkeypatch):
+    monkeypatch.setattr(workers, "LATE_S", 0)
+
+
+REQUESTS = 'dynamo_component_requests_total{dynamo_endpoint="generate"} %d\n'
+MOVED = 'vllm:nixl_bytes_transferred_sum{engine="0",model_name="m"} %s\n'
+
+
+def test_a_disaggregated_deployment_has_two_more_probes():
+    verdict = disaggregated()
+    assert [probe["name"] for probe in verdict["probes"]] == [
+        "identity", "alive", "census", *SEQUENCE[2:], "disaggregation",
+    ]  # fmt: skip
+    assert verdict["ok"] is True
+    assert by_name(verdict)["census"]["got"] == "prefill 1 of 1, decode 1 of 1"
+    assert by_name(verdict)["disaggregation"]["got"] == (
+        "dynamo_component_requests_total: prefill-0 6 -> 7, decode-0 6 -> 7"
+    )
+
+
+def test_a_missing_prefill_worker_is_counted_although_health_is_200():
+    verdict = disaggregated(health={"status": "healthy", "instances": HEALTH["instances"][:2]})
+    assert failing(verdict) == {
+        "census": "fewer workers are registered than the plan has, and /health is 200 all the same: see the states and "
+        "logs of the missing ones"
+    }
+    assert by_name(verdict)["census"]["got"].startswith("prefill 0 of 1, decode 1 of 1; HTTP 200 {")
+
+
+def test_a_prefill_worker_that_gets_no_work_is_found_out():
+    assert failing(disaggregated(prefill=Worker(step=0))) == {
+        "disaggregation": "prefill-0 handled none of the requests: the others serve without it, so nothing is "
+        "disaggregated (its endpoint is not registered, or the frontend does not use it)"
+    }
+
+
+def test_a_decode_worker_that_fetches_no_cache_is_found_out():
+    """It was started without a connector, or answers as an aggregated one."""
+    verdict = disaggregated(decode=Worker(text=REQUESTS + MOVED % "4096.0"))
+    assert failing(verdict) == {
+        "disaggregation": "decode-0 fetched no KV cache from the prefill workers: it computes prompts itself, so "
+        "nothing is disaggregated (its KV connector is not set up as the prefill workers' is, or cannot reach them)"
+    }
+    assert by_name(verdict)["disaggregation"]["got"].endswith(
+        "; vllm:nixl_bytes_transferred_sum: decode-0 4096 -> 4096"
+    )
+
+
+def test_the_cache_that_is_moved_is_counted_where_it_is_fetched():
+    decode, looks = Worker(), iter(((1, "1.0e+02"), (2, "200.0")))
+    decode.metrics = lambda: (REQUESTS + MOVED) % next(looks)
+    verdict = disaggregated(prefill=Worker(text=REQUESTS + MOVED % "0.0"), decode=decode)
+    assert verdict["ok"] is True
+    assert by_name(verdict)["disaggregation"]["got"].endswith("; vllm:nixl_bytes_transferred_sum: decode-0 100 -> 200")
+
+
+def test_one_of_several_workers_may_be_left_alone_by_the_router():
+    roles = {"prefill-0": "prefill", "prefill-1": "prefill", "decode-0": "decode"}
+    before = {name: workers.Seen(1, 7) for name in roles}
+    after = {**before, "prefill-1": workers.Seen(2)}
+    assert workers.idle(before, after, roles) == ["decode-0"]
+    after["decode-0"] = workers.Seen(2, 7)
+    assert workers.idle(before, after, roles) == []
+    assert workers.still(before, after, ["decode-0"]) == ["decode-0"]
+    assert workers.still(before, {**after, "decode-0": before["decode-0"]}, ["decode-0"]) == []
+
+
+def test_counters_that_come_late_are_waited_for(monkeypatch):
+    monkeypatch.setattr(workers, "LATE_S", 30)
+    looks = iter((5, 5, 6))
+    late = Worker()
+    late.metrics = lambda: REQUESTS % next(looks)
+    verdict = disaggregated(prefill=late)
+    assert verdict["ok"] is True
+    assert "prefill-0 5 -> 6" in by_name(verdict)["disaggregation"]["got"]
+
+
+def test_the_quick_look_counts_instances_too():
+    with ScriptedEngine(pages={"/health": json.dumps({"instances": HEALTH["instances"][:2]})}) as front:
+        entries = [
+            plan_entry(front.port, "frontend", role="frontend", engine="dynamo"),
+            plan_entry(None, "prefill-0", role="prefill"),
+            plan_entry(None, "decode-0", role="decode"),
+        ]
+        verdict = verdict_of(front, asking.Options(mode="quick"), entries)
+    assert [probe["name"] for probe in verdict["probes"]] == ["identity", "census", "model-id", "completion"]
+    assert list(failing(verdict)) == ["census"]
+
+
+def test_counters_that_are_not_there_are_not_measured():
+    nowhere = disaggregated(ports=False)
+    assert nowhere["ok"] is True
+    assert unmeasured(nowhere) == {
+        "disaggregation": "not measurable: the workers have no system port (DYN_SYSTEM_PORT) to read counters from"
+    }
+    other = disaggregated(decode=Worker(text="python_info 1\n"))
+    assert unmeasured(other) == {"disaggregation": "not measurable: no counters at the system port of decode-0"}
+
+
+@pytest.mark.parametrize(
+    ("health", "expected"),
+    [
+        (HEALTH, {"prefill": 1, "decode": 1}),
+        ({"endpoints": HEALTH["endpoints"], "instances": []}, {"prefill": 1, "decode": 1}),
+        ({"endpoints": ["dyn://dynamo.tensorrt_llm.generate"]}, {"prefill": 0, "decode": 1}),
+        ({"status": "unhealthy", "message": "No endpoints available", "instances": []}, {"prefill": 0, "decode": 0}),
+        (None, {"prefill": 0, "decode": 0}),
+    ],
+)
+def test_instances_are_counted_in_every_versions_health(health, expected):
+    assert dynamo_workers.count_instances(health) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('dynamo_component_requests_total{dynamo_component="backend",dynamo_endpoint="generate"} 3\n', 3),
+        (
+            'dynamo_component_requests_total{dynamo_endpoint="generate"} 3\n'
+            'dynamo_component_requests_total{dynamo_endpoint="clear_kv_blocks"} 9\n',
+            3,
+        ),
+        ("dynamo_component_requests_total 1e1\n", 10),
+        ("dynamo_component_uptime_seconds 7\n", 0),
+        ("python_info 1\n", None),
+        ("", None),
+    ],
+)
+def test_requests_are_counted_by_the_generate_endpoint(text, expected):
+    assert dynamo_workers.request_count(text) == expected

@@ -1,0 +1,247 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Servers that are dead or slow; the quick look, check mode, and many servers at once."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm import ENGINE as VLLM
+from ansible_collections.inference.fleet.plugins.module_utils.verify import (
+    asking,
+    causes,
+    gpt_oss,
+    runner,
+)
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
+    CHAT,
+    CLOSED,
+    HANGS,
+    LEAK,
+    LENGTH,
+    REFUSED,
+    SEQUENCE,
+    VOCABULARY,
+    by_name,
+    failing,
+    unmeasured,
+    verdict_of,
+    watch,
+)
+
+# -- servers that are dead, dying or slow ------------------------------------------------------------------------------
+
+
+def test_a_dead_server_is_found_once_and_at_once():
+    started = time.monotonic()
+    verdict = verdict_of(free_port(), asking.Options(timeout=1200))
+    assert time.monotonic() - started < 600  # less than the timeout of one request
+    assert failing(verdict) == {"alive": REFUSED}
+    rest = dict.fromkeys(SEQUENCE[2:], "not run: alive failed")
+    assert unmeasured(verdict) == dict(rest, **{"harmony-residue": "not run: no probe brought an answer to look at"})
+    assert by_name(verdict)["alive"]["got"] == "no answer: connection refused"
+    assert verdict["ok"] is False
+
+
+def test_a_server_that_dies_on_the_way_is_not_asked_further():
+    with ScriptedEngine("dies-at-tools") as engine:
+        verdict = verdict_of(engine)
+    bad = failing(verdict)
+    assert bad.pop("tool-call") == CLOSED
+    assert set(bad) <= {"responses", "system-message", "long-prompt", "sampling", "tool-round-trip", "streaming"}
+    assert set(bad.values()) <= {REFUSED, CLOSED}
+    later = unmeasured(verdict)
+    assert later["concurrent"].startswith("not run: ")
+    assert later["still-right"].startswith("not run: ")
+
+
+class Patient(asking.Options):
+    """A minute for each request, and half a second once hangs() is true: what does not hang may take its time."""
+
+    def __init__(self, hangs):
+        self.hangs = hangs
+        super().__init__()
+
+    @property
+    def timeout(self):
+        return 0.5 if self.hangs() else 60
+
+    @timeout.setter
+    def timeout(self, seconds):
+        pass
+
+
+def test_a_hanging_server_costs_two_timeouts_not_ten():
+    with ScriptedEngine("hangs-later") as engine:
+        verdict = verdict_of(engine, Patient(lambda: len(engine.bodies(CHAT)) >= 1))
+    assert len(engine.bodies(CHAT)) < 12  # chat beside effort, then what is asked side by side
+    assert set(failing(verdict)) <= {"chat", "effort", "tool-call", "system-message", "sampling"}
+    assert set(failing(verdict).values()) == {HANGS}
+    assert unmeasured(verdict)["concurrent"].startswith("not run: ")
+
+
+def test_the_first_completion_may_take_five_times_as_long():
+    with ScriptedEngine("hangs") as engine:
+        verdict = verdict_of(
+            engine, Patient(lambda: "/v1/models" in [path for _method, path, *_rest in engine.requests])
+        )
+    assert failing(verdict) == {"warm-up": HANGS}
+    assert by_name(verdict)["warm-up"]["got"] == "no answer: no whole answer in time (2.5 s)"
+    assert by_name(verdict)["warm-up"]["ms"] >= 2500
+
+
+@pytest.mark.parametrize("seconds", [0.3, 0.15])
+def test_a_sequence_that_takes_too_long_fails_where_it_stands(monkeypatch, seconds):
+    monkeypatch.setattr(asking, "TOTAL_FACTOR", 1)
+    with ScriptedEngine(seconds=seconds) as engine:
+        verdict = verdict_of(engine, asking.Options(timeout=1))
+    assert verdict["ok"] is False
+    cause = next(iter(failing(verdict).values()))
+    assert set(failing(verdict).values()) == {cause}  # of all that were asked side by side
+    assert cause == (
+        "the whole sequence may take 1 s (1 times the timeout) and did not get through: the server is far too slow; "
+        "see the ms of the probes before"
+    )
+    assert unmeasured(verdict)["still-right"].startswith("not run: ")
+
+
+# -- quick, check, many ------------------------------------------------------------------------------------------------
+
+
+def test_quick_reads_the_id_and_completes_once():
+    with ScriptedEngine() as engine:
+        verdict = verdict_of(engine, asking.Options(mode="quick", timeout=60, probes=[{"name": "own", "path": "/x"}]))
+    assert [(probe["name"], probe["ok"]) for probe in verdict["probes"]] == [
+        ("identity", True),
+        ("model-id", True),
+        ("completion", True),
+    ]
+    assert [(method, path) for method, path, _body, _headers in engine.requests] == [
+        ("GET", "/v1/models"),
+        ("POST", CHAT),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        ("vocab-missing", {"completion": VOCABULARY}),
+        ("leak", {"completion": LEAK}),
+        ("length", {"completion": LENGTH}),
+    ],
+)
+def test_quick_fails_as_full_does(faults, expected):
+    with ScriptedEngine(faults) as engine:
+        assert failing(verdict_of(engine, asking.Options(mode="quick", timeout=60))) == expected
+
+
+def test_quick_finds_a_dead_server():
+    verdict = verdict_of(free_port(), asking.Options(mode="quick", timeout=60))
+    assert failing(verdict) == {"model-id": REFUSED}
+    assert unmeasured(verdict) == {"completion": "not run: model-id failed"}
+
+
+@pytest.mark.parametrize("mode", ["quick", "full"])
+def test_health_and_models_have_a_short_timeout_of_their_own(monkeypatch, mode):
+    """A server that takes connections and never answers, as one that was stopped by a signal does."""
+    assert asking.LOOK_S == 10
+    monkeypatch.setattr(asking, "LOOK_S", 0.3)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        verdict = verdict_of(deaf.getsockname()[1], asking.Options(mode=mode, timeout=1200))
+    name = {"quick": "model-id", "full": "alive"}[mode]
+    assert failing(verdict) == {name: HANGS}
+    assert by_name(verdict)[name]["got"] == "no answer: no whole answer in time (0.3 s)"
+
+
+def test_the_whole_of_quick_has_a_limit_of_its_own():
+    """Where the models are listed and completions hang."""
+    assert asking.Options().quick_timeout + 10 <= 30
+    with ScriptedEngine("hangs") as engine:
+        verdict = verdict_of(engine, asking.Options(mode="quick", timeout=1200, quick_timeout=0.5))
+    assert failing(verdict) == {
+        "completion": "the whole sequence may take 0.5 s (verify_quick_timeout_s) and did not get through: the server "
+        "is far too slow; see the ms of the probes before"
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "expected"),
+    [
+        ("391", 391, True), ("391.", 391, True), ("**391**", 391, True), ("3 9 1", 391, True), ("= 391,", 391, True),
+        ("\uff13\uff19\uff11", 391, True), ("48,213", 48213, True), ("$391$", 391, True), ("(391)", 391, True),
+        ("17 391", 391, True), ("3910", 391, False), ("1391", 391, False), ("391.5", 391, False), ("0.391", 391, False),
+        ("1,391", 391, False), ("39 1000", 391, False), ("", 391, False), ("three", 391, False),
+    ],
+)  # fmt: skip
+def test_a_number_is_found_however_it_is_set(text, number, expected):
+    assert gpt_oss.says_number(text, number) is expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The final analysis is done.", "An assistant finally answers.", "analysis: 391", "It goes to=x.", "a || b | c",
+        "| start | end |", "Use functions.get_weather.", "Channel: 5", "finally", "f |> g", "!!", "commentary",
+    ],
+)  # fmt: skip
+def test_plain_words_are_no_residue(text):
+    assert causes.residue(text, VLLM) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "changed", "expected"),
+    [
+        ("auto", None, "full"), ("auto", True, "full"), ("auto", False, "quick"),
+        ("full", False, "full"), ("quick", True, "quick"),
+    ],
+)  # fmt: skip
+def test_auto_is_quick_only_where_nothing_changed_for_certain(mode, changed, expected):
+    assert runner.settle_mode(mode, changed) == expected
+
+
+def test_check_mode_says_that_it_could_not_verify_what_is_not_there():
+    port = free_port()
+    result = runner.verify_servers([plan_entry(port)], asking.Options(timeout=60), watch, check_mode=True)
+    verdict = result["verdicts"][0]
+    assert result["ok"] is None
+    assert verdict["ok"] is None
+    assert unmeasured(verdict) == dict.fromkeys(SEQUENCE, "not verified (check)")
+
+
+def test_check_mode_verifies_what_is_there_and_stays():
+    with ScriptedEngine() as engine:
+        assert verdict_of(engine, check_mode=True, servers_changed=False)["ok"] is True
+        engine.requests.clear()
+        about_to_change = verdict_of(engine, check_mode=True, servers_changed=True)
+    assert about_to_change["ok"] is None
+    assert engine.requests == []
+
+
+def test_all_servers_of_a_node_at_once_and_only_those_with_a_port_of_their_own():
+    both = threading.Barrier(2)
+    pages = {"/health": lambda: "ok" if both.wait(60) in (0, 1) else ""}  # neither answers before both are asked
+    with ScriptedEngine(pages=pages) as one, ScriptedEngine("drop-tool-call", pages=pages) as two:
+        entries = [
+            plan_entry(one.port, "server-0"),
+            plan_entry(two.port, "server-1"),
+            plan_entry(None, "worker-0", role="decode"),
+        ]
+        result = runner.verify_servers(entries, asking.Options(timeout=60), watch)
+    assert [(verdict["server"], verdict["ok"]) for verdict in result["verdicts"]] == [
+        ("server-0", True),
+        ("server-1", False),
+    ]
+    assert result["ok"] is False
+
+
+def test_a_node_without_servers_of_its_own_has_nothing_to_say():
+    entries = [plan_entry(8001, "decode-0", role="decode")]
+    assert runner.verify_servers(entries, asking.Options(), watch) == {"ok": None, "mode": "full", "verdicts": []}

@@ -1,0 +1,89 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Verdicts on scripted engines: how tests ask for them, and the words of causes."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, runner, streams
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+
+CHAT = "/v1/chat/completions"
+SEQUENCE = [
+    "identity", "alive", "model-id", "warm-up", "chat", "harmony-residue", "reasoning", "effort", "tool-call",
+    "tool-round-trip", "tool-arguments", "tool-result", "system-message", "long-prompt", "sampling", "responses",
+    "streaming", "unbuffered", "concurrent", "still-right",
+]  # fmt: skip
+VOCABULARY = (
+    "the engine cannot read the harmony vocabulary: put o200k_base.tiktoken into a folder and name that folder in "
+    "TIKTOKEN_ENCODINGS_BASE (the role tiktoken_encodings does both)"
+)
+DAMAGED = (
+    "o200k_base.tiktoken in TIKTOKEN_ENCODINGS_BASE is damaged: replace it (sha256 "
+    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d) and restart the server"
+)
+LEAK = "harmony tokens reach the client: the reasoning or tool-call parser is missing, or this release leaks them"
+EXCLAMATION = (
+    "the model writes only '!': a safetensors file is corrupt (verify the checkpoint's checksums), or speculation loops"
+)
+LENGTH = (
+    "max_tokens is too small: reasoning ate it before an answer came; the server's context is short, or the model "
+    "thinks without end (top_p below 1 and a corrupt checkpoint do that)"
+)
+EMPTY = (
+    "the server answers 200 with nothing in it: the output parser dropped what the model wrote, or the checkpoint is "
+    "corrupt"
+)
+ENDLESS = (
+    "the answer ran into max_tokens: the model writes without end (missing stop tokens, top_p below 1 and a corrupt "
+    "checkpoint do that), or the server's context is very short"
+)
+NO_REASONING = "vLLM separates gpt-oss's reasoning by itself: a `--reasoning-parser` other than openai_gptoss is set"
+CUT = "the server or something in front of it broke off in the middle of the answer: see its log for a crash"
+HANGS = "the server took the request and did not finish it: it is still compiling or warming up, overloaded, or hangs"
+SHAPE = "the answer has not the OpenAI form: another program has the port, or a proxy in front of it rewrites it"
+NO_MODELS = "no model is listed (`data: []`): none is loaded"
+NO_EFFORT = (
+    "reasoning_effort does not reach the prompt: the engine wants chat_template_args (effort_parameter of the recipe's "
+    "verify section), or a `--chat-template` drops it"
+)
+DEAD = "the engine behind the API process is dead: restart the server; its log says why the engine died"
+CLOSED = "the server closed the connection without an answer: it is starting, stopping or crashed on the request"
+REFUSED = (
+    "nothing listens on this port: the server is not running, is still loading, or binds another address; see its "
+    "state and log"
+)
+
+
+# What the probe "concurrent" sends.
+TOGETHER = (
+    len(streams.AT_ONCE),
+    lambda body: "messages" in body and body["messages"][0]["content"] in [one.question for one in streams.AT_ONCE],
+)
+
+
+def watch(planned):
+    """Every port is held by the planned server."""
+    return lambda entry: "%s answers" % entry["name"]
+
+
+def verdict_of(engine, options=None, entries=None, **arguments):
+    options = options or asking.Options(timeout=60)
+    port = engine if isinstance(engine, int) else engine.port
+    result = runner.verify_servers(entries or [plan_entry(port)], options, watch, **arguments)
+    return result["verdicts"][0]
+
+
+def by_name(verdict):
+    return {probe["name"]: probe for probe in verdict["probes"]}
+
+
+def failing(verdict):
+    """{probe: cause} of the failing ones."""
+    return {probe["name"]: probe["cause"] for probe in verdict["probes"] if probe["ok"] is False}
+
+
+def unmeasured(verdict):
+    found = {probe["name"]: probe["cause"] for probe in verdict["probes"] if probe["ok"] is None}
+    # scripted streams are short
+    return {name: cause for name, cause in found.items() if not cause.startswith("the stream is too short to tell")}
