@@ -201,15 +201,9 @@ def main(arguments):
         if options.json:
             Path(options.json).write_text(json.dumps(rows, indent=2))
         return int(not all(met for *_rest, met in found))
-    except nodes.Unavailable as error:
-        nodes.say("left out: %s" % error)
-        return 1 if os.environ.get("CI") else 3
-    except RuntimeError as error:
-        nodes.say(str(error))
-        return 1
     finally:
         nodes.destroy(names)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(nodes.status_of(main, sys.argv[1:]))

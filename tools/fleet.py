@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import json
-import os
 import re
 import subprocess
 import sys
@@ -105,15 +104,9 @@ def main(arguments):
         if broken:
             print("fleet: %s changed something where there was nothing to do" % ", ".join(broken), file=sys.stderr)
         return int(bool(broken))
-    except nodes.Unavailable as error:
-        nodes.say("left out: %s" % error)
-        return 1 if os.environ.get("CI") else 3
-    except RuntimeError as error:
-        nodes.say(str(error))
-        return 1
     finally:
         nodes.destroy(names)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(nodes.status_of(main, sys.argv[1:]))

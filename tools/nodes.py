@@ -705,33 +705,38 @@ def parse(arguments):
     return parser.parse_args(arguments)
 
 
-def main(arguments):
-    options = parse(arguments)
+def status_of(command, arguments):
+    """The exit status of command(arguments): 3, in CI 1, where nodes cannot be had here; 1 where they fail."""
     try:
-        if options.action == "check":
-            ensure_engine()
-        elif options.action == "build":
-            print(build(options.platform))
-        elif options.action == "create":
-            for node in create(options.names, options.platform, options.share):
-                print("%s is at %s: ssh -F %s %s" % (node.name, node.address, CACHE / "ssh_config", node.name))
-            (CACHE / "ssh_config").write_text(ssh_config())
-        elif options.action == "destroy":
-            destroy(options.names)
-        elif options.action == "inventory":
-            print(json.dumps(molecule_config() if options.molecule else inventory(), indent=2))
-        elif options.action == "reboot":
-            reboot(options.names)
-        else:
-            print(ssh_config(), end="")
+        return command(arguments)
     except Unavailable as error:
         say("left out: %s" % error)
         return 1 if os.environ.get("CI") else 3
     except RuntimeError as error:
         say(str(error))
         return 1
+
+
+def main(arguments):
+    options = parse(arguments)
+    if options.action == "check":
+        ensure_engine()
+    elif options.action == "build":
+        print(build(options.platform))
+    elif options.action == "create":
+        for node in create(options.names, options.platform, options.share):
+            print("%s is at %s: ssh -F %s %s" % (node.name, node.address, CACHE / "ssh_config", node.name))
+        (CACHE / "ssh_config").write_text(ssh_config())
+    elif options.action == "destroy":
+        destroy(options.names)
+    elif options.action == "inventory":
+        print(json.dumps(molecule_config() if options.molecule else inventory(), indent=2))
+    elif options.action == "reboot":
+        reboot(options.names)
+    else:
+        print(ssh_config(), end="")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(status_of(main, sys.argv[1:]))

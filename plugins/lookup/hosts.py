@@ -80,4 +80,10 @@ class LookupModule(LookupBase):
             raise AnsibleLookupError(no_recipe().message)
         run_plan.load()  # read here once, for the processes of all tasks of the play
         step = self.get_option("step")
-        return (run_look.due(found, step) or run_look.NOBODY) if step else found
+        if not step:
+            return found
+        due, limit = run_look.due(found, step), variables.get("ansible_limit") or "@"
+        if "@" not in limit:  # a play for hosts alone that --limit leaves out is a play for nobody
+            limited = names.run([limit], variables)
+            due = [host for host in due if host in limited]
+        return due or run_look.NOBODY

@@ -35,10 +35,18 @@ def _due(one, validated):
     try:
         result = operation.run(validated(operation, one["arguments"]), True)
     except FleetError as error:
-        return error.message.partition("\n")[0], []
+        return _gist(error), []
     except Exception as error:  # whatever it is, the step itself meets it again and fails with all that can be said
         return "%s: %s" % (type(error).__name__, error), []
     due = getattr(operation, "due", None)
     if due is not None:
         return due(result), result.get("warnings", [])
     return (result.get("message") or one["module"]) if result["changed"] else None, result.get("warnings", [])
+
+
+def _gist(error):
+    """One line of an error: of several problems the first, as the line above them names none."""
+    problems = error.details.get("problems") or ()
+    text = problems[0]["message"] if problems else error.message
+    more = " (and %d more)" % (len(problems) - 1) if len(problems) > 1 else ""
+    return text.partition("\n")[0] + more

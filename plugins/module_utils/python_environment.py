@@ -32,7 +32,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.server_spec import
 MARKER = ".inference-fleet.json"
 PARTIAL = ".inference-fleet.partial"
 MARKER_KEYS = {"inputs", "packages", "python", "real_python"}
-DAMAGED = "damaged"  # key of a marker in memory: the package that has to be installed again
 OWN_FOLDER = NodePaths("").lib + "/"  # nobody else puts anything there
 SCHEMA = 1
 
@@ -269,7 +268,7 @@ def compare(desired, present):
             return marker, "%s %s is no longer in it" % (name, version)
     damage = damaged_file(desired.path, marker["packages"])
     if damage:  # uv itself may be what is damaged where it is in this environment
-        return {**marker, DAMAGED: damage[0]} if desired.uv else None, damage[1]
+        return marker if desired.uv else None, damage[1]
     if marker["inputs"] != desired.inputs():
         return marker, "it was made from other settings"
     return marker, None
@@ -280,7 +279,6 @@ def apply(desired, marker):
     environment = uv.child_environment(desired.environment, desired.ca_bundle)
     python = uv.find_python(desired.python, environment)
     program = uv.find_uv(desired.uv, environment) if desired.uv else None
-    damaged = (marker or {}).get(DAMAGED)
     if marker is not None and not _same_interpreter(marker, python, desired, environment):
         marker = None
     fresh = marker is None
@@ -296,12 +294,12 @@ def apply(desired, marker):
             program = uv.bootstrap(desired.path, desired.own_uv, python, environment, **desired.places)
         elif fresh:
             _create(desired, python, program, environment)
-        _install(desired, python, program, environment, damaged)
+        _install(desired, python, program, environment)
         for _each in desired.requirements:
             damage = damaged_file(desired.path, [required_name(one) for one in desired.requirements])
             if not damage:
                 break
-            _install(desired, python, program, environment, damage[0])  # uv's cache has it damaged
+            _install(desired, python, program, environment, damage[0])
         found = _verify(desired, environment)
         probe = uv.probe_python(desired.interpreter, environment)
     except BaseException:

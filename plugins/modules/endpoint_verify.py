@@ -21,6 +21,9 @@ description:
   - A verdict is about the plan. Before and after the probes it looks who answers. The process that holds the port must
     be that of the deployed entry, for containers by their labels, and the deployed and the running entry must have the
     plan's hash. Otherwise the verdict is V(false), C(not verified), and says who answers instead.
+  - Of a server that passed it records in C(run/inference-fleet/ready) which process was seen ready, as
+    M(inference.fleet.engine_ready) does. It is what a later run goes by when the server hangs; it counts as no change,
+    since it says what was seen and not what is to be. Check mode leaves it.
 options:
   servers:
     description:
@@ -146,15 +149,15 @@ attributes:
   check_mode:
     support: full
     description:
-      - Nothing on the node is changed in either mode. Where nothing listens yet, or O(servers_changed) is V(true), the
-        verdict is null with the cause C(not verified (check)). So it is where O(servers_changed) is left out and what
-        is deployed or runs is not the plan.
+      - The servers are left as they are in either mode. Where nothing listens yet, or O(servers_changed) is V(true),
+        the verdict is null with the cause C(not verified (check)). So it is where O(servers_changed) is left out and
+        what is deployed or runs is not the plan.
   diff_mode:
     support: none
     description: There is nothing to compare.
   idempotent:
     support: full
-    description: Reads only.
+    description: The servers are left as they are.
 author:
   - inference.fleet contributors (@inference-fleet)
 """

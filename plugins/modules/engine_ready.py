@@ -17,6 +17,8 @@ description:
     the node. That is seen in C(/proc/net/tcp) and C(/proc/net/tcp6), for the port that clients talk to.
   - A server whose port is held by somebody else is not ready. Where another run deployed another entry meanwhile, it
     fails for good and names that run.
+  - Of a server that is ready it records in C(run/inference-fleet/ready) which process was seen ready. It is what a
+    later run goes by when the server hangs, and counts as no change. Check mode leaves it.
   - RV(final) says that more waiting is no use.
 options:
   timeout:

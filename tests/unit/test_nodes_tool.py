@@ -35,17 +35,17 @@ def tool(monkeypatch, tmp_path):
 @pytest.mark.parametrize(("ci", "status"), [("", 3), ("true", 1)])
 def test_what_is_left_out_is_said_and_fails_in_ci(tool, monkeypatch, capsys, ci, status):
     monkeypatch.setenv("CI", ci)
-    assert tool.main(["create", "one"]) == status
+    assert tool.status_of(tool.main, ["create", "one"]) == status
     assert capsys.readouterr().err == (
         "nodes: left out: no Docker engine runs, and only root can start one. Start Docker, or run this as root.\n"
     )
-    assert tool.main(["destroy"]) == 0
+    assert tool.status_of(tool.main, ["destroy"]) == 0
 
 
 def test_a_platform_without_nodes_is_told(tool, monkeypatch, capsys):
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr(tool, "platform_names", lambda: ["cpu", "slow"])
-    assert tool.main(["create", "one", "--platform", "abacus"]) == 1
+    assert tool.status_of(tool.main, ["create", "one", "--platform", "abacus"]) == 1
     assert capsys.readouterr().err == "nodes: there is no platform 'abacus' of nodes; there are: cpu, slow.\n"
 
 

@@ -9,6 +9,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import http_c
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash, health_port
+from ansible_collections.inference.fleet.plugins.module_utils.servers import faults
 from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import entry_changes
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Observed, condition
 from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import observe
@@ -23,21 +24,33 @@ class Stranger(Exception):
 
 
 class Watch:
-    """Looks at a node: a call with an entry returns who_answers() for it. planned: {name: entry}.
+    """Looks at a node: a call with an entry returns who_answers() for it.
 
     All entries share the first look; from then on each call looks anew.
     """
 
-    def __init__(self, node, planned):
+    def __init__(self, node):
         self.node = node
+        self.planned = {}
+        self._first = {}
+        self._last = {}  # {name: Observed} of each entry's last call
+
+    def over(self, planned):
+        """Begin with a look at all of these: {name: entry}. Returns itself."""
         self.planned = planned
-        self._first = self._look()
-        self._asked = set()
+        self._first, self._last = self._look(), {}
+        return self
 
     def __call__(self, entry):
-        observed = self._look() if entry["name"] in self._asked else self._first
-        self._asked.add(entry["name"])
+        name = entry["name"]
+        observed = self._look() if name in self._last else self._first
+        self._last[name] = observed.get(name) or Observed(name)
         return who_answers(self.node, entry, observed)
+
+    def note_ready(self, names):
+        """Record that these were seen ready: the processes of the last look, which was after the probes."""
+        for name in names:
+            faults.note_ready(self.node.paths, name, self._last[name].state)
 
     def _look(self):
         return observe(self.node.paths, self.node.manager, self.planned)

@@ -52,7 +52,8 @@ def verify_servers(entries, options, watch, servers_changed=None, check_mode=Fal
 
 
 def verify_from_parameters(parameters, check_mode):
-    """verify_servers() with the parameters of the module endpoint_verify. Raises FleetError."""
+    """verify_servers() with the parameters of the module endpoint_verify; the servers that passed are recorded as seen
+    ready, as after a start. Raises FleetError."""
     for name in ("timeout", "quick_timeout"):
         if parameters[name] <= 0:
             raise FleetError(
@@ -67,14 +68,11 @@ def verify_from_parameters(parameters, check_mode):
         api_key=next(iter(api_keys(parameters["api_key"], "verify_api_key")), ""),
         quick_timeout=parameters["quick_timeout"],
     )
-    node = node_of(parameters)
-    return verify_servers(
-        parameters["servers"],
-        options,
-        lambda planned: identity.Watch(node, planned),
-        parameters["servers_changed"],
-        check_mode,
-    )
+    watch = identity.Watch(node_of(parameters))
+    result = verify_servers(parameters["servers"], options, watch.over, parameters["servers_changed"], check_mode)
+    if not check_mode:
+        watch.note_ready(verdict["server"] for verdict in result["verdicts"] if verdict["ok"])
+    return result
 
 
 def settle_mode(mode, servers_changed):

@@ -13,14 +13,22 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import asking
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, free_port, watched
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
+    SmallNode,
+    free_port,
+    wait_until,
+    watched,
+)
 from ansible_collections.inference.fleet.tests.unit.node_helpers import build_checkpoint, build_index, build_wheel
 
 UV = Path(sys.executable).parent / "uv"
@@ -84,9 +92,14 @@ class Site:
     def entries(self):
         return [json.loads(Path(self.node.paths.entry(name)).read_text()) for name in ("server-0", "server-1")]
 
-    def run(self, *arguments):
+    def pid(self, name):
+        return read_json(self.node.paths.server_state(name))["pid"]
+
+    def run(self, *arguments, **others):
+        """others: further hosts, {variable: value} of each beside n1's."""
+        hosts = {"n1": self.host, **{name: {**self.host, **one} for name, one in others.items()}}
         inventory = self.folder / "hosts.yml"
-        inventory.write_text(yaml.safe_dump({"all": {"hosts": {"n1": self.host}}}))
+        inventory.write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
         return play("playbooks/site.yml", inventory, *arguments, timeout=300)
 
 
@@ -173,8 +186,20 @@ def stop_a_server(site):
     return "serve", "server-1: "
 
 
+def stop_one_that_came_back(site):
+    """Its service manager started it again, and the verdict of a run that had nothing to do knows it as ready."""
+    entry = site.entries()[0]
+    first = site.pid("server-0")
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: site.pid("server-0") != first and asking.health(entry, 5, {}).ok, 300, "the restart")
+    converged(site.run())
+    os.kill(site.pid("server-0"), signal.SIGSTOP)
+    return "serve", "server-0: it was ready and does not answer any more: its process %d is" % site.pid("server-0")
+
+
 BREAKS = (
     remove_folder, take_a_tool, take_the_marker, delete_a_shard, lose_the_entry, stop_a_server,
+    stop_one_that_came_back,
 )  # fmt: skip
 
 
@@ -187,4 +212,34 @@ def test_a_run_begins_at_the_step_that_differs_and_the_next_is_converged(site, b
     assert why.startswith(reason)
     assert ran(run) == list(STEPS[[name.lower() for name in STEPS].index(step) :])
     assert run.count("changed") >= 1
+    converged(site.run())
+
+
+def test_without_the_look_every_step_is_run(site):
+    run = site.run("-e", "fleet_look=false").ok()
+    assert (ran(run), said(run), run.count("changed")) == (list(STEPS), [], 0)
+
+
+NOWHERE = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_ssh_retries": 0}
+
+
+def test_check_limit_and_tags(site):
+    _step, reason = lose_the_entry(site)
+    lost = Path(site.node.paths.entry("server-0"))
+    check = site.run("--limit", "n1", "--check", n2=NOWHERE).ok()
+    ((host, step, why),) = said(check)
+    assert (host, step, why.startswith(reason), ran(check), lost.exists()) == ("n1", "serve", True, ["Serve"], False)
+    tagged = site.run("--limit", "n1", "--tags", "serve", n2=NOWHERE).ok()
+    assert (said(tagged), ran(tagged), lost.exists()) == (said(check), ["Serve"], True)
+    assert "TASK [inference.fleet.verify" not in tagged.output
+
+
+def test_a_host_that_cannot_be_reached_stops_no_other(site):
+    _step, reason = lose_the_entry(site)
+    run = site.run(n2=NOWHERE).failed("fatal: [n2]: UNREACHABLE!")
+    ((host, step, why),) = said(run)
+    assert (host, step, why.startswith(reason)) == ("n1", "serve", True)
+    assert (run.count("unreachable"), run.count("failed")) == (1, 0)
+    verdict = read_json(site.reports / "verdict.json")
+    assert [verdict["hosts"][name]["ok"] for name in ("n1", "n2")] == [True, None]
     converged(site.run())

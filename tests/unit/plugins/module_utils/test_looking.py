@@ -61,10 +61,13 @@ def test_a_node_that_is_as_it_is_to_be(asked):
         ({"changed": True, "message": "would install it"}, "would install it"),
         ({"changed": True}, "two"),
         (FleetError("test.bad", "It is %s.\nSee there.", ("bad",)), "It is bad."),
+        (FleetError("test.bad", "Found one:\n 1. It.", details={"problems": [{"message": "It."}]}), "It."),
+        (FleetError("test.bad", "Found:\n 1. It.", details={"problems": [{"message": one} for one in ("It.", "And.")]}),
+         "It. (and 1 more)"),
         (KeyError("servers"), "KeyError: 'servers'"),
         (None, "nothing is known about two before it runs"),
     ],
-)
+)  # fmt: skip
 def test_it_ends_with_the_first_that_differs(asked, answer, reason):
     asked.results.update(one={"changed": False, "warnings": ["slow"]}, three={"changed": False})
     if answer is not None:

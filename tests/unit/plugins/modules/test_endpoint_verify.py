@@ -7,6 +7,9 @@ import json
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.servers import faults
 from ansible_collections.inference.fleet.plugins.modules import endpoint_verify
 from ansible_collections.inference.fleet.tests.unit.engines.deployed import deployed
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
@@ -31,6 +34,21 @@ def test_four_steps(run, tmp_path):
             status, result = run(check, servers=servers, timeout=60)
             assert (status, result["changed"], result["ok"], result["mode"]) == (0, False, True, "full")
             assert len(result["verdicts"][0]["probes"]) == 20
+
+
+def test_who_passed_is_recorded_as_ready_and_nobody_else(run, tmp_path):
+    paths = NodePaths(str(tmp_path))
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        state = read_json(paths.server_state(entry["name"]))
+        other = plan_entry(entry["port"], model_id="gpt-oss-20b")
+        for check, planned, ok in ((True, entry, True), (False, other, False)):
+            _status, result = run(check, servers=[planned], mode="quick", quick_timeout=60)
+            assert (result["ok"], faults.was_ready(paths, entry["name"], state)) == (ok, False)
+        for _turn in range(2):
+            _status, result = run(servers=[entry], mode="quick", quick_timeout=60)
+            assert (result["ok"], result["changed"]) == (True, False)
+            assert faults.was_ready(paths, entry["name"], state)
+        assert not faults.was_ready(paths, entry["name"], {**state, "ticks": state["ticks"] + 1})
 
 
 def test_a_bad_verdict_is_no_failure_of_the_module(run):

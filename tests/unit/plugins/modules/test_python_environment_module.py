@@ -168,7 +168,6 @@ def test_a_file_that_was_taken_away_comes_back(site):
     check, _applied = site.four_steps()
     assert check["message"].endswith(": %s is missing" % gone)
     assert gone.exists() and "rest" in site.names()
-    assert pe.DAMAGED not in (site.path / pe.MARKER).read_text()
 
 
 def test_without_its_marker_an_environment_among_ours_is_made_again(site, tmp_path):

@@ -42,9 +42,7 @@ def node_below(root):
 def verify(root, *entries, mode="quick", **arguments):
     node = node_below(root)
     options = asking.Options(mode=mode, timeout=60, quick_timeout=60)
-    return runner.verify_servers(list(entries), options, lambda planned: identity.Watch(node, planned), **arguments)[
-        "verdicts"
-    ]
+    return runner.verify_servers(list(entries), options, identity.Watch(node).over, **arguments)["verdicts"]
 
 
 def words_of(verdict):

@@ -37,8 +37,9 @@ def deployment(platform="cpu", engine="vllm", venvs=({"path": "/venv", "packages
 
 
 # Templates of roles look up files and variables, and plugins are found in a process that is Ansible's from its start.
+# One for all tests: it answers a line for each line.
 CHILD = """
-import json, sys
+import json, sys, traceback
 from ansible.plugins.loader import init_plugin_loader
 init_plugin_loader()
 from ansible.parsing.dataloader import DataLoader
@@ -46,26 +47,44 @@ from ansible.template import Templar
 from ansible_collections.inference.fleet.plugins.lookup import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.step_tasks import StepTasks
 loader = DataLoader()
-arguments, steps, planned = json.load(sys.stdin)
 plan.LookupModule.run = lambda self, terms, variables=None, **kwargs: [planned[kwargs.get("field", "servers")]]
-found = StepTasks(loader, lambda given: Templar(loader, given), *arguments)
-print(json.dumps({step: list(found.of(step)) for step in steps}))
+for line in sys.stdin:
+    arguments, steps, planned = json.loads(line)
+    try:
+        found = StepTasks(loader, lambda given: Templar(loader, given), *arguments)
+        answer = {step: list(found.of(step)) for step in steps}
+    except Exception:
+        answer = traceback.format_exc()
+    print(json.dumps(answer), flush=True)
 """
 
 
-def asked(steps, servers=None, deployed=None, variables=None, tags=("all",), skip=(), **extra):
-    """{step: [[module, its arguments]]} of a host with this plan."""
-    plan = {"servers": servers or [server()], "deployment": deployed or deployment()}
-    host = {
-        "inventory_hostname": "n1", "ansible_check_mode": False, "ansible_run_tags": list(tags), "fleet_root": "/r",
-        "ansible_skip_tags": list(skip), "playbook_dir": str(CLONE / "playbooks/steps"), "fleet_hardware": {},
-    }  # fmt: skip
-    given = [[{**host, **(variables or {})}, extra, tags, skip], steps, plan]
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD], input=json.dumps(given), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def child():
+    argv = [sys.executable, "-c", CHILD]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+@pytest.fixture
+def asked(child):
+    """asked(steps, …): {step: [[module, its arguments]]} of a host with this plan."""
+
+    def ask(steps, servers=None, deployed=None, variables=None, tags=("all",), skip=(), **extra):
+        plan = {"servers": servers or [server()], "deployment": deployed or deployment()}
+        host = {
+            "inventory_hostname": "n1", "ansible_check_mode": False, "ansible_run_tags": list(tags),
+            "ansible_skip_tags": list(skip), "playbook_dir": str(CLONE / "playbooks/steps"), "fleet_hardware": {},
+            "fleet_root": "/r",
+        }  # fmt: skip
+        given = [[{**host, **(variables or {})}, extra, tags, skip], steps, plan]
+        child.stdin.write(json.dumps(given) + "\n")
+        child.stdin.flush()
+        answer = json.loads(child.stdout.readline())
+        assert isinstance(answer, dict), answer
+        return answer
+
+    return ask
 
 
 def names(found):
@@ -80,11 +99,11 @@ CPU = {
 }
 
 
-def test_what_a_cpu_node_is_asked():
+def test_what_a_cpu_node_is_asked(asked):
     assert names(asked(STEPS)) == CPU
 
 
-def test_what_a_node_with_containers_is_asked():
+def test_what_a_node_with_containers_is_asked(asked):
     engines = [{"engine": kind, "address": None, "image": "a/b:1", "digest": None} for kind in ("docker", "podman")]
     servers = [server("server-%d" % number, {**one, "user": None}) for number, one in enumerate(engines)]
     found = asked(["prepare", "serve"], servers, deployment(venvs=[]))
@@ -93,7 +112,7 @@ def test_what_a_node_with_containers_is_asked():
     assert given == [("container_engine", "docker"), ("engine_servers", None)]
 
 
-def test_a_vendor_that_compiles_is_asked_for_its_packages_and_artifacts():
+def test_a_vendor_that_compiles_is_asked_for_its_packages_and_artifacts(asked):
     servers = [server(hooks={"compile_cache": {}})]
     plan = deployment("neuron", models=[MODEL, {**MODEL, "path": "/models/c"}])
     found = names(asked(["prepare", "weights"], servers, plan))
@@ -101,7 +120,7 @@ def test_a_vendor_that_compiles_is_asked_for_its_packages_and_artifacts():
     assert found["weights"] == ["tiktoken_encodings", "model_weights", "model_weights", "compiled_artifact"]
 
 
-def test_arguments_are_those_of_the_tasks_by_the_precedence_of_ansible():
+def test_arguments_are_those_of_the_tasks_by_the_precedence_of_ansible(asked):
     given = {"vllm_uv": "/of/the/host/uv", "serve_engine_restart": "of the host", "serve_log_rate": 1}
     found = asked(["prepare", "serve"], variables=given, serve_log_rate=2)
     _layout, _tools, _libraries, (_name, engine) = found["prepare"]
@@ -124,12 +143,12 @@ def test_arguments_are_those_of_the_tasks_by_the_precedence_of_ansible():
         (["untagged"], [], []),
     ],
 )
-def test_steps_that_are_no_part_of_the_run_are_not_looked_at(tags, skip, steps):
+def test_steps_that_are_no_part_of_the_run_are_not_looked_at(asked, tags, skip, steps):
     assert [step for step, found in asked(STEPS, tags=tags, skip=skip).items() if found] == steps
 
 
 @pytest.mark.parametrize("role", sorted(path.name for path in (CLONE / "roles").iterdir()))
-def test_every_task_of_a_role_that_is_looked_at_has_an_operation(role):
+def test_every_task_of_a_role_that_is_looked_at_has_an_operation(asked, role):
     """Else the step would run each time, on every node."""
     if role == "verify":
         return
