@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.ascend.platform import Platform as Ascend
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.cpu import Platform as Cpu
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.platform import Platform as Neuron
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia.platform import Platform as Nvidia
 
-PLATFORM_CLASSES = {"cpu": Cpu, "neuron": Neuron, "nvidia": Nvidia}
+PLATFORM_CLASSES = {"ascend": Ascend, "cpu": Cpu, "neuron": Neuron, "nvidia": Nvidia}

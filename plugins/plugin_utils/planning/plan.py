@@ -83,7 +83,7 @@ def deployment(recipe, site, host, used=None):
             if own.get("venv") and own.get("launcher", "process") == "process":
                 venvs.append(own["venv"])
     result["servers"] = groups
-    result["engine_settings"] = PLATFORMS[recipe["platform"]].engine_settings
+    result["engine_settings"] = PLATFORMS[recipe["platform"]].daemon_settings(recipe)
     result["models"] = _distinct(models, result["model"], "model", lambda model: [model.get(key) for key in CHECKPOINT])
     result["venvs"] = _distinct(venvs, result.get("venv"), "venv", lambda venv: venv)
     result["hub_packages"] = list(dict.fromkeys(

@@ -5,36 +5,155 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import Accelerator, Platform
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 DRIVER = "/usr/local/Ascend/driver/"
 MOUNTS = ("/usr/local/dcmi", "/usr/local/bin/npu-smi", DRIVER + "lib64", DRIVER + "version.info",
           DRIVER + "tools/hccn_tool", "/etc/ascend_install.info")  # fmt: skip
+VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
+A3 = "ascend-a3"
+# Of the project's own images: quay.io/ascend/vllm-ascend:v0.20.2rc1-a3-openeuler, without a suffix for A2.
+IMAGE = re.compile(r"(?:^|/)vllm-ascend:[^@]*?(?:-(a3|a5|310p|950dt))?(?:-openeuler)?(?:@.*)?$")
+RUNTIME, RUNTIME_VISIBLE = "--runtime=ascend", "ASCEND_VISIBLE_DEVICES"
+RUNTIME_PROGRAM = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
+GRAPH_MODES = ("NONE", "PIECEWISE", "FULL_DECODE_ONLY")
+MOST_UTILISATION = 0.92
+# What guides set and nothing reads: why.
+DEAD = {
+    "NPU_MEMORY_FRACTION": "no release reads it; against fragmentation set PYTORCH_NPU_ALLOC_CONF: "
+    "expandable_segments:True",
+    "VLLM_USE_V1": "there is no other engine any more",
+    "VLLM_USE_MODELSCOPE": "the model is a folder of the node, which the role model_weights fetches",
+}
 
 
 class Ascend(Platform):
-    """NPUs by their number, 64 GiB HBM each."""
+    """Chips by the number of their /dev/davinci, 64 GiB HBM each: 8 on an Atlas 800 A2, 16 on an Atlas 800 A3."""
 
-    name, label = "ascend", "Huawei Ascend"
-    accelerators = {"ascend-a2": Accelerator(memory_gib=64), "ascend-a3": Accelerator(memory_gib=64)}
+    name, label, unit = "ascend", "Huawei Ascend", "NPU"
+    accelerators = {"ascend-a2": Accelerator(memory_gib=64), A3: Accelerator(memory_gib=64)}
     usable = 60.94 / 64  # "60.94 GiB total capacity" in vllm-ascend's out-of-memory messages
     container = {
         "devices": ["/dev/davinci${device}", "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"],
         "mounts": [{"source": path, "read_only": True} for path in MOUNTS],
+        "shm_size": "1g",
     }
 
-    def check_recipe(self, recipe, hardware):
-        if recipe["model"]["format"] == "mxfp4":
+    def fits_chips(self, hardware, size):
+        """An NPU of an A3 is two chips, and its servers take both."""
+        return hardware.accelerator != A3 or size % 2 == 0
+
+    def container_defaults(self, declared):
+        """The vendor's runtime brings devices and driver itself."""
+        return {"shm_size": "1g"} if RUNTIME in declared.get("flags", []) else self.container
+
+    def daemon_settings(self, recipe):
+        layers = [recipe, *recipe.get("servers", ()), *(recipe.get("instances") or {}).values()]
+        if not any(RUNTIME in (layer.get("container") or {}).get("flags", ()) for layer in layers):
+            return {}
+        return {"runtimes": {"ascend": {"path": RUNTIME_PROGRAM, "runtimeArgs": []}}}
+
+    def check_server(self, where, server):
+        """Weights of a format that NPUs load, an image of their generation, and no NPUs but the server's own."""
+        if server.recipe["model"]["format"] == "mxfp4":
             raise FleetError(
                 "plan.format-not-for-platform",
-                "model.format is 'mxfp4', which no Ascend NPU can load; allowed: 'bf16', with a checkpoint of that "
-                "format.",
+                "%s: model.format is 'mxfp4', which no Ascend NPU can load; allowed: 'bf16', with a checkpoint of that "
+                "format, such as unsloth/gpt-oss-120b-BF16.",
+                (where,),
             )
+        image = (server.container or {}).get("image") or ""
+        found, wanted = IMAGE.search(image), "a3" if server.hardware.accelerator == A3 else None
+        if found and found.group(1) != wanted:
+            raise FleetError(
+                "plan.ascend-image-generation",
+                "%s: container.image is %s, which is for %s, but the servers are on %s. Take the tag %s.",
+                (
+                    where,
+                    image,
+                    "Atlas A2" if found.group(1) is None else "the generation %s" % found.group(1).upper(),
+                    server.hardware.accelerator,
+                    "that ends in -a3 or -a3-openeuler" if wanted else "without -%s" % found.group(1),
+                ),
+            )
+        inside = list(range(len(server.devices))) if server.container else server.devices
+        own = {VISIBLE: inside}
+        if RUNTIME in (server.container or {}).get("flags", ()):
+            own[RUNTIME_VISIBLE] = server.devices
+        for name, numbers in own.items() if server.devices else ():
+            given = server.environment.get(name, "" if name == RUNTIME_VISIBLE else None)
+            if given is not None and given.replace(" ", "").split(",") != [str(number) for number in numbers]:
+                raise FleetError(
+                    "plan.ascend-visible-devices",
+                    "%s: environment.%s is %s, but the server has the NPUs %s%s; write ${%s}.",
+                    (
+                        where,
+                        name,
+                        show(given),
+                        ",".join(str(number) for number in server.devices),
+                        "" if numbers is server.devices else ", which its container counts from 0",
+                        "devices" if name == RUNTIME_VISIBLE else "container_devices",
+                    ),
+                )
+
+    def finish(self, entries, leader_first):
+        """A process is told its NPUs; a container is given no others."""
+        for entry in entries:
+            if entry["devices"] and not entry["container"]:
+                own = {VISIBLE: ",".join(str(number) for number in entry["devices"])}
+                entry["environment"] = {**own, **entry["environment"]}
+
+    def notes(self, entry):
+        """What the vendor's guide warns of, and variables that nothing reads."""
+        arguments = entry["arguments"]
+        for name in sorted(set(DEAD) & set(entry["environment"])):
+            yield "environment.%s has no effect: %s. Remove it." % (name, DEAD[name])
+        share = _number(arguments.get("gpu-memory-utilization"))
+        if share is not None and share > MOST_UTILISATION:
+            yield (
+                "arguments.gpu-memory-utilization is %g; with expert parallelism chips need unequal amounts, and more "
+                "than %g may run out of memory while serving." % (share, MOST_UTILISATION)
+            )
+        yield from _graph_notes(arguments)
 
     def memory(self, settings, entry, hardware, model):
         # whether the plugin tells sliding layers apart depends on its version
         return {**settings, "windowed": False}
+
+
+def _number(value):
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _graph_notes(arguments):
+    """Of compilation-config: a mode that the guide does not name, and sizes that do not follow max-num-seqs."""
+    config = arguments.get("compilation-config")
+    try:
+        config = json.loads(config) if isinstance(config, str) else config
+    except ValueError:
+        return  # the engine refuses it
+    config = config if isinstance(config, dict) else {}
+    mode, sizes = config.get("cudagraph_mode"), config.get("cudagraph_capture_sizes")
+    if mode is not None and str(mode).upper() not in GRAPH_MODES:
+        yield "compilation-config.cudagraph_mode is %s; vllm-ascend's guide for gpt-oss names %s." % (
+            mode, " and ".join(GRAPH_MODES[1:]),
+        )  # fmt: skip
+    most, sequences = max(map(_number, sizes), default=None) if sizes else None, _number(arguments.get("max-num-seqs"))
+    if most and sequences and most != sequences:
+        yield (
+            "compilation-config.cudagraph_capture_sizes ends at %g and max-num-seqs is %g: %s. Leave the sizes out, "
+            "and the engine takes those that suit."
+            % (most, sequences,
+               "larger batches run without a graph" if most < sequences else "the larger graphs are never used")
+        )  # fmt: skip
 
 
 PLATFORM = Ascend()

@@ -53,6 +53,10 @@ class Platform:
         """`container`, or what of it suits a recipe's container as it is declared."""
         return self.container
 
+    def daemon_settings(self, recipe):
+        """`engine_settings`, or what a recipe needs of docker's daemon.json."""
+        return self.engine_settings
+
     def check_recipe(self, recipe, hardware):
         """FleetError where the platform cannot run what the recipe says, whatever the server."""
 
@@ -72,6 +76,10 @@ class Platform:
 
         leader_first: names of the servers whose first one starts before the others.
         """
+
+    def notes(self, entry):
+        """What to say of a server that is planned well: sentences, shown as warnings of the plan."""
+        return []
 
     # -- memory --------------------------------------------------------------------------------------------------------
 

@@ -9,11 +9,10 @@ import dataclasses
 import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import vendor_tools
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Accelerators, Device
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import health, kinds, smi
 
-PCI = "/sys/bus/pci/devices"
 VENDOR = "0x10de"
 VGA, ACCELERATOR = "0x0300", "0x0302"  # classes; bridges and NVSwitches are others
 DRIVEN = "/proc/driver/nvidia/gpus"
@@ -40,26 +39,14 @@ class GpuDevice(Device):
         return kinds.kind_of(self.product, self.compute_capability, self.memory_mib)
 
 
-def listed(system, folder):
-    """Names in a folder of the node, sorted; [] where there is none."""
-    try:
-        return sorted(os.listdir(system.sysroot + folder))
-    except OSError:
-        return []
-
-
 def on_the_bus(system, classes=(VGA, ACCELERATOR)):
     """PCI addresses of the node's GPUs, whoever drives them."""
-
-    def starts(name, key, words):
-        return (system.read("%s/%s/%s" % (PCI, name, key)) or "").strip().startswith(words)
-
-    return [name for name in listed(system, PCI) if starts(name, "vendor", VENDOR) and starts(name, "class", classes)]
+    return vendor_tools.on_the_bus(system, VENDOR, classes)
 
 
 def detect(system):
     """Accelerators with one GpuDevice for each GPU. FleetError where there is none, or none that can be asked."""
-    program = smi.tool(system, "nvidia-smi")
+    program = vendor_tools.tool(system, "nvidia-smi")
     if program is None:
         there = len(on_the_bus(system))
         raise FleetError(
@@ -104,7 +91,7 @@ def _ask_all(system, program):
     root, rows, lost, problem = smi.ask(system, program)
     roots = [root] if root is not None else []
     if root is None and lost:
-        for bus in filter(None, map(smi.bus_of, listed(system, DRIVEN))):
+        for bus in filter(None, map(smi.bus_of, vendor_tools.listed(system, DRIVEN))):
             one, row, missing, _words = smi.ask(system, program, bus)
             roots += [one] if one is not None else []
             rows.update(row)
@@ -170,14 +157,10 @@ def _device(system, number, bus, gpu, row, lost):
 def _place(system, program, devices):
     """NUMA node and CPUs of each, by the kernel; by `nvidia-smi topo -m` where the kernel shows none of them."""
     for device in devices:
-        folder = "%s/%s" % (PCI, device.address)
-        numa = (system.read(folder + "/numa_node") or "").strip()
-        device.numa = smi.whole(numa)
-        cpus = system.cpu_list(folder + "/local_cpulist")
-        device.cpus = format_cpu_list(cpus) if cpus else ""
+        vendor_tools.place(system, device)
     if any(device.cpus for device in devices):
         return
-    status, text = smi.run([program, "topo", "-m"])
+    status, text = vendor_tools.run([program, "topo", "-m"])
     found = smi.parse_topology(text, system.warn) if status == 0 else {}
     for device in devices:
         device.cpus, device.numa = found.get(device.id, (device.cpus, device.numa))
@@ -185,11 +168,13 @@ def _place(system, program, devices):
 
 def _note_unlisted(system, roots, devices):
     """Warn of GPUs that the bus or the driver has and nvidia-smi does not list."""
-    attached = max([smi.whole((root.findtext("attached_gpus") or "").strip()) or 0 for root in roots], default=0)
+    attached = max(
+        [vendor_tools.whole((root.findtext("attached_gpus") or "").strip()) or 0 for root in roots], default=0
+    )
     if attached > len(devices):
         system.warn("nvidia-smi counts %d GPUs and describes %d." % (attached, len(devices)))
     for bus in sorted(set(on_the_bus(system)) - {device.address for device in devices}):
-        driver = os.path.basename(os.path.realpath("%s%s/%s/driver" % (system.sysroot, PCI, bus)))
+        driver = os.path.basename(os.path.realpath("%s%s/%s/driver" % (system.sysroot, vendor_tools.PCI, bus)))
         system.warn(
             "The PCI bus has the GPU %s, which nvidia-smi does not list%s; look for NVRM in dmesg."
             % (bus, " (driver %s)" % driver if driver not in ("driver", "nvidia") else "")

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import kinds
-
-
-def used(found, hardware):
-    """The devices without those that the inventory excludes, which may be there, sick or gone."""
-    return [device for device in found.devices if device.id not in (hardware.get("exclude") or ())]
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.whole_devices import used
 
 
 def shortfalls(found, hardware, needs):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import vendor_tools
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Detector
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import detect, fit, preflight
 
@@ -17,7 +18,7 @@ class Platform(Detector):
     setuid_helper = True  # CUDA starts nvidia-modprobe where a device file is missing
 
     def present(self, system):
-        return bool(detect.listed(system, detect.DRIVEN) or detect.on_the_bus(system, (detect.ACCELERATOR,)))
+        return bool(vendor_tools.listed(system, detect.DRIVEN) or detect.on_the_bus(system, (detect.ACCELERATOR,)))
 
     def detect(self, system):
         return detect.detect(system)

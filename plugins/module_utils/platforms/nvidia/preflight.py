@@ -11,11 +11,10 @@ import os
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import Engine, EngineError
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import fit, kinds, smi
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import whole_devices
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import kinds, smi
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.vendor_tools import run, tool
 
-COMMAND_SHOWN = 120
 HELD_MIB = 2048  # more than what a driver keeps for itself
 # Xid errors after which a GPU works no more until its reset ("Xid Errors", docs.nvidia.com/deploy/xid-errors).
 XIDS = {48: "an uncorrectable memory error", 64: "failed to replace a row of memory", 74: "an NVLink error",
@@ -38,51 +37,28 @@ def checks(context):
     return [("gpus", gpus), ("holders", held), ("fabric", services), ("containers", list(_containers(context)))]
 
 
-def _given(context):
-    """{number of a GPU: [names of the servers that the run is about]}."""
-    given = {}
-    for name, entry in context.chosen.items():
-        for number in entry["devices"]:
-            given.setdefault(number, []).append(name)
-    return given
-
-
-def _verb(names, one, more):
-    return "%s %s" % (", ".join(names), one if len(names) == 1 else more)
-
-
 # ---- GPUs
 
 
 def _gpus(context):
     """Faults of the GPUs that servers are given. Those of a server that runs as planned are warnings."""
-    given = _given(context)
-    there = {device.id: device for device in context.found.devices}
-    fitting = context.fits  # else the plan is to change anyway
-    for number in sorted(set(given) - set(there)) if fitting else ():
-        yield (
-            "%s given GPU %d, which this node does not have: it has %s. Correct fleet_hardware.count, or list it in "
-            "fleet_hardware.exclude." % (_verb(given[number], "is", "are"), number, format_cpu_list(there))
-        )
     xids = _xids(context)
-    for device in fit.used(context.found, context.hardware):
-        names = given.get(device.id, [])
-        faults = list(device.faults)
-        if not faults and device.address in xids and not _recovered(device):
-            faults.append(
-                "GPU %d (%s) has had Xid %s since the node was started: %s. Reset it (`nvidia-smi --gpu-reset -i %d`) "
-                "or reboot the node, and look for NVRM in dmesg."
-                % (device.id, device.address, *_words(xids[device.address]), device.id)
-            )
-        if names and not set(names) <= set(context.unchanged):
-            yield from faults
-        else:
-            context.warnings += faults
+
+    def faults(device):
         if device.slow:
             context.warnings.append(
                 "GPU %d (%s) is slowed down by %s. Look at cooling and power of the node."
                 % (device.id, device.address, ", ".join(device.slow))
             )
+        if device.faults or device.address not in xids or _recovered(device):
+            return device.faults
+        return [
+            "GPU %d (%s) has had Xid %s since the node was started: %s. Reset it (`nvidia-smi --gpu-reset -i %d`) "
+            "or reboot the node, and look for NVRM in dmesg."
+            % (device.id, device.address, *_words(xids[device.address]), device.id)
+        ]
+
+    return whole_devices.faults(context, "GPU", faults)
 
 
 def _recovered(device):
@@ -96,8 +72,8 @@ def _words(numbers):
 
 def _xids(context):
     """{PCI address: {Xid}} of the kernel's messages since the start, of those that need a reset."""
-    program = smi.tool(context.system, "dmesg")
-    status, text = smi.run([program]) if program else ("there is no dmesg", "")
+    program = tool(context.system, "dmesg")
+    status, text = run([program]) if program else ("there is no dmesg", "")
     if status != 0:
         context.warnings.append("Not checked: Xid errors; the kernel's messages cannot be read (%s)." % status)
         return {}
@@ -113,32 +89,14 @@ def _xids(context):
 
 def _held(context):
     """GPUs that servers about to start are given and that a process which is none of this root's has."""
-    own = {pid for pids in processes.marked_processes(context.root).values() for pid in pids}
-    starting = {name for name in context.chosen if name not in context.unchanged}
-    given, held = _given(context), {}
     for device in context.found.devices:
-        users = [name for name in given.get(device.id, ()) if name in starting]
-        if not users:
-            continue
-        for holder in device.holders:
-            if holder["pid"] not in own:
-                held.setdefault(holder["pid"], (holder, [], users))[1].append(device.id)
-        if not device.holders and (device.used_mib or 0) > HELD_MIB:
+        if whole_devices.starting(context, device) and not device.holders and (device.used_mib or 0) > HELD_MIB:
             context.warnings.append(
                 "GPU %d (%s) has %d MiB in use, and nvidia-smi names nobody who has them. A process in another "
                 "namespace, or one that died, may hold it; look at `fuser -v /dev/nvidia*`."
                 % (device.id, device.address, device.used_mib)
             )
-    for pid, (holder, numbers, users) in sorted(held.items()):
-        markers = processes.markers_of(pid)
-        command = processes.command(pid) or holder["command"] or "its command is gone"
-        yield (
-            "pid %d (%s%s) holds GPU%s %s, which %s given. Stop it; a server of another root ends with its own "
-            "playbooks/stop.yml."
-            % (pid, command[:COMMAND_SHOWN],
-               ", server %s below the root %s" % (markers[1], markers[0]) if markers else "",
-               "" if len(numbers) == 1 else "s", format_cpu_list(numbers), _verb(users, "is", "are"))
-        )  # fmt: skip
+    return whole_devices.held(context, "GPU")
 
 
 # ---- NVLink
@@ -146,8 +104,8 @@ def _held(context):
 
 def _services(context):
     """Fabric Manager where there are NVSwitches and nvidia-smi tells no state; IMEX where a rack is one domain."""
-    found, program = context.found, smi.tool(context.system, "systemctl")
-    if program is None or not _given(context):
+    found, program = context.found, tool(context.system, "systemctl")
+    if program is None or not whole_devices.given(context):
         return
     switches = os.path.exists(context.system.sysroot + "/dev/nvidia-nvswitchctl")
     silent = not any(device.fabric for device in found.devices)
@@ -176,7 +134,7 @@ def _services(context):
 
 def _state(program, unit):
     """active, inactive, failed, … of a unit; "not installed" where systemd does not know it."""
-    text = smi.run([program, "show", "--property=LoadState,ActiveState", unit + ".service"])[1]
+    text = run([program, "show", "--property=LoadState,ActiveState", unit + ".service"])[1]
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     return "not installed" if values.get("LoadState") == "not-found" else values.get("ActiveState") or "not known"
 
@@ -192,18 +150,18 @@ def _containers(context):
     flags = {flag for one in entries for flag in one["container"]["flags"]}
     installs = TOOLKIT in context.installs
     for kind in kinds_used:
-        if smi.tool(context.system, kind) is None and not installs:
+        if tool(context.system, kind) is None and not installs:
             yield (
                 "%s runs in a container of %s, which is not on this node. Run the play with become and with the step "
                 "prepare, which installs it, or set fleet_container_engine." % (entries[0]["name"], kind)
             )
-        elif by_name and not context.system.sysroot and smi.tool(context.system, kind):
+        elif by_name and not context.system.sysroot and tool(context.system, kind):
             yield from _engine_without_cdi(kind, installs)
         if kind == "docker" and "--runtime=nvidia" in flags and not context.system.sysroot:
             yield from _engine_without_runtime()
     if installs or not (by_name or any(flag.startswith(("--gpus", "--runtime=nvidia")) for flag in flags)):
         return  # the role installs the toolkit and writes the description anew
-    if smi.tool(context.system, "nvidia-ctk") is None:
+    if tool(context.system, "nvidia-ctk") is None:
         yield (
             "This node has no NVIDIA Container Toolkit (nvidia-ctk), by which containers get GPUs. Run the play with "
             "become and with the step prepare, which installs it (nvidia_packages)."

@@ -5,18 +5,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from xml.etree import ElementTree
 from xml.sax import saxutils
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list, parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.vendor_tools import run, whole
 
-TIMEOUT_S = 120  # a node without persistence mode initialises every GPU first
 FIELDS = ("index", "pci.bus_id", "name", "memory.total", "compute_cap")
 PROCESSES = "/proc/driver/nvidia/gpus"
 LOADED = "/sys/module/nvidia/version"
@@ -32,24 +28,6 @@ BROKEN = {"gpu is lost": "lost", "gpu requires reset": "needs reset", "unknown e
 HIDDEN = ("insufficient permissions", "insufficient permission", "not permitted")
 
 
-def tool(system, name):
-    """Path of a program of the node, None where it is not installed."""
-    return shutil.which(name, path=system.sysroot + "/usr/bin" if system.sysroot else node_paths.PATH)
-
-
-def run(argv):
-    """(exit status or a string that says why there is none, what it printed on both outputs)."""
-    environment = {**os.environ, "LC_ALL": "C"}
-    try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=TIMEOUT_S, env=environment, check=False)  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return "no answer within %d s" % TIMEOUT_S, ""
-    except OSError as error:
-        return str(error.strerror), ""
-    return done.returncode, done.stdout.decode("utf-8", "replace")
-
-
 def bus_of(text):
     """ "0000:8f:00.0" of "00000000:8F:00.0", as the kernel writes it; None for what is no PCI address."""
     match = BUS.match((text or "").strip().lower())
@@ -62,11 +40,6 @@ def bus_of(text):
 def plain(text):
     """A field without brackets and case: "gpu is lost" of "[GPU is lost]"."""
     return " ".join((text or "").strip().strip("[]").lower().split())
-
-
-def whole(text):
-    """The number in a string of digits, None for any other string."""
-    return int(text) if re.match(r"^[0-9]{1,12}$", text or "") else None
 
 
 class Gpu:
