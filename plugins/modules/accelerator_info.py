@@ -128,11 +128,11 @@ devices:
       elements: int
     address:
       description: Where it is on the PCI bus.
-      returned: for GPUs
+      returned: for GPUs and NPUs
       type: str
     product:
       description: The vendor's name of it. Null where nothing tells.
-      returned: for GPUs
+      returned: for GPUs and NPUs
       type: str
     compute_capability:
       description: What programs are built for, such as V(9.0). Null where nothing tells.
@@ -140,7 +140,7 @@ devices:
       type: str
     faults:
       description: What stops a server on it, as sentences. Empty for one that is well.
-      returned: for GPUs
+      returned: for GPUs and NPUs
       type: list
       elements: str
     slow:
@@ -160,6 +160,14 @@ devices:
       description: The state of its links to other GPUs. Null where it has none that the driver manages.
       returned: for GPUs
       type: str
+    npu:
+      description: The number that the vendor's tool has for its board.
+      returned: for NPUs
+      type: int
+    chip:
+      description: Its number on the board.
+      returned: for NPUs
+      type: int
   sample:
     - {id: 0, memory_mib: 32768, cores: 4, numa: 0, cpus: 0-3, health: ok, holders: [], core_ids: []}
 """

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command lines planned for Trainium and NVIDIA before the real argument parsers of vLLM.
+"""The command lines planned for Trainium, NVIDIA and Ascend before the real argument parsers of vLLM.
 
 trn3-eagle3 is for vLLM 0.11.1 and is judged by that release. The vLLM Neuron plugin of trn3-vllm-neuron needs flags
 that came later; it is judged by the release that the tests have as an engine, which is also that of the recipes for
@@ -92,6 +92,28 @@ def judged(venv, lines):
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.strip().splitlines()[-1])
     return dict(zip(lines, found)), dict(zip(wrong, found[len(lines) :]))
+
+
+def npu_lines():
+    """{"kind, overlay": argv after vllm} of the recipes for Ascend."""
+    lines = {}
+    for kind, count in (("ascend-a2", 8), ("ascend-a3", 16)):
+        for overlay in ("", *recipes.load_recipe(recipes.find_recipe(kind, []))["overlays"]):
+            found = planned(kind, None, count, kind, (overlay,) if overlay else ())
+            lines["%s, %s" % (kind, overlay)] = found[-1]["command"][1:]
+    return lines
+
+
+@pytest.mark.soak
+def test_the_parser_of_ascend_s_tutorial_takes_every_line():
+    """make test has its recorded flags instead (tests/unit/fixtures/ascend)."""
+    lines = npu_lines()
+    good, wrong = judged(parser_venv.ensure(parser_venv.ASCEND), {"server-0": lines["ascend-a2, "], **lines})
+    assert {name: verdict["refused"] for name, verdict in good.items()} == dict.fromkeys(good)
+    assert all(complaint in verdict["refused"] for complaint, verdict in wrong.items())
+    values = good["ascend-a3, tp8"]["values"]
+    assert (values["tensor_parallel_size"], values["port"], values["max_model_len"]) == (8, 8001, 131072)
+    assert values["enable_expert_parallel"] is True
 
 
 @pytest.fixture(scope="module")

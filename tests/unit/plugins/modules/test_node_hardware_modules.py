@@ -89,12 +89,12 @@ def test_node_preflight_warns_of_what_it_could_not_check(run, tmp_path, monkeypa
 
 @pytest.mark.parametrize("check_mode", [True, False])
 def test_node_preflight_that_refuses(run, tmp_path, check_mode):
-    result = run(node_preflight, check_mode, root=str(tmp_path), platform="ascend", needs={"cpu_flags": ["warp"]})
+    result = run(node_preflight, check_mode, root=str(tmp_path), platform="abacus", needs={"cpu_flags": ["warp"]})
     assert result["failed"]
     assert [problem["check"] for problem in result["problems"]] == ["hardware", "cpu_flags"]
     assert result["msg"] == "Preflight found 2 problems on %s, nothing was changed:\n 1. %s\n 2. %s" % (
         os.uname().nodename,
-        "This version of the collection cannot detect accelerators of 'ascend'; it knows: %s." % ", ".join(PLATFORMS),
+        "This version of the collection cannot detect accelerators of 'abacus'; it knows: %s." % ", ".join(PLATFORMS),
         result["problems"][1]["message"],
     )
 

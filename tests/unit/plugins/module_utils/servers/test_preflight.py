@@ -164,8 +164,8 @@ def test_all_problems_stand_in_one_message(tmp_path, monkeypatch):
             "for this node.",
         ),
         (
-            {"platform": "ascend"},
-            "This version of the collection cannot detect accelerators of 'ascend'; it knows: %s."
+            {"platform": "abacus"},
+            "This version of the collection cannot detect accelerators of 'abacus'; it knows: %s."
             % ", ".join(accelerators.PLATFORMS),
         ),
     ],

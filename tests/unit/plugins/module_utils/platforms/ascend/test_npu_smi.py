@@ -1,0 +1,149 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is made of what npu-smi prints: every sample whole, nothing raises, nothing is taken for zero."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.ascend import npu_smi
+from hypothesis import given
+from hypothesis import strategies as st
+
+FIXTURES = pathlib.Path(__file__).resolve().parents[4] / "fixtures" / "ascend"
+
+
+def read(name):
+    return (FIXTURES / name).read_text()
+
+
+def parsed(text):
+    warnings = []
+    version, chips = npu_smi.parse_info(text, warnings.append)
+    return version, chips, warnings
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "count", "held"),
+    [
+        ("info-a2-24.1.txt", "24.1.rc3", 8, {3: (632268, "python3.1")}),
+        ("info-a2-26.1.txt", "26.1.0", 8, {3: (632268, "python3.1")}),
+        ("info-a3-24.1.txt", "24.1.rc3.7", 16, {5: (485946, "VLLMWorker_TP")}),
+        ("info-a3-26.0.txt", "26.0.rc2", 16, {5: (485946, "VLLMWorker_TP")}),
+    ],
+)
+def test_every_table(name, version, count, held):
+    found, chips, warnings = parsed(read(name))
+    assert (found, len(chips), warnings) == (version, count, [])
+    assert {one.health for one in chips} == {"OK"}
+    assert {one.hbm[1] for one in chips} == {65536}
+    assert all(re.match(r"^0000:[0-9a-f]{2}:00\.0$", one.bus) for one in chips)
+    assert {place: (one.holders[0]["pid"], one.holders[0]["command"]) for place, one in enumerate(chips)
+            if one.holders} == held  # fmt: skip
+    if count == 8:
+        assert [(one.npu, one.chip, one.phy, one.name) for one in chips] == [
+            (number, 0, None, "910B3") for number in range(8)
+        ]
+        assert chips[3].hbm == (59693, 65536)  # no space before the slash
+    else:
+        assert [(one.npu, one.chip, one.phy) for one in chips] == [(n // 2, n % 2, n) for n in range(16)]
+
+
+def test_the_maps():
+    def mapped(name):
+        return npu_smi.parse_map(read(name), pytest.fail)
+
+    assert mapped("map-a2.txt") == {(number, 0): (number, None) for number in range(8)}
+    assert mapped("map-a3.txt") == {(number // 2, number % 2): (number, number) for number in range(16)}
+
+
+def test_lists_boards_usages_and_health():
+    assert (npu_smi.chip_count(read("list-a2.txt")), npu_smi.chip_count(read("list-a3.txt"))) == (8, 16)
+    assert npu_smi.chip_count("what is that") is None
+    (board,) = npu_smi.parse_fields(read("board.txt"))
+    assert (board["Software Version"], board["Firmware Version"], board["PCI Device ID"], board["Compatibility"]) == (
+        "24.1.0.b062", "7.5.0.2.220", "0xD802", "OK",
+    )  # fmt: skip
+    usages = npu_smi.parse_fields(read("usages.txt"))
+    assert [(one["HBM Capacity(MB)"], one["Chip ID"]) for one in usages] == [("65536", "0"), ("65536", "1")]
+    assert npu_smi.error_codes(read("health-ok.txt")) == ""
+    assert npu_smi.error_codes(read("health-alarm.txt")) == "80E01801: node type=SOC, sensor type=Temperature"
+    assert [npu_smi.link_state(text) for text in ("link status: UP\n", "link status: DOWN\n", "-5")] == [
+        "UP", "DOWN", None,
+    ]  # fmt: skip
+
+
+def test_files_of_driver_and_firmware():
+    driver, firmware = (npu_smi.parse_settings(read(name)) for name in ("driver-version.info", "firmware-version.info"))
+    assert (driver["Version"], firmware["Version"]) == ("25.0.rc1.1", "7.7.0.1.231")
+    assert npu_smi.compatible(firmware["Version"], driver["compatible_version_fw"]) is True
+    assert npu_smi.compatible("7.8.0", driver["compatible_version_fw"]) is False
+    assert npu_smi.compatible(driver["Version"], firmware["compatible_version_drv"]) is True
+    assert npu_smi.compatible("25.2.0", firmware["compatible_version_drv"]) is False
+    assert npu_smi.compatible("7.8.0", None) is npu_smi.compatible("", "[1,2]") is None
+    assert npu_smi.parse_settings(read("ascend_install.info"))["UserGroup"] == "HwHiAiUser"
+
+
+@pytest.mark.parametrize(
+    ("version", "least", "old"),
+    [
+        ("25.0.rc1.1", "25.0", False), ("24.1.rc3.7", "25.0", True), ("25.5.0", "25.2", False),
+        ("25.0.rc1.1", "25.0.0", True), ("24.1.0.b062", "24.1.0", False), ("26.0.rc2", "25.2", False),
+        ("25.0.3", "25.2", True),
+    ],
+)  # fmt: skip
+def test_which_driver_is_older(version, least, old):
+    assert npu_smi.older(version, least) is old
+
+
+def test_a_row_that_is_broken_is_told_and_its_neighbours_stay():
+    text = read("info-a2-24.1.txt").replace("0000:81:00.0  ", "not an address")
+    _version, chips, warnings = parsed(text)
+    assert [one.npu for one in chips] == [0, 1, 3, 4, 5, 6, 7]
+    assert any("not an address" in warning for warning in warnings)
+
+
+def test_memory_that_is_not_told_is_not_zero():
+    _version, chips, _warnings = parsed(read("info-a2-24.1.txt").replace("3379 / 65536", "0    / 0    "))
+    assert chips[0].hbm is None
+
+
+def test_another_layout_is_told():
+    text = "| NPU ID | Name        | Health | Power(W) |\n| 3      | Ascend950DT | OK     | 100.0    |\n"
+    assert parsed(text)[1:] == ([], ["npu-smi info: this line is not understood: %s" % text.splitlines()[1]])
+
+
+NAMES = sorted(path.name for path in FIXTURES.iterdir() if path.suffix in (".txt", ".info"))
+
+
+@given(
+    name=st.sampled_from(NAMES), junk=st.text(max_size=20), data=st.data(),
+    cut=st.sampled_from(["delete", "insert", "replace", "truncate"]),
+)  # fmt: skip
+def test_changed_text_never_raises_and_no_chip_has_no_memory(name, junk, data, cut):
+    text = read(name)
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(len(text), start + 200)))
+    text = {"delete": text[:start] + text[end:], "insert": text[:start] + junk + text[start:],
+            "replace": text[:start] + junk + text[end:], "truncate": text[:start]}[cut]  # fmt: skip
+    _all(text)
+
+
+@given(st.text())
+def test_any_text_never_raises(text):
+    _all(text)
+
+
+def _all(text):
+    warnings = []
+    _version, chips = npu_smi.parse_info(text, warnings.append)
+    assert all(one.hbm is None or one.hbm[1] > 0 for one in chips)
+    npu_smi.parse_map(text, warnings.append)
+    settings = npu_smi.parse_settings(text)
+    npu_smi.compatible(settings.get("Version", text), settings.get("compatible_version_fw", text))
+    npu_smi.older(text, "25.0")
+    for read_one in (npu_smi.chip_count, npu_smi.parse_fields, npu_smi.error_codes, npu_smi.link_state):
+        read_one(text)

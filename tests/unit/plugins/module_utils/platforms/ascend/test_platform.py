@@ -1,0 +1,312 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Detection and preflight of Ascend nodes: each failure has an error of its own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.ascend import platform
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Context
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+
+FIXTURES = pathlib.Path(__file__).resolve().parents[4] / "fixtures" / "ascend"
+SCRIPT = """#!/bin/sh
+cd "$(dirname "$0")/../../answers" || exit 99
+case "$*" in
+  info) cat info ;;
+  "info -m") cat map ;;
+  "info -l") cat list ;;
+  "info -t health -i "*) cat health-alarm ;;
+  "-i 2 -link -g") echo "link status: DOWN" ;;
+  *) echo "link status: UP" ;;
+esac
+"""
+
+
+class Node:
+    def __init__(self, root):
+        self.path, self.root = root, str(root)
+        (root / "answers").mkdir(parents=True)
+
+    def write(self, path, text="", mode=0o644):
+        place = self.path / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+        place.chmod(mode)
+
+    def has(self, generation="a3", version="24.1", change=lambda text: text):
+        """A node of the fixtures. change: of the text of `npu-smi info`."""
+        for name, file in (("info", "info-%s-%s.txt" % (generation, version)), ("map", "map-%s.txt" % generation),
+                           ("list", "list-%s.txt" % generation), ("health-alarm", "health-alarm.txt")):  # fmt: skip
+            text = (FIXTURES / file).read_text()
+            self.write("/answers/" + name, change(text) if name == "info" else text)
+        for name in ("npu-smi", "hccn"):
+            self.write("/usr/bin/" + name, SCRIPT, 0o755)
+        for number in range(8 if generation == "a2" else 16):
+            self.write("/dev/davinci%d" % number)
+        self.write("/dev/davinci_manager")
+        for folder in ("driver", "firmware"):
+            self.write(
+                "/usr/local/Ascend/%s/version.info" % folder, (FIXTURES / (folder + "-version.info")).read_text()
+            )
+        self.write("/etc/ascend_install.info", (FIXTURES / "ascend_install.info").read_text())
+        return self
+
+    def detect(self):
+        return registry.detect("ascend", self.root)
+
+    def refused(self):
+        with pytest.raises(FleetError) as caught:
+            self.detect()
+        return caught.value
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path / "sysroot")
+
+
+def without(*npus):
+    """Leave out the row pairs of these NPUs."""
+
+    def change(text):
+        lines, kept = text.splitlines(keepends=True), []
+        skip = 0
+        for place, line in enumerate(lines):
+            first = line.split("|")[1].split() if line.startswith("| ") else []
+            if len(first) == 2 and first[0] in map(str, npus) and first[1][0] in "9A" and "OK" in line:
+                skip = 2
+            if skip:
+                skip -= 1
+            else:
+                kept.append(lines[place])
+        return "".join(kept)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("generation", "version", "count"), [("a2", "24.1", 8), ("a2", "26.1", 8), ("a3", "24.1", 16), ("a3", "26.0", 16)]
+)
+def test_every_node(node, generation, version, count):
+    found = node.has(generation, version).detect()
+    assert (found.accelerator, found.vendor, found.driver) == ("ascend-" + generation, "Huawei", "25.0.rc1.1")
+    assert (found.model, found.generation) == (("910B3", "Atlas A2") if count == 8 else ("Ascend910", "Atlas A3"))
+    assert ([one.id for one in found.devices], found.warnings) == (list(range(count)), [])
+    assert {(one.memory_mib, one.health) for one in found.devices} == {(65536, "ok")}
+    held = {one.id: one.holders[0]["pid"] for one in found.devices if one.holders}
+    assert held == ({3: 632268} if count == 8 else {5: 485946})
+
+
+def test_auto_finds_it_and_the_kernel_says_what_is_near(node):
+    node.has("a2")
+    node.write("/sys/bus/pci/devices/0000:c1:00.0/numa_node", "6\n")
+    node.write("/sys/bus/pci/devices/0000:c1:00.0/local_cpulist", "144-167\n")
+    found = registry.detect("auto", node.root)
+    assert (found.vendor, found.devices[0].numa, found.devices[0].cpus) == ("Huawei", 6, "144-167")
+    assert (found.devices[1].numa, found.devices[1].cpus) == (None, "")
+
+
+def test_a_gone_npu_keeps_the_numbers_of_the_others(node):
+    found = node.has("a2", change=without(2)).detect()
+    assert [one.id for one in found.devices] == [0, 1, 3, 4, 5, 6, 7]
+    assert found.warnings == ["npu-smi counts 8 chips and describes 7."]
+    found = node.has("a3", change=without(2)).detect()
+    assert [one.id for one in found.devices] == [n for n in range(16) if n not in (4, 5)]
+
+
+def test_numbers_follow_the_device_files_where_the_npus_have_others(node):
+    node.has("a2", change=lambda text: text.replace("| 7     910B3", "| 9     910B3"))
+    node.write("/answers/map", (FIXTURES / "map-a2.txt").read_text().replace("\t7    ", "\t9    "))
+    assert [one.id for one in node.detect().devices] == list(range(8))
+
+
+def test_another_generation_is_unknown(node):
+    found = node.has("a2", change=lambda text: text.replace("910B3", "310P3")).detect()
+    assert found.accelerator == "unknown"
+    assert "The NPUs of this node are no Atlas A2 or A3: 310P3." in found.warnings
+
+
+def test_a_firmware_of_another_release_is_warned_of(node):
+    node.has("a2").write("/usr/local/Ascend/firmware/version.info", "Version=7.8.0.1\n")
+    (warning,) = node.detect().warnings
+    assert warning.startswith("The firmware 7.8.0.1 of this node is none that its driver 25.0.rc1.1 was made for")
+
+
+# ---- no answer
+
+
+def test_no_driver(node):
+    node.write("/sys/bus/pci/devices/0000:c1:00.0/vendor", "0x19e5\n")
+    node.write("/sys/bus/pci/devices/0000:c1:00.0/class", "0x120000\n")
+    error = node.refused()
+    assert (error.code, error.values) == ("ascend.driver-missing", ("1 NPU",))
+    assert registry.PLATFORMS["ascend"].present(System(node.root))
+
+
+@pytest.mark.parametrize(
+    ("text", "uid", "manager", "for_all", "code"),
+    [
+        ("dcmi-failed", 0, True, True, "ascend.dcmi-failed"),
+        ("dcmi-failed", 0, False, True, "ascend.driver-not-loaded"),
+        ("dcmi-failed", 1000, True, False, "ascend.no-permission"),
+        ("dcmi-failed", 1000, True, True, "ascend.dcmi-failed"),
+        ("dcmi-used", 0, True, True, "ascend.devices-used"),
+        ("Permission denied", 0, True, True, "ascend.no-permission"),
+        ("", 0, True, True, "ascend.no-answer"),
+        ("what is that", 0, True, True, "ascend.no-answer"),
+    ],
+)
+def test_each_failure_is_an_error_of_its_own(node, monkeypatch, text, uid, manager, for_all, code):
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    path = FIXTURES / (text + ".txt")
+    node.has("a2", change=lambda _text: path.read_text() if path.exists() else text)
+    if not manager:
+        (node.path / "dev/davinci_manager").unlink()
+    if not for_all:
+        node.write("/etc/ascend_install.info", "UserGroup=HwHiAiUser-of-nobody\nDriver_Install_For_All=no\n")
+    assert node.refused().code == code
+
+
+def test_two_chips_of_one_number_are_refused(node):
+    node.has("a3", change=lambda text: text.replace("| 1     1   ", "| 1     0   "))
+    assert node.refused().code == "ascend.numbers-unclear"
+
+
+# ---- less than declared
+
+
+def short(node, needs=None, **hardware):
+    found = node.detect()
+    return registry.PLATFORMS["ascend"].shortfalls(found, {"accelerator": found.accelerator, **hardware}, needs or {})
+
+
+def test_fewer_chips_are_named_and_can_be_excluded(node):
+    node.has("a2", change=without(2, 5))
+    (message,) = short(node, count=8)
+    assert message.startswith(
+        "The inventory declares 8 NPUs (fleet_hardware.count), npu-smi lists 6 (0-1,3-4,6-7): 2,5 are missing."
+    )
+    assert "list 2,5 in fleet_hardware.exclude" in message
+    assert short(node, count=8, exclude=[2, 5]) == []
+
+
+def test_eight_of_sixteen(node):
+    (message,) = short(node.has("a3"), count=8)
+    assert message.startswith(
+        "The inventory declares 8 NPUs (fleet_hardware.count), this node has 16 (0-15): each chip"
+    )
+    assert short(node, count=16) == []
+
+
+def test_driver_and_memory(node):
+    node.has("a2", change=lambda text: text.replace("65536", "32768"))
+    memory, driver = short(node, {"driver": "25.2"}, count=8)
+    assert memory.startswith("The plan counts on 64 GiB of memory for a chip (fleet_hardware.memory_gib), this node's")
+    assert driver.startswith(
+        "The recipe needs the Ascend driver 25.2 or later (needs.driver), for the CANN in its image; this node has "
+        "25.0.rc1.1."
+    )
+    assert short(node, {"driver": "25.0"}, count=8, memory_gib=32) == []
+    assert len(short(node, {"device_memory_gib": 60}, count=8, memory_gib=32)) == 1
+    assert len(short(node, {"lnc": 2}, count=8, memory_gib=32)) == 1
+
+
+def test_what_the_node_does_not_tell(node):
+    node.has("a2", change=lambda text: text.replace("/ 65536", "/ 0    "))
+    (node.path / "usr/local/Ascend/driver/version.info").unlink()
+    told = registry.PLATFORMS["ascend"].unchecked(node.detect(), {}, {"driver": "25.0"})
+    assert [one.split(";")[0] for one in told] == [
+        "Not checked: the driver (needs.driver)",
+        "Not checked: the memory of each NPU (fleet_hardware.memory_gib, needs.device_memory_gib)",
+    ]
+
+
+# ---- preflight
+
+
+def entry(devices, container=True):
+    mounts = [{"source": "/etc/ascend_install.info", "target": "/x", "read_only": True},
+              {"source": "/usr/local/dcmi", "target": "/y", "read_only": True}]  # fmt: skip
+    given = ["/dev/davinci%d" % number for number in devices] + ["/dev/davinci_manager", "/dev/hisi_hdc"]
+    return {"devices": devices, "container": {"mounts": mounts, "devices": given} if container else None}
+
+
+def look(node, unchanged=()):
+    system = System(node.root)
+    context = Context(
+        root="", system=system, entries={"server-0": entry([0, 1]), "server-1": entry([2, 3])}, unchanged=unchanged,
+        found=registry.PLATFORMS["ascend"].detect(system), fits=True,
+    )  # fmt: skip
+    found = registry.PLATFORMS["ascend"].preflight(context)
+    return {check: messages for check, messages in found if messages}, context.warnings
+
+
+@pytest.fixture
+def whole(node):
+    for path in ("/usr/local/dcmi/x", "/dev/hisi_hdc"):
+        node.write(path)
+    return node
+
+
+def test_a_node_that_is_well(whole):
+    assert look(whole.has("a3")) == ({}, [])
+
+
+def test_a_sick_npu_stops_its_server_alone(whole):
+    sick = "| 1     Ascend910           | OK   "
+    whole.has("a3", change=lambda text: text.replace(sick, sick.replace("OK   ", "Alarm"), 1))
+    (message,) = look(whole)[0]["npus"]
+    assert message.startswith(
+        "NPU 2 (0000:99:00.0) is not OK: its health is Alarm (error 80E01801: node type=SOC, sensor type=Temperature). "
+        "Look at `npu-smi info -t health -i 1 -c 0`"
+    )
+    assert look(whole, unchanged=("server-1",)) == ({}, [message])
+
+
+def test_who_holds_a_chip_is_told(whole):
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        whole.has("a2", change=lambda text: text.replace("632268", str(other.pid)))
+        assert look(whole)[0] == {"holders": [
+            "pid %d (sleep 60) holds NPU 3, which server-1 is given. Stop it; a server of another root ends with its "
+            "own playbooks/stop.yml." % other.pid
+        ]}  # fmt: skip
+        assert look(whole, unchanged=("server-1",))[0] == {}
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_what_the_driver_lacks_is_named(whole):
+    whole.has("a3")
+    (whole.path / "dev/hisi_hdc").unlink()
+    (whole.path / "dev/davinci3").unlink()
+    (whole.path / "usr/local/dcmi/x").unlink()
+    (whole.path / "usr/local/dcmi").rmdir()
+    found, _warnings = look(whole, unchanged=("server-0",))
+    assert [one.split(". ")[0] for one in found["driver files"]] == [
+        "server-1 lacks on this node what its container gets of the driver: /usr/local/dcmi, /dev/davinci3, "
+        "/dev/hisi_hdc"
+    ]
+
+
+def test_a_network_port_that_is_down_is_a_warning(whole):
+    whole.has("a3").write(
+        "/usr/local/Ascend/driver/tools/hccn_tool", SCRIPT.replace("/../..", "/../../../../.."), 0o755
+    )
+    found, warnings = look(whole)
+    assert found == {}
+    assert [one.split(". ")[0] for one in warnings] == ["The network port (RoCE) of NPU 2 is down (hccn_tool -link)"]
+    assert look(whole, unchanged=("server-0", "server-1"))[1] == []
+
+
+def test_kinds():
+    assert platform.kind_of([]) == "unknown"

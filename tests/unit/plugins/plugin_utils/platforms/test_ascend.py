@@ -1,0 +1,201 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the plan says of servers on Ascend: devices, variables, image, format, and what the vendor's guide warns of."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.notes import with_notes
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+
+FIXTURES = pathlib.Path(__file__).resolve().parents[4] / "fixtures" / "ascend"
+COUNTS = {"a2": 8, "a3": 16}
+MOUNTS = ["/usr/local/dcmi", "/usr/local/bin/npu-smi", "/usr/local/Ascend/driver/lib64",
+          "/usr/local/Ascend/driver/version.info", "/usr/local/Ascend/driver/tools/hccn_tool",
+          "/etc/ascend_install.info"]  # fmt: skip
+
+
+def resolved(kind, layer=None, overlays=()):
+    layers = [("fleet_override", layer)] if layer else []
+    return recipes.resolve_recipe(recipes.find_recipe("ascend-" + kind, []), layers, overlays)
+
+
+def entries(kind, layer=None, overlays=(), **hardware):
+    declared = parse_hardware({"accelerator": "ascend-" + kind, "count": COUNTS[kind], **hardware}, "h")
+    return plan.plan_host("h", resolved(kind, layer, overlays), declared, plan.Site())
+
+
+def refused(kind, layer):
+    with pytest.raises(FleetError) as caught:
+        entries(kind, layer)
+    return caught.value.problems[0]
+
+
+def davinci(entry):
+    return [one for one in entry["container"]["devices"] if one[-1].isdigit()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "overlays", "sizes"),
+    [
+        ("a2", (), [4, 4]), ("a3", (), [4] * 4), ("a2", ("tp8",), [8]), ("a3", ("tp8",), [8, 8]),
+        ("a2", ("gpt-oss-20b",), [1] * 8), ("a3", ("gpt-oss-20b",), [2] * 8),
+        ("a3", ("current", "huggingface"), [4] * 4),
+    ],
+)  # fmt: skip
+def test_servers_share_no_chip_and_count_from_zero(kind, overlays, sizes):
+    found = entries(kind, overlays=overlays)
+    assert [len(one["devices"]) for one in found] == sizes
+    assert [device for one in found for device in davinci(one)] == [
+        "/dev/davinci%d" % number for number in range(COUNTS[kind])
+    ]
+    for one in found:
+        inside = ",".join(str(number) for number in range(len(one["devices"])))
+        assert one["environment"]["ASCEND_RT_VISIBLE_DEVICES"] == inside
+        assert one["arguments"]["tensor-parallel-size"] == str(len(one["devices"]))
+        shared = [device for device in one["container"]["devices"] if device not in davinci(one)]
+        assert shared == ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
+        read_only = [mount["source"] for mount in one["container"]["mounts"] if mount["read_only"]]
+        assert read_only[: len(MOUNTS)] == MOUNTS
+        assert {"--network=host", "--shm-size=1g"} <= set(one["container"]["flags"])
+        assert one["container"]["image"].endswith("-a3") is (kind == "a3")
+
+
+def test_the_a3_has_sixteen_and_an_excluded_chip_takes_its_server_alone():
+    found = entries("a3", exclude=[5])
+    assert [one["name"] for one in found] == ["server-0", "server-2", "server-3"]
+    assert found[1]["devices"] == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("kind", "image", "words"),
+    [
+        ("a2", "quay.io/ascend/vllm-ascend:v0.20.2rc1-a3", "the generation A3"),
+        ("a2", "m.daocloud.io/quay.io/ascend/vllm-ascend:v0.23.0-a3-openeuler", "the generation A3"),
+        ("a3", "quay.io/ascend/vllm-ascend:v0.20.2rc1", "Atlas A2"),
+        ("a3", "quay.io/ascend/vllm-ascend:v0.20.2rc1-openeuler", "Atlas A2"),
+        ("a3", "quay.io/ascend/vllm-ascend:v0.20.2rc1-310p", "the generation 310P"),
+    ],
+)
+def test_an_image_of_another_generation(kind, image, words):
+    problem = refused(kind, {"container": {"image": image}})
+    assert (problem.code, problem.values[1:4]) == ("plan.ascend-image-generation", (image, words, "ascend-" + kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "image"),
+    [
+        ("a2", "quay.io/ascend/vllm-ascend:v0.23.0-openeuler"), ("a3", "quay.nju.edu.cn/ascend/vllm-ascend:v0.23.0-a3"),
+        ("a3", "quay.io/ascend/vllm-ascend:v0.23.0-a3-openeuler"), ("a3", "registry.example.com/own/engine:7"),
+    ],
+)  # fmt: skip
+def test_images_that_fit(kind, image):
+    assert entries(kind, {"container": {"image": image}})[0]["container"]["image"] == image
+
+
+def test_weights_that_no_npu_loads():
+    problem = refused("a2", {"model": {"format": "mxfp4", "repo": "openai/gpt-oss-120b"}})
+    assert (problem.code, problem.values) == ("plan.format-not-for-platform", ("server 'server-0'",))
+
+
+@pytest.mark.parametrize("value", ["${devices}", "0,1,2,3,4,5,6,7", "0"])
+def test_other_numbers_than_the_server_s_own(value):
+    with pytest.raises(FleetError) as caught:
+        entries("a3", {"environment": {"ASCEND_RT_VISIBLE_DEVICES": value}})
+    assert {one.code for one in caught.value.problems} == {"plan.ascend-visible-devices"}
+
+
+def test_the_vendor_s_runtime_brings_devices_and_driver():
+    found = entries("a3", overlays=("docker-runtime",))
+    assert [one["container"]["devices"] for one in found] == [[]] * 4
+    assert not {mount["source"] for mount in found[0]["container"]["mounts"]} & set(MOUNTS)
+    assert [one["environment"]["ASCEND_VISIBLE_DEVICES"] for one in found][1] == "4,5,6,7"
+    settings = plan.deployment(resolved("a3", overlays=("docker-runtime",)), plan.Site(), "h")["engine_settings"]
+    assert list(settings["runtimes"]) == ["ascend"]
+    assert plan.deployment(resolved("a3"), plan.Site(), "h")["engine_settings"] == {}
+    problem = refused("a3", {"container": {"flags": ["--runtime=ascend"]}})
+    assert (problem.code, problem.values[1]) == ("plan.ascend-visible-devices", "ASCEND_VISIBLE_DEVICES")
+
+
+def test_a_process_is_told_its_chips():
+    process = {"launcher": "process", "container": None, "environment": {"ASCEND_RT_VISIBLE_DEVICES": None}}
+    assert [one["environment"]["ASCEND_RT_VISIBLE_DEVICES"] for one in entries("a2", process)] == ["0,1,2,3", "4,5,6,7"]
+
+
+def notes(layer=None, overlays=()):
+    return list(PLATFORMS["ascend"].notes(entries("a2", layer, overlays)[0]))
+
+
+def test_the_recipes_have_nothing_to_warn_of():
+    names = [name for name in recipes.load_recipe(recipes.find_recipe("ascend-a2", []))["overlays"] if name != "guide"]
+    assert {name: notes(overlays=(name,)) for name in names} == {name: [] for name in names}
+
+
+def test_what_the_guide_sets_and_nothing_reads():
+    assert [one.split(":")[0] for one in notes(overlays=("guide",))] == [
+        "environment.NPU_MEMORY_FRACTION has no effect", "environment.VLLM_USE_V1 has no effect",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"gpu-memory-utilization": 0.95}, "arguments.gpu-memory-utilization is 0.95; with expert parallelism"),
+        (
+            {"compilation-config": {"cudagraph_mode": "FULL"}},
+            "compilation-config.cudagraph_mode is FULL; vllm-ascend's",
+        ),
+        ({"compilation-config": {"cudagraph_capture_sizes": [1, 2]}}, "cudagraph_capture_sizes ends at 2 and max-num-"),
+        ({"compilation-config": {"cudagraph_capture_sizes": [8]}}, "the larger graphs are never used"),
+    ],
+)
+def test_what_the_guide_warns_of(arguments, words):
+    (note,) = notes({"arguments": arguments})
+    assert words in note
+
+
+def test_the_plan_shows_them():
+    found, declared = entries("a2", overlays=("guide",)), parse_hardware({"accelerator": "ascend-a2", "count": 8}, "h")
+    deployment = plan.deployment(resolved("a2", overlays=("guide",)), plan.Site(), "h")
+    shown = with_notes(capacity.check(found, deployment, declared), found, deployment, declared)
+    assert "environment.NPU_MEMORY_FRACTION has no effect" in " ".join(shown[0]["warnings"])
+
+
+def test_a_mode_that_is_no_json_is_the_engine_s_to_refuse():
+    assert notes({"arguments": {"compilation-config": "{x"}}) == []
+
+
+def misread(words, flags):
+    """Flags of a command line that the recorded parser does not know, or not with what follows them."""
+    wrong, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        kind = next((kind for kind, names in flags.items() if word[2:] in names), None)
+        values = 0
+        while rest and not rest[0].startswith("--"):
+            rest.pop(0)
+            values += 1
+        if kind is None or (kind == "switch") != (values == 0) or (kind == "value" and values != 1):
+            wrong.append(word)
+    return wrong
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+def test_the_flags_are_those_of_the_guide_s_vllm(kind):
+    """As recorded of the real parser; soak runs have the parser itself (tests/e2e/test_parsers.py)."""
+    flags = json.loads((FIXTURES / "vllm-0.20.2-flags.json").read_text())
+    overlays = recipes.load_recipe(recipes.find_recipe("ascend-" + kind, []))["overlays"]
+    lines = {name: entries(kind, overlays=(name,) if name else ())[-1]["command"] for name in ("", *overlays)}
+    assert {line[:2] == ["vllm", "serve"] for line in lines.values()} == {True}
+    assert {name: misread(line[3:], flags) for name, line in lines.items()} == {name: [] for name in lines}
+    assert misread(["--port", "1", "--moe-backnd", "x", "--enable-expert-parallel", "y"], flags) == [
+        "--moe-backnd", "--enable-expert-parallel",
+    ]  # fmt: skip
