@@ -31,6 +31,40 @@ options:
     type: list
     elements: dict
     required: true
+  workers_elsewhere:
+    description:
+      - Workers of the same deployment on other hosts. A frontend must find them beside those of its own host, and asks
+        them for their counters. Who runs them is the matter of their own host.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      host:
+        description:
+          - Its name in the inventory.
+        type: str
+        required: true
+      name:
+        description:
+          - Name of the server there.
+        type: str
+        required: true
+      role:
+        description:
+          - Whether it reads prompts or writes answers.
+        type: str
+        choices: [prefill, decode]
+        required: true
+      bind:
+        description:
+          - Address that it listens on.
+        type: str
+        required: true
+      ports:
+        description:
+          - Its ports by name; C(system) has its counters.
+        type: dict
+        default: {}
   mode:
     description:
       - V(full) runs the whole sequence, V(quick) reads the model name and sends one completion.
@@ -304,6 +338,18 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "servers": {"type": "list", "elements": "dict", "required": True},
+            "workers_elsewhere": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "host": {"type": "str", "required": True},
+                    "name": {"type": "str", "required": True},
+                    "role": {"type": "str", "choices": ["prefill", "decode"], "required": True},
+                    "bind": {"type": "str", "required": True},
+                    "ports": {"type": "dict", "default": {}},
+                },
+            },
             "mode": {"type": "str", "choices": ["auto", "full", "quick"], "default": "auto"},
             "servers_changed": {"type": "bool"},
             "probes": {

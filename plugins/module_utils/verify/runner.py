@@ -25,7 +25,7 @@ PROBE_KEYS = frozenset(("name", "path", "body", "expect"))
 EXPECT_KEYS = frozenset(("status", "contains", "field"))
 
 
-def verify_servers(entries, options, watch, servers_changed=None, check_mode=False):
+def verify_servers(entries, options, watch, servers_changed=None, check_mode=False, elsewhere=()):
     """Probe every server of `entries` that has a port of its own: {"ok": bool|None, "mode", "verdicts": […]}.
 
     entries: plan entries of one host; options: asking.Options (mode auto is settled here by servers_changed);
@@ -33,6 +33,7 @@ def verify_servers(entries, options, watch, servers_changed=None, check_mode=Fal
     identity.Watch; it raises identity.Stranger where that is not the planned server;
     servers_changed: whether an earlier task changed the servers, None where nobody knows;
     check_mode: servers that are not there, or that are about to change, are not verified instead of failed.
+    elsewhere: workers of the deployment on other hosts, {host, name, role, bind, ports}; a frontend must find them too.
     A verdict: {schema, host, server, ok, mode, at, url, model_id, hash, not_verified, probes}. Raises FleetError on bad
     input.
     """
@@ -46,7 +47,9 @@ def verify_servers(entries, options, watch, servers_changed=None, check_mode=Fal
     who = watch(planned)
     with concurrent.futures.ThreadPoolExecutor(len(probed)) as pool:
         verdicts = list(
-            pool.map(lambda entry: _verdict(entry, entries, options, who, servers_changed, check_mode), probed)
+            pool.map(
+                lambda entry: _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode), probed
+            )
         )
     return {"ok": all_ok(verdict["ok"] for verdict in verdicts), "mode": options.mode, "verdicts": verdicts}
 
@@ -69,7 +72,10 @@ def verify_from_parameters(parameters, check_mode):
         quick_timeout=parameters["quick_timeout"],
     )
     watch = identity.Watch(node_of(parameters))
-    result = verify_servers(parameters["servers"], options, watch.over, parameters["servers_changed"], check_mode)
+    elsewhere = parameters.get("workers_elsewhere") or ()
+    result = verify_servers(
+        parameters["servers"], options, watch.over, parameters["servers_changed"], check_mode, elsewhere
+    )
     if not check_mode:
         watch.note_ready(verdict["server"] for verdict in result["verdicts"] if verdict["ok"])
     return result
@@ -160,8 +166,9 @@ def _known(where, mapping, keys):
         )
 
 
-def _verdict(entry, entries, options, who, servers_changed, check_mode):
+def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode):
     beside = workers.workers_of(entry, entries)
+    others = [{**one, "name": "%(host)s/%(name)s" % one} for one in workers.workers_of(entry, elsewhere)]
     strangers = []  # why it is not the planned server, each time that it was looked
 
     def identify():
@@ -171,7 +178,7 @@ def _verdict(entry, entries, options, who, servers_changed, check_mode):
             strangers.append("%s%s" % (stranger, " (since the probes began)" if acceptance.url_asked else ""))
             raise Failed(str(stranger), identity.NOT_VERIFIED + strangers[-1]) from stranger
 
-    acceptance = probes.Acceptance(entry, beside, options, identify)
+    acceptance = probes.Acceptance(entry, [*beside, *others], options, identify)
     if check_mode and (servers_changed or _nothing_listens(acceptance.url) or _about_to(identify, servers_changed)):
         strangers.clear()
         results = [

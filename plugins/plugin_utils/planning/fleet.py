@@ -61,11 +61,17 @@ def plan_one(variables, deploys=False, others=None):
     mistakes.raise_any()
     label = recipes.label_of(path)
     try:
+        planned_of = functools.partial(_planned, others)
+        groups = functools.partial(_groups, others, variables.host)
         if others is not None:
-            site = dataclasses.replace(site, endpoints=_endpoints(variables.host, recipe, others))
+            found = services.endpoints(variables.host, recipe, groups, others, planned_of)
+            site = dataclasses.replace(site, endpoints=found)
         entries = plan.plan_host(variables.host, recipe, hardware, site)
         used = {entry["name"].rpartition("-")[0] for entry in entries}
         deployment = plan.deployment(recipe, site, variables.host, used)
+        if others is not None and site.clustered and "frontend" in {entry["role"] for entry in entries}:
+            found = services.workers_elsewhere(variables.host, groups, others, planned_of)
+            deployment["workers_elsewhere"] = found
         fits = notes.with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
         if rule == "warn":
             fits = capacity.overruled(fits)
@@ -118,18 +124,18 @@ def _check_tuning(name, value):
         tuning.check_wanted(name, value)
 
 
-def _endpoints(host, recipe, others):
-    """services.endpoints() of a host."""
+def _planned(others, host):
+    """(recipe, Hardware) of a host, None where it has no recipe."""
+    variables, mistakes = others(host), input_checks.Mistakes()
+    if variables.get("fleet_recipe") is None:
+        return None
+    found, _path, _layers, hardware = declared_of(variables, mistakes)
+    mistakes.raise_any()
+    return found, hardware
 
-    def planned_of(other):
-        variables, mistakes = others(other), input_checks.Mistakes()
-        if variables.get("fleet_recipe") is None:
-            return None
-        found, _path, _layers, hardware = declared_of(variables, mistakes)
-        mistakes.raise_any()
-        return found, hardware
 
-    return services.endpoints(host, recipe, lambda: others(host).get("groups") or {}, others, planned_of)
+def _groups(others, host):
+    return others(host).get("groups") or {}
 
 
 def _site(variables, recipe, deploys, mistakes):

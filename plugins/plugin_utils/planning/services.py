@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.verify.workers import ROLES
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.devices import assign, group_counts, server_names
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.placeholders import PLACEHOLDER, strings
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 
 TOTAL = re.compile(r"total_(.+)")
-ADDRESS, HOST, CLUSTER = "fleet_address", "ansible_host", "fleet_cluster"
+ADDRESS, HOST, CLUSTER, BIND = "fleet_address", "ansible_host", "fleet_cluster", "fleet_bind_address"
 
 
 def endpoints(host, recipe, groups, variables_of, planned_of):
@@ -64,17 +65,41 @@ def address_of(host, variables):
     return host
 
 
-def _counts(host, variables_of, hosts, planned_of):
-    """{"total_GROUP": number of servers} over the hosts of one cluster; of the host alone where it is in none."""
+def workers_elsewhere(host, groups, variables_of, planned_of):
+    """[{host, name, role, bind, ports}] of the workers that other hosts of the same fleet_cluster have.
+
+    What a frontend of `host` must find beside its own. Arguments: as endpoints().
+    """
+    found = []
+    for other, (recipe, hardware) in _cluster(host, variables_of, groups().get("all", [host]), planned_of):
+        if other == host:
+            continue
+        names = server_names(recipe, group_counts(recipe, hardware))
+        kept = assign(recipe, hardware, names)
+        bind = str(variables_of(other).get(BIND) or "127.0.0.1")
+        for group in recipe["servers"]:
+            for index, name in enumerate(names[group_name(group)]):
+                if group["role"] in ROLES and name in kept:
+                    ports = {kind: port + index for kind, port in group.get("ports", {}).items() if port is not None}
+                    found.append({"host": other, "name": name, "role": group["role"], "bind": bind, "ports": ports})
+    return found
+
+
+def _cluster(host, variables_of, hosts, planned_of):
+    """(host, planned_of() of it) of each host of one cluster with a recipe; of the host alone where it is in none."""
     cluster = variables_of(host).get(CLUSTER)
-    counts = {}
     for other in hosts if cluster else [host]:
         if other != host and variables_of(other).get(CLUSTER) != cluster:
             continue
         planned = planned_of(other)
-        if planned is None:
-            continue
-        recipe, hardware = planned
+        if planned is not None:
+            yield other, planned
+
+
+def _counts(host, variables_of, hosts, planned_of):
+    """{"total_GROUP": number of servers} over the hosts of one cluster; of the host alone where it is in none."""
+    counts = {}
+    for _other, (recipe, hardware) in _cluster(host, variables_of, hosts, planned_of):
         names = server_names(recipe, group_counts(recipe, hardware))
         kept = assign(recipe, hardware, names)
         for group in recipe["servers"]:

@@ -42,7 +42,7 @@ class Worker:
         return self.text % self.count if "%d" in self.text else self.text
 
 
-def disaggregated(health=None, prefill=None, decode=None, ports=True):
+def disaggregated(health=None, prefill=None, decode=None, ports=True, elsewhere=False):
     prefill, decode = prefill or Worker(), decode or Worker()
     pages = {"/health": json.dumps(HEALTH if health is None else health)}
     with (
@@ -57,7 +57,11 @@ def disaggregated(health=None, prefill=None, decode=None, ports=True):
             plan_entry(None, "prefill-0", role="prefill", ports={"system": one.port} if ports else {}),
             plan_entry(None, "decode-0", role="decode", ports={"system": two.port} if ports else {}),
         ]
-        return verdict_of(front, entries=entries)
+        others = []
+        if elsewhere:  # the prefill worker is another host's
+            one = entries.pop(1)
+            others = [{**{key: one[key] for key in ("name", "role", "bind", "ports")}, "host": "node-2"}]
+        return verdict_of(front, entries=entries, elsewhere=others)
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +92,19 @@ def test_a_missing_prefill_worker_is_counted_although_health_is_200():
         "logs of the missing ones"
     }
     assert by_name(verdict)["census"]["got"].startswith("prefill 0 of 1, decode 1 of 1; HTTP 200 {")
+
+
+def test_workers_of_other_hosts_are_counted_and_must_do_their_part():
+    verdict = disaggregated(elsewhere=True)
+    assert verdict["ok"] is True
+    assert by_name(verdict)["census"]["got"] == "prefill 1 of 1, decode 1 of 1"
+    assert by_name(verdict)["disaggregation"]["got"] == (
+        "dynamo_component_requests_total: decode-0 6 -> 7, node-2/prefill-0 6 -> 7"
+    )
+    assert by_name(verdict)["identity"]["got"] == "frontend answers; decode-0 answers"  # the other host's own matter
+    missing = disaggregated(health={"status": "healthy", "instances": HEALTH["instances"][:2]}, elsewhere=True)
+    assert by_name(missing)["census"]["got"].startswith("prefill 0 of 1, decode 1 of 1")
+    assert list(failing(missing)) == ["census"]
 
 
 def test_a_prefill_worker_that_gets_no_work_is_found_out():

@@ -67,3 +67,29 @@ def test_hosts_are_not_read_for_services_that_nothing_names():
 def test_a_service_cannot_have_the_name_of_a_placeholder():
     _code, message = code(override={"services": {"model": {"port": 1}}})
     assert "'services.model' has the name of another placeholder" in message
+
+
+def deployment_of(host, **changes):
+    """The deployment of a frontend's host and that of a prefill host, one Dynamo over both."""
+    groups = {"etcd": ["e1"], "all": list(HOSTS)}
+    base = {
+        "fleet_recipe": "gb200-dynamo-disagg", "fleet_hardware": {"accelerator": "gb200", "count": 4},
+        "fleet_cluster": "one", "fleet_bind_address": "10.0.0.1", "groups": groups,
+    }  # fmt: skip
+    prefill = {"fleet_overlay": "prefill", "fleet_bind_address": "10.0.0.2"}
+    given = {"n1": base, "n2": {**base, **prefill, **changes}, "e1": {"groups": groups}, "e2": {"groups": groups}}
+    return fleet.plan_fleet([host], lambda one: Lazy({**HOSTS[one], **given[one]}))[host]["deployment"]
+
+
+def test_a_frontend_knows_the_workers_of_other_hosts():
+    found = deployment_of("n1")["workers_elsewhere"]
+    assert [(one["host"], one["name"], one["role"], one["bind"]) for one in found] == [
+        ("n2", "prefill-%d" % number, "prefill", "10.0.0.2") for number in range(4)
+    ]
+    assert [one["ports"]["system"] for one in found] == [8100, 8101, 8102, 8103]
+
+
+def test_no_others_are_counted_than_those_of_its_deployment():
+    assert deployment_of("n1", fleet_cluster="two")["workers_elsewhere"] == []
+    assert deployment_of("n1", fleet_recipe=None)["workers_elsewhere"] == []
+    assert "workers_elsewhere" not in deployment_of("n2")  # without a frontend
