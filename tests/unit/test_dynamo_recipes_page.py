@@ -316,7 +316,7 @@ REFUSED = [
     ("b200-dynamo-disagg", {"servers": {"decode": {"count": 0}}}, "plan.dynamo-half", "no server does decode"),
     ("b200-dynamo-vllm", {"servers": {"frontend": {"arguments": {"kv-cache-block-size": 16}}}},
      "plan.dynamo-block-size", "arguments.block-size of 'worker-0' is 64"),
-    ("h200-dynamo-vllm-disagg", {"servers": {"decode": {"arguments": {"speculative-config": False}}}},
+    ("h200-dynamo-vllm-disagg", {"servers": {"decode": {"arguments": {"speculative-config": None}}}},
      "plan.dynamo-speculation-differs", "to prefill and decode alike"),
     ("h200-dynamo-vllm-disagg", {"servers": {"decode": {"ports": {"side_channel": 8103}}}}, "plan.port-twice",
      "which is also that of servers.prefill.ports.system ('prefill-3')"),

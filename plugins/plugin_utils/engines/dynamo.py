@@ -184,7 +184,7 @@ class Dynamo(Engine):
                 continue
             mine = setting(frontend, ROUTER_BLOCK)
             for worker in workers:
-                size = worker["arguments"].get(BLOCK) or worker["arguments"].get("kv-block-size")
+                size = _block_size(worker)
                 if mine is None or size is None or str(mine) != str(size):
                     raise FleetError(
                         "plan.dynamo-block-size",
@@ -192,6 +192,15 @@ class Dynamo(Engine):
                         "one size in both. Set both to the same number.",
                         (frontend["name"], ROUTER_BLOCK, show(mine), BLOCK, worker["name"], show(size), ROUTER),
                     )
+        sizes = {str(_block_size(entry)): entry for entry in reversed(workers)}
+        if len(sizes) > 1 and len({mode_of(entry) for entry in workers}) > 1:
+            first, second = [sizes[key] for key in sorted(sizes)][:2]
+            raise FleetError(
+                "plan.dynamo-block-sizes-of-workers",
+                "servers '%s' and '%s' have blocks of %s and %s tokens (arguments.%s), so neither could read the KV "
+                "cache of the other. Set it for both alike.",
+                (first["name"], second["name"], show(_block_size(first)), show(_block_size(second)), BLOCK),
+            )
 
     @staticmethod
     def _check_drafts(_frontends, workers, _clustered):
@@ -263,6 +272,11 @@ class Worker(Dynamo):
         """The version of the engine that a version of Dynamo is made for, None where that is not known."""
         its = PAIRS.get(str(version), {}).get(self.engine.name)
         return its and Version(its)
+
+
+def _block_size(worker):
+    """Tokens in a block of a worker's KV cache, None where its engine chooses."""
+    return worker["arguments"].get(BLOCK) or worker["arguments"].get("kv-block-size")
 
 
 def _release(version):

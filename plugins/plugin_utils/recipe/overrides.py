@@ -157,7 +157,17 @@ def _apply_named(base, override):
         if name not in override:
             result.append(item)
         elif override[name] is not None:
-            result.append(apply(item, override[name]))
+            result.append(_with_nulls(item, override[name]))
+    return result
+
+
+def _with_nulls(item, override):
+    """apply(), with the nulls that remove what the recipe says for all servers; the group may have others already."""
+    result = apply(item, override)
+    for key in KEPT:
+        given = override.get(key) if isinstance(override, dict) else None
+        if isinstance(given, dict) and isinstance(result.get(key), dict):
+            result[key] = {**result[key], **{name: None for name, value in given.items() if value is None}}
     return result
 
 

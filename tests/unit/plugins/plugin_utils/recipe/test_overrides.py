@@ -97,6 +97,16 @@ def test_apply_twice_is_apply_once(base, override):
     assert overrides.apply(once, override) == once
 
 
+def test_a_null_of_a_group_stays_also_beside_what_the_group_has():
+    """It takes away what the recipe says for all servers, which the plan lays under the group's."""
+    base = {"arguments": {"a": 1, "b": 2}, "servers": [{"name": "x", "arguments": {"b": 3}}, {"name": "y"}]}
+    nulls = {"arguments": {"a": None, "b": None}}
+    found = overrides.apply(base, {"servers": {"x": nulls, "y": nulls}})
+    assert [one["arguments"] for one in found["servers"]] == [{"a": None, "b": None}] * 2
+    again = overrides.apply(found, {"servers": {"x": {"arguments": {"a": 4}}}})
+    assert again["servers"][0]["arguments"] == {"a": 4, "b": None}
+
+
 @given(TREES)
 def test_no_null_of_an_override_survives(override):
     def nulls(value):
