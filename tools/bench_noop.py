@@ -46,7 +46,8 @@ VARIABLES = {
         "arguments": {"model": "${model_id}"},
         # a node of two processors: those without devices of their own are asked the same
         "servers": [{"role": "server", "count": 2, "devices": 1, "port": 8000},
-                    {"role": "frontend", "count": SERVERS - 2, "devices": 0, "port": 8002}],
+                    {"role": "frontend", "count": SERVERS - 2, "devices": 0, "port": 8002,
+                     "arguments": {"model": "${model_id}", "port": "${port}"}}],
         "needs": {"host_memory_gib": 0.1, "disk_gib": 0.2},
     },
     "tiktoken_encodings_sources": [{"type": "file", "path": nodes.SHARED + "/encodings"}],
