@@ -8,6 +8,8 @@ NODES ?= 10
 RELEASE ?=
 BIN := .venv/bin
 .DEFAULT_GOAL := help
+# images of containers set it: then each ansible-playbook compiles all that it imports anew, half of its processor time
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo demo-stop test lint sanity unit e2e nodes nodes-test molecule matrix matrix-one fleet bench-noop bench-hosts node node-stop \
 	soak bench-weights docs docs-site clean
