@@ -579,7 +579,7 @@ def test_a_token_is_not_on_the_screen(node, tmp_path):
     repository.access, repository.tokens = "gated", {TOKEN}
     held = node.hub.fault("hold", path=SHARD, at=AT)
     task = {
-        "name": "Bring the weights",
+        "name": "Download or copy the weights",
         "inference.fleet.model_weights": {**node.arguments, "token": "{{ lookup('env', 'A_TOKEN') }}", "wait_s": 0},
         "register": "brought", "until": "brought is failed or brought.finished", "retries": 600, "delay": 1,
     }  # fmt: skip

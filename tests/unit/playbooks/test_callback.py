@@ -105,7 +105,7 @@ def transfer(tmp_path):
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "fake_transfer.py").write_text(textwrap.dedent(FAKE).lstrip())
     task = {
-        "name": "Bring the weights",
+        "name": "Download or copy the weights",
         "fake_transfer": {
             "clock": "%s/{{ inventory_hostname }}" % tmp_path,
             "other": "%s/{{ (groups.all | difference([inventory_hostname]))[0] }}" % tmp_path,
