@@ -16,7 +16,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.notes imp
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 
-FIXTURES = pathlib.Path(__file__).resolve().parents[4] / "fixtures" / "ascend"
+FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "ascend"
 COUNTS = {"a2": 8, "a3": 16}
 MOUNTS = ["/usr/local/dcmi", "/usr/local/bin/npu-smi", "/usr/local/Ascend/driver/lib64",
           "/usr/local/Ascend/driver/version.info", "/usr/local/Ascend/driver/tools/hccn_tool",

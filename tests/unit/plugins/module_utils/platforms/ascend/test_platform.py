@@ -10,11 +10,13 @@ import pathlib
 import subprocess
 
 import pytest
+import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.ascend import platform
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+from ansible_collections.inference.fleet.plugins.modules import accelerator_info
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[4] / "fixtures" / "ascend"
 SCRIPT = """#!/bin/sh
@@ -310,3 +312,10 @@ def test_a_network_port_that_is_down_is_a_warning(whole):
 
 def test_kinds():
     assert platform.kind_of([]) == "unknown"
+
+
+def test_what_accelerator_info_returns_of_an_npu_is_documented(node):
+    contains = yaml.safe_load(accelerator_info.RETURN)["devices"]["contains"]
+    (first, *_others) = node.has("a3").detect().as_dict()["devices"]
+    assert set(first) == {name for name in contains if "GPU" not in contains[name].get("returned", "") or name in first}
+    assert {"npu", "chip", "address", "product", "faults"} <= set(first)
