@@ -96,6 +96,22 @@ def test_dnf(role):
     assert of(calls, "nvidia_toolkit")[1]["installed"] == list(DUE)
 
 
+def test_dnf_from_a_mirror(role):
+    """A mirror's certificates are for fetching its key and its list alike; the key stays the one that is trusted."""
+    repositories = {"dnf": {"url": "https://mirror.example/nv/rpm/"}, "key": {"url": "https://mirror.example/key"}}
+    calls, done = role(
+        [{"due": {"packages": DUE}, "manager": "dnf"}, {}], nvidia_repositories=repositories, nvidia_ca_bundle="/ca.pem"
+    )
+    done.ok()
+    (key,) = of(calls, "get_url")
+    (repository,) = of(calls, "yum_repository")
+    assert (key["url"], key["dest"]) == ("https://mirror.example/key", repository["gpgkey"].partition("file://")[2])
+    assert (repository["baseurl"], repository["sslcacert"]) == ("https://mirror.example/nv/rpm", "/ca.pem")
+    assert (repository["repo_gpgcheck"], repository["gpgcheck"]) == (True, False)
+    (installed,) = of(calls, "dnf")
+    assert (installed["allow_downgrade"], installed["lock_timeout"]) == (True, 300)
+
+
 def test_apt_from_a_mirror_with_other_entries_disabled(role):
     repositories = {"apt": {"url": "https://mirror.example/nv/"}, "key": {"file": "/opt/key.asc"}}
     first = {"due": {"packages": DUE}, "manager": "apt", "conflicts": [CONFLICT]}
@@ -132,6 +148,11 @@ def test_all_steps_in_their_order(role):
         (kept, "/etc/docker/daemon.json"),
         ("/etc/cdi/.new/nvidia.yaml", "/etc/cdi/nvidia.yaml"),
         ("/etc/cdi/.new/nvidia.yaml", "/var/run/cdi/nvidia.yaml"),
+    ]
+    _update, *described = [one["argv"] for one in of(calls, "command")]
+    assert described == [
+        ["nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/.new/nvidia.yaml"],
+        ["nvidia-ctk", "cdi", "list", "--spec-dir=/etc/cdi/.new"],
     ]
     names = [name for name, _given in calls]
     assert names.index("apt") < names.index("engine") == len(names) - 2

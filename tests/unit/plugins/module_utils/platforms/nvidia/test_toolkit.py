@@ -234,6 +234,19 @@ def test_a_container_lists_the_gpus_once(node, engine):
     assert node.look()["due"].keys() == {"proof"}
 
 
+def test_each_engine_of_the_node_is_proven(node, engine):
+    """podman takes the same description by the same name, without docker's settings."""
+    node.be_ready()
+    podman = [server(engine="podman")]
+    assert node.look(podman)["due"] == {"proof": "no container of podman has listed the GPUs as they are"}
+    assert node.look(podman, prove=True)["due"] == {}
+    assert engine.calls[0][:5] == ("run", "--rm", "--pull=never", "--network=none", "--device=nvidia.com/gpu=all")
+    assert node.look(podman)["due"] == {}
+    assert node.look([server(), *podman])["due"] == {"proof": "no container of docker has listed the GPUs as they are"}
+    assert node.look([server(), *podman], prove=True)["due"] == node.look([server(), *podman])["due"] == {}
+    assert node.look(podman)["keep"] is None
+
+
 def test_fewer_gpus_in_the_container_than_on_the_node(node, engine):
     node.be_ready()
     engine.text = "GPU 0: NVIDIA B200\n"
