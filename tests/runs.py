@@ -17,7 +17,7 @@ from pathlib import Path
 
 CLONE = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
-warm = []  # Servers of warm_playbooks, for the environments of unit tests
+warm = []  # Servers of warm_playbooks, for the environments of the tests that have one
 
 
 @dataclasses.dataclass
@@ -48,10 +48,10 @@ class Run:
         return self
 
 
-def play(playbook, inventory, *arguments, variables=None, environment=None, timeout=900, folder=CLONE):
+def play(playbook, inventory, *arguments, variables=None, environment=None, timeout=900, folder=CLONE, cold=False):
     """Run a playbook of the clone, in `folder`, and print what it printed. variables are extra ones (-e)."""
     arguments = [playbook, "-i", str(inventory), "-e", json.dumps(variables or {}), *arguments]
-    run = ansible_playbook(arguments, environment, timeout, folder)
+    run = ansible_playbook(arguments, environment, timeout, folder, cold)
     print(run.output)
     print("%s: %.1f s, %.1f s of processors" % (playbook, run.seconds, run.processor_s))
     return run
@@ -60,7 +60,7 @@ def play(playbook, inventory, *arguments, variables=None, environment=None, time
 def ansible_playbook(arguments, environment=None, timeout=600, folder=CLONE, cold=False):
     """The Run of the command with these arguments; environment: variables beside those of this process, None for less.
 
-    cold: the command itself, in the unit tests as well, where a fork has its imports already (warm_playbooks.py).
+    cold: the command itself, not a fork that has its imports already (warm_playbooks.py).
     """
     started, before = time.monotonic(), processor_seconds()
     environment = {**os.environ, **(environment or {})}

@@ -11,9 +11,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from ansible_collections.inference.fleet.tests import runs, warm_playbooks
 from ansible_collections.inference.fleet.tests.runs import CLONE, play, wait_for
 from ansible_collections.inference.fleet.tools import engine_venv
 
+runs.warm.append(warm_playbooks.Server(dict(os.environ), CLONE))
 FIRST_PORT = 18500
 KEYS = ['sk-e2e-"first"\\&/%41', "sk-e2e-second"]  # the servers ask for one of them, clients of ours send the first
 
@@ -35,14 +37,14 @@ class Deployment:
         self.keys.write_text(json.dumps({"fleet_api_key": KEYS}))
         self.layers = {"venv": venv, "servers": {"server": {"port": first_port}}, "start": {"budget_s": 1800}}
 
-    def play(self, playbook, *arguments, override=None):
+    def play(self, playbook, *arguments, override=None, cold=False):
         """Run a playbook of the clone; ``override`` is laid over the recipe as a layer of its own."""
         variables = {"fleet_override_e2e": self.layers, "fleet_reports_dir": str(self.reports)}
         if override:
             variables["fleet_override_test"] = override
         return play(
             playbook, "inventories/local", "-e", "@%s" % self.keys, *arguments,
-            variables=variables, environment={"FLEET_ROOT": str(self.root)},
+            variables=variables, environment={"FLEET_ROOT": str(self.root)}, cold=cold,
         )  # fmt: skip
 
     def site(self, *arguments, **kwargs):
@@ -95,8 +97,8 @@ class Dynamo(Deployment):
         self.layers["servers"] = groups
         self.keys.write_text("{}")
 
-    def play(self, playbook, *arguments, override=None):
-        return super().play(playbook, "-e", "fleet_recipe=" + self.recipe, *arguments, override=override)
+    def play(self, playbook, *arguments, **options):
+        return super().play(playbook, "-e", "fleet_recipe=" + self.recipe, *arguments, **options)
 
 
 @pytest.fixture(scope="module")

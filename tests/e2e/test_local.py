@@ -77,7 +77,7 @@ def test_too_little_memory_or_disk_or_no_model_is_an_error_before_anything_is_in
 
 
 def test_site_ends_with_two_verified_servers(deployment):
-    run = deployment.site().ok()
+    run = deployment.site(cold=True).ok()
     assert "VERDICTS" in run.output
     verdicts = deployment.verdicts()
     assert sorted(verdicts) == ["server-0", "server-1"]
@@ -108,13 +108,13 @@ def test_without_a_key_no_server_answers_and_no_key_is_anywhere_but_in_its_secre
 
 def test_second_run_changes_nothing_and_restarts_nothing(deployment):
     before = deployment.pids()
-    run = deployment.site().ok()
+    run = deployment.site(cold=True).ok()
     assert run.count("changed") == 0
     assert deployment.pids() == before
     # the plan, the look and the verdict; a bad verdict's statistics are skipped
     assert (run.output.count("TASK ["), run.count("ok"), run.count("skipped")) == (5, 4, 1)
     # some four times as much; compared, so that no machine is too slow for it
-    assert run.processor_s < 8 * deployment.play("playbooks/plan.yml").ok().processor_s
+    assert run.processor_s < 8 * deployment.play("playbooks/plan.yml", cold=True).ok().processor_s
 
 
 def test_check_mode_on_a_converged_machine_changes_nothing(deployment):
