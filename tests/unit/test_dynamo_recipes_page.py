@@ -8,7 +8,6 @@ Sources: docs.nvidia.com/dynamo (v1.0.0), "GPT-OSS"; ai-dynamo/dynamo, recipes/g
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 
@@ -19,6 +18,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning import ca
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import flags_and_keys
 
 PAGE = doc_examples.USING / "dynamo-recipes.md"
 GPUS = {"gb200": 4}
@@ -183,17 +183,7 @@ def lines_of(words, content):
         found[words[number].partition("=")[0]] = words[number]
         number += 1
     found[""] = " ".join(words[number : number + 3])
-    rest = words[number + 3 :]
-    for number, word in enumerate(rest):
-        if word.startswith("--"):
-            value = rest[number + 1] if number + 1 < len(rest) and not rest[number + 1].startswith("--") else None
-            if value and value.startswith("{"):
-                value = json.dumps(json.loads(value), separators=(",", ":"))
-            found[word] = word if value is None else "%s %s" % (word, value)
-    for key, value in content.items():
-        for inner, item in value.items() if isinstance(value, dict) else [("", value)]:
-            name = "%s.%s" % (key, inner) if inner else key
-            found[name] = "%s: %s" % (name, json.dumps(item).strip('"'))
+    found.update(flags_and_keys(words[number + 3 :], content))
     return found
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -16,6 +15,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware 
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
 from ansible_collections.inference.fleet.tests import doc_examples
+from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import flags_and_keys
 
 PAGE = doc_examples.USING / "nvidia-recipes.md"
 OWN = {name: recipes.load_recipe(recipes.find_recipe(name, [])) for name in recipes.available([recipes.OWN_RECIPES])}
@@ -111,17 +111,7 @@ def lines_of(words, content, variables):
     """{flag, key of the YAML or variable: its line}; "" is the first argv words."""
     serve = next(number for number, word in enumerate(words) if word in ("trtllm-serve", "serve"))
     found = {"": " ".join(words[: serve + 2])}
-    rest = words[serve + 2 :]
-    for number, word in enumerate(rest):
-        if word.startswith("--"):
-            value = rest[number + 1] if number + 1 < len(rest) and not rest[number + 1].startswith("--") else None
-            if value and value.startswith("{"):
-                value = json.dumps(json.loads(value), separators=(",", ":"))
-            found[word] = word if value is None else "%s %s" % (word, value)
-    for key, value in content.items():
-        for inner, item in value.items() if isinstance(value, dict) else [("", value)]:
-            name = "%s.%s" % (key, inner) if inner else key
-            found[name] = "%s: %s" % (name, json.dumps(item).strip('"'))
+    found.update(flags_and_keys(words[serve + 2 :], content))
     found.update((name, "%s=%s" % (name, value)) for name, value in variables.items())
     return found
 

@@ -14,7 +14,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list impo
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.vendor_tools import run, whole
 
 FIELDS = ("index", "pci.bus_id", "name", "memory.total", "compute_cap")
-PROCESSES = "/proc/driver/nvidia/gpus"
 LOADED = "/sys/module/nvidia/version"
 BUS = re.compile(r"^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?$")
 LOST = re.compile(r"Unable to determine the device handle for GPU ?\d*:? ?([0-9A-Fa-f:.]+): (.*)")
