@@ -22,6 +22,7 @@ FOLDER = "/usr/local/Ascend"
 COMMANDS = "docs/using/ascend.md has the commands"
 A2, A3 = "ascend-a2", "ascend-a3"
 GENERATIONS = {A2: "Atlas A2", A3: "Atlas A3", "unknown": "unknown"}
+RUNTIME = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
 SAME_MIB = 1024  # less than this apart is the same size
 
 
@@ -266,11 +267,13 @@ def _files(context):
         paths = [one["source"] for one in container["mounts"] if one["read_only"]] if container else []
         paths = [path for path in paths if path.startswith("/usr/local/") or path == INSTALLED]
         paths += [one.partition(":")[0] for one in container["devices"]] if container else []
+        paths += [RUNTIME] if container and "--runtime=ascend" in container["flags"] else []
         lost = [path for path in paths if path.startswith("/") and not os.path.exists(context.system.sysroot + path)]
         if lost:
             yield (
-                "%s lacks on this node what its container gets of the driver: %s. Install the driver again (%s), or "
-                "correct container.mounts and container.devices." % (name, ", ".join(lost), COMMANDS)
+                "%s lacks on this node what its container gets of the driver: %s. Install the driver again, or Ascend "
+                "Docker Runtime where that is named (%s), or correct container.mounts, devices and flags."
+                % (name, ", ".join(lost), COMMANDS)
             )
 
 

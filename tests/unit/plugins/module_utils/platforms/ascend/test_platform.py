@@ -234,11 +234,14 @@ def test_what_the_node_does_not_tell(node):
 # ---- preflight
 
 
-def entry(devices, container=True):
+def entry(devices, container=True, flags=()):
     mounts = [{"source": "/etc/ascend_install.info", "target": "/x", "read_only": True},
               {"source": "/usr/local/dcmi", "target": "/y", "read_only": True}]  # fmt: skip
     given = ["/dev/davinci%d" % number for number in devices] + ["/dev/davinci_manager", "/dev/hisi_hdc"]
-    return {"devices": devices, "container": {"mounts": mounts, "devices": given} if container else None}
+    return {
+        "devices": devices,
+        "container": {"mounts": mounts, "devices": given, "flags": flags} if container else None,
+    }
 
 
 def look(node, unchanged=()):
@@ -298,6 +301,20 @@ def test_what_the_driver_lacks_is_named(whole):
         "server-1 lacks on this node what its container gets of the driver: /usr/local/dcmi, /dev/davinci3, "
         "/dev/hisi_hdc"
     ]
+
+
+def test_a_runtime_that_is_not_installed_stays_out_of_docker_s_settings(whole):
+    platform_of = registry.PLATFORMS["ascend"]
+    found = platform_of.detect(System(whole.has("a3").root))
+    entries = {"server-0": entry([0, 1], flags=["--network=host", "--runtime=ascend"])}
+    context = Context(root="", system=System(whole.root), entries=entries, found=found, fits=True)
+    messages = dict(platform_of.preflight(context))["driver files"]
+    assert [one.split(". ")[0] for one in messages] == [
+        "server-0 lacks on this node what its container gets of the driver: "
+        "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
+    ]
+    whole.write(platform.RUNTIME)
+    assert dict(platform_of.preflight(context))["driver files"] == []
 
 
 def test_a_network_port_that_is_down_is_a_warning(whole):
