@@ -222,6 +222,8 @@ def _problem(entry, observed, lack):
     words = "%s%s, %s" % (doing(observed), age, lack)
     if now.restarts:
         words += ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s")
+    if entry["role"] == "frontend" and observed.was_ready:
+        return words, is_permanent(words)  # it waits for workers, which may have started long after it
     budget = entry["health"]["budget_s"]
     began = waiting_since(observed.state, budget)
     if began is not None and time.time() - began > budget:

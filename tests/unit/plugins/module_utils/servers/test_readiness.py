@@ -56,6 +56,20 @@ def test_a_server_that_was_ready_long_ago_neither_starts_nor_loads(monkeypatch, 
     assert words == "it was ready and does not answer any more since 00:16:40Z (180 s), health: no answer"
 
 
+@pytest.mark.parametrize(("role", "was_ready", "final"), [
+    ("frontend", True, False), ("frontend", False, True), ("server", True, True),
+])  # fmt: skip
+def test_a_frontend_that_waits_for_workers_is_not_late(monkeypatch, role, was_ready, final):
+    """It started long ago and stays; its workers were restarted just now."""
+    entry = plan_entries.plan_entry(8000, role=role)
+    monkeypatch.setattr(readiness.time, "time", lambda: 1000.0 + 10 * entry["health"]["budget_s"])
+    record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7}
+    observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
+    observed.was_ready = was_ready
+    words, hopeless = readiness._problem(entry, observed, "models: 'm' is not listed (none is)")
+    assert hopeless is final and (readiness.BUDGET_WORDS in words) is final
+
+
 def test_the_health_path_is_asked_at_its_own_port_and_completions_at_the_servers(monkeypatch):
     health = {"port": 9000, "path": "/healthz", "budget_s": 300, "poll_s": 2}
     asked = []
