@@ -3,6 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import os
+
+from ansible_collections.inference.fleet.tests import runs, warm_playbooks
 from hypothesis import HealthCheck, settings
 
 # How long an example takes depends on what else the machine does; the tests that measure time say so themselves.
@@ -11,3 +14,5 @@ PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "p
 settings.register_profile("fleet", derandomize=True, **PATIENT)
 settings.register_profile("soak", max_examples=1000, **PATIENT)
 settings.load_profile("fleet")
+
+runs.warm.append(warm_playbooks.Server(dict(os.environ), runs.CLONE))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 CLONE = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
-warm = []  # Servers of warm_playbooks, for the environments of the tests that have one
+warm = []  # Servers of warm_playbooks: tests/conftest.py has one
 
 
 @dataclasses.dataclass

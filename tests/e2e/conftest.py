@@ -11,11 +11,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.tests import runs, warm_playbooks
 from ansible_collections.inference.fleet.tests.runs import CLONE, play, wait_for
 from ansible_collections.inference.fleet.tools import engine_venv
 
-runs.warm.append(warm_playbooks.Server(dict(os.environ), CLONE))
 FIRST_PORT = 18500
 KEYS = ['sk-e2e-"first"\\&/%41', "sk-e2e-second"]  # the servers ask for one of them, clients of ours send the first
 
