@@ -74,6 +74,7 @@ AREAS = {
     "known-hosts": "`known_hosts`, `replace_node.yml`",
     "launch": "Starting a server",
     "libraries": "Shared libraries of the distribution",
+    "nats": "NATS ([dynamo.md](dynamo.md))",
     "neuron": "AWS Neuron ([trainium.md](trainium.md))",
     "node": "The node itself",
     "nvidia": "NVIDIA GPUs ([nvidia.md](nvidia.md))",

@@ -20,13 +20,13 @@ options:
       - V(looked) says what is to be done, and refuses what cannot work. Only this node is asked.
       - V(joined) writes O(initial) for a member without data, and changes the cluster's list of members where that is
         needed. Run it for one member at a time.
-      - V(started) starts the unit, or restarts it where its files are younger than its process. A restart waits until
-        the member is healthy again, and is refused where the others would have no quorum meanwhile. Run it for one
-        member at a time.
+      - V(started) starts the unit where it does not run.
+      - V(restarted) restarts it where its files are younger than its process, and waits until it is ready again. It is
+        refused where the others would have no quorum meanwhile. Run it for one at a time.
       - V(ready) waits until a write is answered and read back.
       - V(stopped) stops the unit and disables it.
     type: str
-    choices: [looked, joined, started, ready, stopped]
+    choices: [looked, joined, started, restarted, ready, stopped]
     required: true
   name:
     description: Name of this member, one of O(members).

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 
@@ -14,6 +15,7 @@ from ansible_collections.inference.fleet.tests.runs import play, wait_for
 from ansible_collections.inference.fleet.tools import nodes as tool
 
 PLATFORM = "services"
+PASSWORD = "a-word\"with 'quotes"
 # Writes 1000 keys, or counts those that are read with the value that was written.
 KEYS = """
 import base64, json, ssl, sys, urllib.request
@@ -34,6 +36,7 @@ HEALTH = (
     "ETCDCTL_API=3 /opt/etcd-%s/etcdctl --cacert /etc/etcd/tls/ca.crt --cert /etc/etcd/tls/tls.crt "
     "--key /etc/etcd/tls/tls.key --command-timeout=30s endpoint health --cluster 2>&1"
 )
+ROUTES = 'import urllib.request as r; print(r.urlopen("http://127.0.0.1:8222/routez").read().decode())'
 WITHOUT = """
 import ssl, urllib.request
 context = ssl.create_default_context(cafile="/etc/etcd/tls/ca.crt")
@@ -53,23 +56,32 @@ class Cluster:
 
     def write(self, **variables):
         """The inventory, of nodes at the addresses that they have now."""
-        etcd = self.archives["etcd"]
+        etcd, nats = self.archives["etcd"], self.archives["nats-server"]
         variables = {
             "ansible_python_interpreter": "/usr/bin/python3",
             "etcd_version": etcd["version"],
             "etcd_checksums": {etcd["architecture"]: etcd["sha256"]},
             "etcd_url": "file://%s/services/%s" % (tool.SHARED, etcd["file"]),
             "etcd_timeout_s": 300,
+            "nats_version": nats["version"],
+            "nats_checksums": {nats["architecture"]: nats["sha256"]},
+            "nats_url": "file://%s/services/%s" % (tool.SHARED, nats["file"]),
+            "nats_password": PASSWORD,
+            "nats_timeout_s": 300,
             **variables,
         }
         hosts = {name: self.node(name).variables() for name in self.names}
-        self.inventory.write_text(yaml.safe_dump({"etcd": {"hosts": hosts}, "all": {"vars": variables}}))
+        self.inventory.write_text(
+            yaml.safe_dump(
+                {"etcd": {"hosts": hosts}, "nats": {"hosts": {name: {} for name in hosts}}, "all": {"vars": variables}}
+            )
+        )
 
     def node(self, name):
         return next(node for node in tool.nodes() if node.name == name)
 
-    def play(self, *arguments):
-        return play("playbooks/services.yml", self.inventory, *arguments, timeout=900)
+    def play(self, *arguments, playbook="playbooks/services.yml"):
+        return play(playbook, self.inventory, *arguments, timeout=900)
 
     def replace(self, *names):
         """Destroy nodes; others, bare ones, take their names."""
@@ -80,9 +92,22 @@ class Cluster:
         """How many of the 1000 keys a node reads with the right value."""
         return int(self.node(name).ssh("python3 -c '%s' %s" % (KEYS, what), timeout=300))
 
+    def routes(self, name):
+        """How many other servers of NATS one is connected with."""
+        said = self.node(name).ssh("python3 -c '%s'" % ROUTES)
+        return len({one.get("remote_id") for one in json.loads(said)["routes"]} - {None})
+
     def started(self, name, unit="etcd"):
         """(process, when it was started) of a unit."""
         return self.node(name).ssh("systemctl show --property MainPID,ExecMainStartTimestampMonotonic %s" % unit)
+
+    def take_snapshot(self, name):
+        """A snapshot of the cluster, kept here."""
+        save = (HEALTH % self.archives["etcd"]["version"]).replace(
+            "endpoint health --cluster", "snapshot save /root/x.db"
+        )
+        self.node(name).ssh(save.replace("--cacert", "--endpoints https://127.0.0.1:2379 --cacert"))
+        self.snapshot = base64.b64decode(self.node(name).ssh("base64 /root/x.db"))
 
     def healthy(self, name):
         """How many members answer a write, asked on a node."""
@@ -104,13 +129,14 @@ def test_three_bare_nodes_become_a_cluster(cluster):
     assert cluster.keys(cluster.names[0], "write") == 1000
     assert [cluster.keys(name) for name in cluster.names] == [1000, 1000, 1000]
     assert cluster.healthy(cluster.names[1]) == 3
+    wait_for(lambda: {cluster.routes(name) for name in cluster.names} == {2}, 300, "a connection of each with each")
 
 
 def test_a_second_run_is_one_call_on_each_and_changes_nothing(cluster):
     before = [cluster.started(name) for name in cluster.names]
     run = cluster.play().ok()
     assert run.count("changed") == 0
-    assert run.count("ok") == 2 * len(cluster.names)  # the look, and the inclusion of the role
+    assert run.count("ok") == 4 * len(cluster.names)  # of each service the look, and the inclusion of the role
     assert [cluster.started(name) for name in cluster.names] == before
 
 
@@ -123,14 +149,24 @@ def test_a_client_without_a_certificate_is_refused(cluster):
 def test_a_dead_member_comes_back_empty_and_takes_its_place_in_one_run(cluster):
     """The first one: no host is special."""
     dead, *others = cluster.names
-    before = [cluster.started(name) for name in others]
+    before = [cluster.started(name, unit) for name in others for unit in ("etcd", "nats")]
     cluster.replace(dead)
-    cluster.play().ok()
+    assert PASSWORD not in cluster.play("--diff").ok().output
     assert [cluster.keys(name) for name in cluster.names] == [1000, 1000, 1000]
     assert cluster.healthy(others[0]) == 3
-    assert [cluster.started(name) for name in others] == before
+    assert [cluster.started(name, unit) for name in others for unit in ("etcd", "nats")] == before
+    wait_for(lambda: {cluster.routes(name) for name in cluster.names} == {2}, 300, "a connection of each with each")
     assert "before-replacing-%s-" % dead in cluster.node(dead).ssh("ls /var/backups/etcd")
     assert cluster.play().ok().count("changed") == 0
+
+
+def test_a_configuration_that_the_server_refuses_does_not_replace_the_old(cluster):
+    name = cluster.names[0]
+    before = cluster.started(name, "nats"), cluster.node(name).ssh("cat /etc/nats/nats.conf")
+    cluster.write(nats_settings={"no_such_key": 1})
+    cluster.play("--limit", name).failed("refuses the configuration", "no_such_key")
+    assert (cluster.started(name, "nats"), cluster.node(name).ssh("cat /etc/nats/nats.conf")) == before
+    cluster.write()
 
 
 @pytest.mark.soak
@@ -173,9 +209,25 @@ def test_no_restart_that_would_end_the_quorum(cluster):
 @pytest.mark.soak
 def test_two_dead_of_three_are_refused_and_what_is_left_stays(cluster):
     first, second, third = cluster.names
+    cluster.take_snapshot(first)
     cluster.replace(second, third)
     before = cluster.started(first)
+    cluster.write(etcd_timeout_s=30, nats_timeout_s=30)
     cluster.play().failed("no other member answers with a quorum", first, "restore a snapshot")
+    cluster.write()
     assert cluster.started(first) == before
     assert "member" in cluster.node(first).ssh("ls /var/lib/etcd")
     assert "initial.env" not in cluster.node(second).ssh("ls /etc/etcd")
+
+
+@pytest.mark.soak
+def test_a_snapshot_brings_back_what_more_than_half_lost(cluster, tmp_path):
+    """The two that lost their data, after the run that was refused."""
+    first = cluster.names[0]
+    cluster.play(playbook="playbooks/etcd_restore.yml").failed("-e etcd_snapshot=FILE", "Nothing was changed")
+    snapshot = tmp_path / "snapshot.db"
+    snapshot.write_bytes(cluster.snapshot)
+    cluster.play("-e", "etcd_snapshot=%s" % snapshot, playbook="playbooks/etcd_restore.yml").ok()
+    assert [cluster.keys(name) for name in cluster.names] == [1000, 1000, 1000]
+    assert cluster.healthy(first) == 3
+    cluster.play().ok()

@@ -160,6 +160,19 @@ def faults(files, names, spare_days):
     return found
 
 
+def faults_of(member, files, names, renew_days, given):
+    """faults() of a member's certificates. FleetError where they are `given` by the operator: nobody can renew them."""
+    found = faults(files, names, 0 if given else renew_days)
+    if given and found:
+        raise FleetError(
+            "tls.given-unusable",
+            "Certificates of '%s': %s. Nothing was changed; bring ones that are valid for %s, or leave their variable "
+            "empty and they are made.",
+            (member, "; ".join(found), ", ".join(names)),
+        )
+    return found
+
+
 def ensure(check_mode, path, names, authority, authority_certificate, authority_key, days, renew_days, owner):
     """Why a folder's certificate was made anew, or would be; [] where it fits. owner: the account of the key."""
     if not check_mode and not os.path.isdir(path):

@@ -70,35 +70,8 @@ def _first(name, planned, empty):
         return Decision(BOOTSTRAP, cluster=planned)
     raise FleetError(
         "etcd.no-quorum",
-        "Member '%s' has no data, and no other member answers with a quorum; %s may have the cluster's data. Nothing "
-        "was changed. Start what still has data (more than half of the members are needed); run again without --limit. "
-        "Where that many are lost, restore a snapshot: playbooks/etcd_restore.yml.",
+        "Member '%s' has no data, and no other member answers with a quorum; %s may have the cluster's data. No "
+        "cluster was changed. Start what still has data (more than half of the members are needed); run again on all. "
+        "Where that many are lost, restore a snapshot (etcd_restore.yml).",
         (name, ", ".join("'%s'" % one for one in unsure)),
     )
-
-
-def check_members(members):
-    """FleetError for members [{name, address}] that cannot be one cluster."""
-    names = [one["name"] for one in members]
-    addresses = [one["address"] for one in members]
-    for what, values in (("name", names), ("address", addresses)):
-        double = sorted({value for value in values if values.count(value) > 1})
-        if double:
-            raise FleetError(
-                "etcd.two-members-alike",
-                "Two members have the %s %s. Give each host of the group its own.",
-                (what, ", ".join(double)),
-            )
-    if len(members) == 2:
-        raise FleetError(
-            "etcd.two-members",
-            "A cluster of two (%s) is no safer than one: without either there is no quorum. Allowed: 1, 3, 5 or more "
-            "hosts. Add one or take one out.",
-            (", ".join(names),),
-        )
-
-
-def can_stop(name, members, healthy):
-    """Whether the others keep a quorum while this member is restarted; always where it is the only one."""
-    others = [one for one in members if one != name]
-    return not others or len(healthy & set(others)) > len(members) // 2

@@ -18,12 +18,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.shared_services.et
     BOOTSTRAP,
     KEEP,
     REPLACE,
-    can_stop,
-    check_members,
     decide,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.shared_services.members import can_stop, check_members
 
-STATES = ("looked", "joined", "started", "ready", "stopped")
+STATES = ("looked", "joined", "started", "restarted", "ready", "stopped")
 POLL_S = 1
 SNAPSHOT_S = 600
 
@@ -57,16 +56,9 @@ class Member:
         """[what is wrong]. FleetError where the certificates are the operator's, whom nobody can replace."""
         if not self.tls:
             return []
-        given = self.params["tls_given"]
-        found = certificates.faults(self.tls, self.params["names"], 0 if given else self.params["renew_days"])
-        if given and found:
-            raise FleetError(
-                "tls.given-unusable",
-                "Certificates of '%s': %s. Nothing was changed; bring ones that are valid for %s, or leave "
-                "etcd_certificates empty and they are made.",
-                (self.name, "; ".join(found), ", ".join(self.params["names"])),
-            )
-        return found
+        return certificates.faults_of(
+            self.name, self.tls, self.params["names"], self.params["renew_days"], self.params["tls_given"]
+        )
 
     def api(self):
         return Members(self.tls)
@@ -89,7 +81,7 @@ class Member:
 def look(member, _check_mode):
     """What is to be done here; nothing is changed and no other member is asked."""
     params = member.params
-    check_members(params["members"])
+    check_members("etcd", params["members"])
     faults = member.certificate_faults()
     due = units.reasons(member.unit, params["files"], params["programs"], faults)
     if "unit" in due and not units.is_up(member.unit):
@@ -164,30 +156,36 @@ def _snapshot(member, url):
 
 
 def start(member, check_mode):
-    """Start it, or restart it where its files are younger than its process and the others keep a quorum meanwhile."""
+    """Start it where it does not run; it may be long until it is ready."""
     state = units.shown(member.unit)
-    stale = units.is_stale(state, member.params["files"])
-    changed = stale or state.get("MainPID", "0") == "0" or state.get("UnitFileState") != "enabled"
-    if check_mode or not changed:
-        return {"changed": changed}
-    if stale:
-        healthy, _listed, _asked = member.cluster()
-        if not can_stop(member.name, list(member.members), healthy):
-            raise FleetError(
-                "etcd.restart-refused",
-                "Member '%s' is to be restarted for its new configuration, but without it the cluster has no quorum: "
-                "only %s healthy of %d members. Repair the others first and run again.",
-                (member.name, ", ".join(sorted(healthy & set(member.members))) or "none", len(member.members)),
-            )
-    units.start(member.unit, restart=stale)
-    if stale:
-        _wait(member)
+    changed = state.get("MainPID", "0") == "0" or state.get("UnitFileState") != "enabled"
+    if changed and not check_mode:
+        units.start(member.unit)
+    return {"changed": changed}
+
+
+def restart(member, check_mode):
+    """Restart it where its files are younger than its process and the others keep a quorum meanwhile."""
+    stale = units.is_stale(units.shown(member.unit), member.params["files"])
+    if check_mode or not stale:
+        return {"changed": stale}
+    healthy, _listed, _asked = member.cluster()
+    if not can_stop(len(member.members), len(healthy & set(member.members))):
+        raise FleetError(
+            "etcd.restart-refused",
+            "Member '%s' is to be restarted for its new configuration, but without it the cluster has no quorum: "
+            "only %s healthy of %d members. Repair the others first and run again.",
+            (member.name, ", ".join(sorted(healthy & set(member.members))) or "none", len(member.members)),
+        )
+    units.start(member.unit, restart=True)
+    _wait(member)
     return {"changed": True}
 
 
 def ready(member, _check_mode):
     """Wait until a quorum answers a write and reads it back."""
-    _wait(member)
+    if not units.is_stale(units.shown(member.unit), member.params["files"]):  # that one has old ports; see restart()
+        _wait(member)
     return {}
 
 
@@ -207,19 +205,12 @@ def _wait(member):
         time.sleep(POLL_S)
 
 
-def stop(member, check_mode):
-    """Stop it and keep it from starting at a boot."""
-    state = units.shown(member.unit)
-    changed = state.get("MainPID", "0") != "0" or state.get("UnitFileState") == "enabled"
-    if changed and not check_mode:
-        units.stop(member.unit)
-    return {"changed": changed}
-
-
 def run(params, check_mode):
     """The result of the module. Raises FleetError."""
     member = Member(params)
-    actions = {"looked": look, "joined": join, "started": start, "ready": ready, "stopped": stop}
+    actions = {"looked": look, "joined": join, "started": start, "restarted": restart, "ready": ready}
+    if params["state"] == "stopped":
+        return {"changed": units.ensure_stopped(member.unit, check_mode)}
     result = {"changed": False, **actions[params["state"]](member, check_mode)}
     if params["state"] == "looked":
         result["changed"] = bool(check_mode and result["due"])

@@ -83,6 +83,15 @@ def stop(unit):
     systemctl("disable", "--no-reload", unit)
 
 
+def ensure_stopped(unit, check_mode):
+    """Stop the unit where it runs or would start at a boot; whether that was so."""
+    state = shown(unit)
+    changed = state.get("MainPID", "0") != "0" or state.get("UnitFileState") == "enabled"
+    if changed and not check_mode:
+        stop(unit)
+    return changed
+
+
 def check_ports(what, ports):
     """FleetError where a port of [(address, port)] is held; for a unit that does not run."""
     for address, port in ports:
@@ -105,8 +114,11 @@ def journal(unit, lines=15):
     return done.stdout.strip()
 
 
-def reasons(unit, files, programs, certificates):
-    """{what: why} of what is to be done for a unit. certificates: faults of those that are made here."""
+def reasons(unit, files, programs, certificates, watched=None):
+    """{what: why} of what is to be done for a unit.
+
+    certificates: faults of those that are made here. watched: files that the process read at its start, beside others.
+    """
     found = {}
     missing = [path for path in programs if not os.access(path, os.X_OK)]
     if missing:
@@ -121,6 +133,6 @@ def reasons(unit, files, programs, certificates):
         found["unit"] = "%s does not run" % unit
     elif state.get("UnitFileState") != "enabled":
         found["unit"] = "%s is not enabled" % unit
-    elif is_stale(state, files):
+    elif is_stale(state, watched or files):
         found["unit"] = "%s runs since before its files were changed" % unit
     return found

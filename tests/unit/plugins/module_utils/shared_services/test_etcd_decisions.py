@@ -107,29 +107,3 @@ def test_a_member_is_removed_only_where_it_is_itself_without_data_and_all_others
         assert {one["ID"][3:] for one in members} - {"a"} <= healthy
     if decision.action == etcd.BOOTSTRAP:
         assert not data and members is None and empty >= {"b", "c"}
-
-
-@pytest.mark.parametrize(
-    ("members", "code", "values"),
-    [
-        ([("a", "1"), ("b", "2")], "etcd.two-members", ("a, b",)),
-        ([("a", "1"), ("a", "2"), ("c", "3")], "etcd.two-members-alike", ("name", "a")),
-        ([("a", "1"), ("b", "1"), ("c", "3")], "etcd.two-members-alike", ("address", "1")),
-    ],
-)
-def test_members_that_are_no_cluster(members, code, values):
-    with pytest.raises(FleetError) as caught:
-        etcd.check_members([{"name": name, "address": address} for name, address in members])
-    assert (caught.value.code, caught.value.values) == (code, values)
-
-
-def test_one_and_three_are_clusters():
-    for count in (1, 3, 5):
-        etcd.check_members([{"name": "n%d" % one, "address": "10.0.0.%d" % one} for one in range(count)])
-
-
-@pytest.mark.parametrize(
-    ("members", "healthy", "can"), [("a", "", True), ("abc", "bc", True), ("abc", "b", False), ("abcde", "bcd", True)]
-)
-def test_a_restart_leaves_a_quorum(members, healthy, can):
-    assert etcd.can_stop("a", list(members), set(healthy)) is can
