@@ -9,6 +9,7 @@ one is being made or changed it carries another marker instead, so that an incom
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -38,6 +39,10 @@ SCHEMA = 1
 REQUIREMENT = re.compile(r"^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(.*)$")
 PIN = re.compile(r"^==\s*([A-Za-z0-9.!+_-]+)$")
 IMPORT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")
+
+
+# Tests, and the single models of a collection of models: a fifth of the code of an engine, and seldom imported.
+SELDOM = r"/(tests?|models/[^/]+)/"
 
 
 @dataclass(frozen=True)
@@ -300,6 +305,8 @@ def apply(desired, marker):
             if not damage:
                 break
             _install(desired, python, program, environment, damage[0])
+        if desired.compile_bytecode:
+            _compile(desired, environment)
         found = _verify(desired, environment)
         probe = uv.probe_python(desired.interpreter, environment)
     except BaseException:
@@ -344,8 +351,6 @@ def _install(desired, python, program, environment, damaged=None):
     with tempfile.TemporaryDirectory() as folder:
         # --exact takes away what is no longer asked for, what is excluded by now among it.
         argv = [*base, "--exact", *flags]
-        if desired.compile_bytecode:
-            argv.append("--compile-bytecode")
         for option, lines in (("excludes", desired.excludes), ("overrides", desired.overrides)):
             if lines:
                 listed = os.path.join(folder, option + ".txt")
@@ -359,6 +364,13 @@ def _install(desired, python, program, environment, damaged=None):
             raise uv.failure(
                 "uv could not install %s" % ", ".join(desired.requirements), desired.path, error
             ) from error
+
+
+def _compile(desired, environment):
+    """Write the bytecode of everything but SELDOM."""
+    argv = [desired.interpreter, "-m", "compileall", "-qq", "-j", "0", "-x", SELDOM, os.path.join(desired.path, "lib")]
+    with contextlib.suppress(uv.CommandFailed):  # packages hold templates that are no Python
+        uv.run(argv, environment)
 
 
 def _from_fallback_if_needed(desired, fallback, base, flags, configured):

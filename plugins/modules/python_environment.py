@@ -97,7 +97,8 @@ options:
         required: true
   compile_bytecode:
     description:
-      - Whether to compile all modules after the installation, which makes every later start faster.
+      - Whether to compile the modules after the installation, which makes every later start faster. Tests and packages
+        of models are compiled where they are imported.
     type: bool
     default: true
   verify_imports:

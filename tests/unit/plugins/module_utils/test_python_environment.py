@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from types import SimpleNamespace
@@ -262,3 +263,16 @@ def test_an_environment_of_somebody_else(tmp_path, present, message):
         result = pe.ensure(wish)
         assert (result["changed"], result["packages"]) == (False, {"demo": "1.0"})
         assert sorted(path.name for path in (tmp_path / "env").iterdir()) == ["bin", "lib"]
+
+
+@pytest.mark.parametrize(
+    ("path", "seldom"),
+    [
+        ("/v/lib/python3.11/site-packages/transformers/models/gpt_oss/modeling_gpt_oss.py", True),
+        ("/v/lib/python3.11/site-packages/numpy/_core/tests/test_umath.py", True),
+        ("/v/lib/python3.11/site-packages/vllm/model_executor/models/gpt_oss.py", False),
+        ("/v/lib/python3.11/site-packages/torch/testing/_comparison.py", False),
+    ],
+)
+def test_what_is_compiled_only_where_it_is_imported(path, seldom):
+    assert bool(re.search(pe.SELDOM, path)) is seldom
