@@ -17,10 +17,10 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="open
 pytestmark = needs_openssl
 
 
-def ensure(folder, names=NAMES, check_mode=False, **others):
+def ensure(folder, names=tuple(NAMES), check_mode=False, **others):
     values = {"authority": "etcd", "authority_certificate": None, "authority_key": None, "days": 90, "renew_days": 30,
               "owner": None, **others}  # fmt: skip
-    return certificates.ensure(check_mode, str(folder), names, **values)
+    return certificates.ensure(check_mode, str(folder), list(names), **values)
 
 
 @pytest.fixture

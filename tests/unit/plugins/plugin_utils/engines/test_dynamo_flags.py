@@ -47,7 +47,7 @@ def lines():
             site = plan.Site(clustered=kind == "gb200" or overlay == "etcd", endpoints=(("etcd", "http://x:2379"),))
             for entry in plan.plan_host("n", recipe, parse_hardware(declared, "x"), site):
                 words = entry["command"]
-                program = next(word for word in words if word.startswith("dynamo."))
+                program = [word for word in words if word.startswith("dynamo.")][0]  # noqa: RUF015 - pylint's R1708
                 flags = [word for word in words if word.startswith("--")]
                 version = str(dynamo.ENGINE.version(recipe))
                 yield pytest.param(version, program, flags, id="-".join([name, overlay or "", entry["name"]]))
