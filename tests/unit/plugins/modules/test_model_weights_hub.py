@@ -1222,8 +1222,8 @@ class TestWrongCheckpoint:
             foreseen = node.run(True, toolkit=toolkit)
             assert foreseen["message"] == "would bring %s in %s; how much is not known" % (node.name, node.destination)
             assert warnings.pop() == (
-                "Not looked at: %s is overloaded or out of order: HTTP 503 for config.json of %s, 1 attempt. What has "
-                "come stays; run again later." % (node.called, node.name)
+                "Not looked at: %s is overloaded or out of order: HTTP 503 for config.json of %s, 1 attempt. What was "
+                "downloaded is kept; run again later." % (node.called, node.name)
             )
             hub.mend()
             hub.fault("status", path="config.json", status=404, code="EntryNotFound", on=["get", "head", "redirect"])
