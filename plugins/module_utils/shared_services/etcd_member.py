@@ -10,7 +10,7 @@ import subprocess
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.shared_services import certificates, units
 from ansible_collections.inference.fleet.plugins.module_utils.shared_services.etcd_api import Members
 from ansible_collections.inference.fleet.plugins.module_utils.shared_services.etcd_decisions import (
@@ -78,7 +78,7 @@ class Member:
         return healthy, listed, asked
 
 
-def look(member, _check_mode):
+def look(member, check_mode):
     """What is to be done here; nothing is changed and no other member is asked."""
     params = member.params
     check_members("etcd", params["members"])
@@ -92,7 +92,7 @@ def look(member, _check_mode):
     authority = os.path.isfile(os.path.join(os.path.dirname(params["initial"]), "tls", certificates.AUTHORITY_KEY))
     return {
         "due": due, "name": member.name, "data": member.has_data, "authority": authority,
-        "message": "; ".join(due.values()),
+        "message": "; ".join(due.values()), "changed": bool(check_mode and due), "diff": units.diff(params["files"]),
     }  # fmt: skip
 
 
@@ -157,11 +157,7 @@ def _snapshot(member, url):
 
 def start(member, check_mode):
     """Start it where it does not run; it may be long until it is ready."""
-    state = units.shown(member.unit)
-    changed = state.get("MainPID", "0") == "0" or state.get("UnitFileState") != "enabled"
-    if changed and not check_mode:
-        units.start(member.unit)
-    return {"changed": changed}
+    return {"changed": units.ensure_started(member.unit, check_mode)}
 
 
 def restart(member, check_mode):
@@ -211,13 +207,4 @@ def run(params, check_mode):
     actions = {"looked": look, "joined": join, "started": start, "restarted": restart, "ready": ready}
     if params["state"] == "stopped":
         return {"changed": units.ensure_stopped(member.unit, check_mode)}
-    result = {"changed": False, **actions[params["state"]](member, check_mode)}
-    if params["state"] == "looked":
-        result["changed"] = bool(check_mode and result["due"])
-        before = {path: read_text(path) for path in params["files"]}
-        result["diff"] = [
-            {"before": before[path] or "", "after": content, "before_header": path, "after_header": path}
-            for path, content in params["files"].items()
-            if before[path] != content
-        ]
-    return result
+    return {"changed": False, **actions[params["state"]](member, check_mode)}

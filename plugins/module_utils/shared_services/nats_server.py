@@ -93,14 +93,9 @@ def look(server, check_mode):
         if fault:
             due["ready"] = fault
     authority = os.path.isfile(os.path.join(server.folder, "tls", certificates.AUTHORITY_KEY))
-    diff = [
-        {"before": read_text(path) or "", "after": content, "before_header": path, "after_header": path}
-        for path, content in params["files"].items()
-        if read_text(path) != content
-    ]
     return {
         "due": due, "name": server.name, "authority": authority, "message": "; ".join(due.values()),
-        "changed": bool(check_mode and due), "diff": diff,
+        "changed": bool(check_mode and due), "diff": units.diff(params["files"]),
     }  # fmt: skip
 
 
@@ -138,11 +133,7 @@ def configure(server, check_mode):
 
 def start(server, check_mode):
     """Start it where it does not run; it may be long until it is ready."""
-    state = units.shown(server.unit)
-    changed = state.get("MainPID", "0") == "0" or state.get("UnitFileState") != "enabled"
-    if changed and not check_mode:
-        units.start(server.unit)
-    return {"changed": changed}
+    return {"changed": units.ensure_started(server.unit, check_mode)}
 
 
 def restart(server, check_mode):

@@ -69,6 +69,14 @@ def differing(files):
     return [path for path, content in files.items() if read_text(path) != content]
 
 
+def diff(files):
+    """A module's diff of those of {path: content} that differ."""
+    return [
+        {"before": read_text(path) or "", "after": files[path], "before_header": path, "after_header": path}
+        for path in differing(files)
+    ]
+
+
 def start(unit, restart=False):
     """Enable the unit and have systemd start it; it may be long until it is ready."""
     if shown(unit).get("NeedDaemonReload") == "yes":
@@ -81,6 +89,15 @@ def stop(unit):
     """Stop the unit and keep it from starting at a boot."""
     systemctl("stop", unit)
     systemctl("disable", "--no-reload", unit)
+
+
+def ensure_started(unit, check_mode):
+    """Start the unit where it does not run, or would not at a boot; whether that was so."""
+    state = shown(unit)
+    changed = state.get("MainPID", "0") == "0" or state.get("UnitFileState") != "enabled"
+    if changed and not check_mode:
+        start(unit)
+    return changed
 
 
 def ensure_stopped(unit, check_mode):
