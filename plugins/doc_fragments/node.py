@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Documentation of the options that modules for a node's servers share."""
+"""Documentation that modules for a node's servers share."""
 
 from __future__ import annotations
 
@@ -44,4 +44,17 @@ options:
       - A name that is not known is an error.
     type: list
     elements: str
+"""
+
+    READ_ONLY = r"""
+attributes:
+  check_mode:
+    description: Nothing is changed; it returns the same in check mode.
+    support: full
+  diff_mode:
+    description: Nothing is changed.
+    support: N/A
+  idempotent:
+    description: Nothing is changed.
+    support: full
 """

@@ -21,17 +21,8 @@ options:
         that lists those there are.
     type: str
     default: auto
-attributes:
-  check_mode:
-    description: Can run in check mode and return what it would return otherwise.
-    support: full
-  diff_mode:
-    description: Returns details on what has changed in diff mode.
-    support: N/A
-    details: Nothing is changed.
-  idempotent:
-    description: Running it twice changes nothing.
-    support: full
+extends_documentation_fragment:
+  - inference.fleet.node.read_only
 seealso:
   - module: inference.fleet.node_preflight
 author:

@@ -47,16 +47,7 @@ options:
 extends_documentation_fragment:
   - inference.fleet.node
   - inference.fleet.node.servers
-attributes:
-  check_mode:
-    description: It changes nothing, and returns the same in check mode.
-    support: full
-  diff_mode:
-    description: Nothing is changed.
-    support: none
-  idempotent:
-    description: Nothing is changed.
-    support: full
+  - inference.fleet.node.read_only
 author:
   - inference.fleet contributors (!UNKNOWN)
 """

@@ -148,17 +148,8 @@ options:
     type: list
     elements: dict
     default: []
-attributes:
-  check_mode:
-    description: Can run in check mode and return what it would return otherwise.
-    support: full
-  diff_mode:
-    description: Returns details on what has changed in diff mode.
-    support: N/A
-    details: Nothing is changed.
-  idempotent:
-    description: Running it twice changes nothing.
-    support: full
+extends_documentation_fragment:
+  - inference.fleet.node.read_only
 seealso:
   - module: inference.fleet.accelerator_info
 author:

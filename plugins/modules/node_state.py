@@ -40,16 +40,8 @@ options:
     description: Filled in by the action plugin. Arguments that hold secrets, by the number of the look.
     type: dict
     default: {}
-attributes:
-  check_mode:
-    description: It changes nothing in either mode.
-    support: full
-  diff_mode:
-    description: There is none.
-    support: none
-  idempotent:
-    description: A second run changes nothing.
-    support: full
+extends_documentation_fragment:
+  - inference.fleet.node.read_only
 notes:
   - This module has an action plugin on the controller.
 author:

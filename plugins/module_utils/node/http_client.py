@@ -90,17 +90,13 @@ class Stream:
     """An event stream, read to its end.
 
     response: the Response (its text is the raw stream); events: [Event] without the closing mark;
-    done: whether `data: [DONE]` came; first_ms: when the first event came, None without events.
+    done: whether `data: [DONE]` came.
     """
 
     def __init__(self, response, events, done):
         self.response = response
         self.events = events
         self.done = done
-
-    @property
-    def first_ms(self):
-        return self.events[0].ms if self.events else None
 
 
 def cut(text, limit):

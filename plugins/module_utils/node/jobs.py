@@ -126,15 +126,21 @@ class DetachedJob:
         return True
 
     def _signal(self, number):
-        """Send it to the group of the first process, if that is still the job's: the number may be another's by now."""
+        """Send it to the session of the first process, if that is still the job's: the number may be another's by now.
+
+        Not to its group alone: timeout(1) makes one of its own.
+        """
         # here, since a quick look need not end anything
         from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 
         lock = os.path.realpath(self.path("lock"))
-        with contextlib.suppress(ProcessLookupError, ValueError):
-            group = int(self.pid())
-            if any(lock in processes.open_files(pid) for pid in processes.process_table() if _group(pid) == group):
-                os.killpg(group, number)
+        with contextlib.suppress(ValueError):
+            session = int(self.pid())
+            members = [pid for pid in processes.process_table() if _session(pid) == session]
+            if any(lock in processes.open_files(pid) for pid in members):
+                for pid in members:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
 
     def log(self):
         """What it printed."""
@@ -145,9 +151,9 @@ class DetachedJob:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _group(pid):
+def _session(pid):
     try:
-        return os.getpgid(pid)
+        return os.getsid(pid)
     except ProcessLookupError:
         return None
 

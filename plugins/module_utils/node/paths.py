@@ -62,6 +62,10 @@ class NodePaths:
         """The secret environment of a server (JSON object ENV -> value, 0600)."""
         return "%s/%s.json" % (self.secrets, name)
 
+    def client_tls(self, service):
+        """The folder with this node's certificate as a client of a service: ca.crt, tls.crt, tls.key."""
+        return "%s/tls/%s" % (self.etc, service)
+
     def server_state(self, name):
         """What the guard recorded when it started the engine (JSON)."""
         return "%s/%s.json" % (self.state, name)

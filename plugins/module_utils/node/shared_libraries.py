@@ -14,37 +14,32 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 
 # A child loads them: the loader keeps what it once looked up, and a library may do anything when it is loaded.
 LOADER = """
-import ctypes, json, os, sys
-folders, names = json.loads(sys.argv[1])
+import ctypes, json, sys
 missing = []
-for name in names:
-    for path in [name] + [os.path.join(folder, name) for folder in folders]:
-        try:
-            ctypes.CDLL(path)
-            break
-        except OSError:
-            pass
-    else:
+for name in json.loads(sys.argv[1]):
+    try:
+        ctypes.CDLL(name)
+    except OSError:
         missing.append(name)
 sys.stdout.write(json.dumps(missing))
 """
 
 
-def missing_libraries(names, search_paths=()):
+def missing_libraries(names):
     """Those of `names` (sonames such as "libnuma.so.1") that the dynamic loader does not find, in their order.
 
-    search_paths: folders to look in besides the loader's own. FleetError where this Python cannot load libraries.
+    FleetError where this Python cannot load libraries.
     """
-    return list(_missing(tuple(names), tuple(search_paths)))
+    return list(_missing(tuple(names)))
 
 
 @functools.cache  # a process that looks at several things starts one child
-def _missing(names, search_paths):
+def _missing(names):
     if not names:
         return []
     try:
         child = subprocess.run(
-            [sys.executable, "-c", LOADER, json.dumps([search_paths, names])],
+            [sys.executable, "-c", LOADER, json.dumps(names)],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         return json.loads(child.stdout)

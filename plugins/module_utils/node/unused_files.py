@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
-import hashlib
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import D
 from ansible_collections.inference.fleet.plugins.module_utils.python_environment import MARKER, PARTIAL
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import ARTIFACT_RECORD, NAME, artifact_key
 from ansible_collections.inference.fleet.plugins.module_utils.weights.encodings import ENCODINGS, SUFFIX
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub.jobs import Job
 from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import Busy, WeightLock
 from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import (
     INNER_LOCK,
@@ -282,17 +282,14 @@ def _jobs(paths, entries, deployment):
     planned = {folder for entry in entries for folder in entry.get("weights") or ()}
     for model in (deployment or {}).get("models") or ():
         planned |= {model["path"], (model.get("draft") or {}).get("path")}
-    keys = {_job_key(spelled) for path in planned if path for spelled in (path, os.path.realpath(path))}
+    jobs = paths.lib + "/jobs"
+    theirs = {Job(jobs, None, one).folder for path in planned if path for one in (path, os.path.realpath(path))}
     containers = any(entry.get("container") for entry in entries)
-    for name, path in _folders(paths.lib + "/jobs"):
-        kind, _dash, key = name.partition("-")
-        wanted = key in keys if kind == "weights" else containers
+    for name, path in _folders(jobs):
+        kind = name.partition("-")[0]
+        wanted = path in theirs if kind == "weights" else containers
         if kind in ("weights", "image") and not wanted and not DetachedJob(path).alive():
             yield Unused(path, "job", "it has ended, and what it brought is not planned")
-
-
-def _job_key(destination):
-    return hashlib.sha256(destination.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _encodings(paths, used):

@@ -42,14 +42,7 @@ def inspect_draft(path):
         return {**sizes, **_complete("draft model", path, _tensors_by_shard(path))}
     names = sorted(name for name in os.listdir(path) if name.endswith((".safetensors", ".bin", ".pt")))
     names = [name for name in names if os.path.isfile(os.path.join(path, name))]
-    if not names:
-        raise FleetError(
-            "checkpoint.draft-incomplete",
-            "The draft model in %s is incomplete, missing: %s. Fetch or copy it again.",
-            (path, SINGLE),
-            details={"missing": [SINGLE]},
-        )
-    return {**sizes, **_complete("draft model", path, dict.fromkeys(names))}
+    return {**sizes, **_complete("draft model", path, dict.fromkeys(names or [SINGLE]))}
 
 
 def _complete(what, path, tensors, besides=()):
@@ -57,21 +50,29 @@ def _complete(what, path, tensors, besides=()):
     names = sorted(tensors)
     missing = [name for name in (*names, *besides) if not os.path.isfile(os.path.join(path, name))]
     if missing:
-        raise FleetError(
-            "checkpoint.incomplete",
-            "The %s in %s is incomplete, missing: %s. Fetch or copy it again.",
-            (what, path, ", ".join(missing)),
-            details={"missing": missing},
-        )
+        raise _incomplete(what, path, missing)
     damage = [text for text in (_damage(path, name, tensors[name]) for name in names) if text]
     if damage:
-        raise FleetError(
-            "checkpoint.damaged",
-            "The %s in %s is damaged: %s. Fetch or copy it again.",
-            (what, path, "; ".join(damage)),
-            details={"damage": damage},
-        )
+        raise _damaged(what, path, damage)
     return {"shards": names, "bytes": sum(os.path.getsize(os.path.join(path, name)) for name in names)}
+
+
+def _incomplete(what, path, missing):
+    return FleetError(
+        "checkpoint.incomplete",
+        "The %s in %s is incomplete, missing: %s. Fetch or copy it again.",
+        (what, path, ", ".join(missing)),
+        details={"missing": missing},
+    )
+
+
+def _damaged(what, path, damage):
+    return FleetError(
+        "checkpoint.damaged",
+        "The %s in %s is damaged: %s. Fetch or copy it again.",
+        (what, path, "; ".join(damage)),
+        details={"damage": damage},
+    )
 
 
 def describe(path):
@@ -173,12 +174,7 @@ def _json(path, name):
         with open(file, encoding="utf-8") as stream:
             value = json.load(stream)
     except FileNotFoundError:
-        raise FleetError(
-            "checkpoint.incomplete",
-            "The checkpoint in %s is incomplete, missing: %s. Fetch or copy it again.",
-            (path, name),
-            details={"missing": [name]},
-        ) from None
+        raise _incomplete("checkpoint", path, [name]) from None
     except OSError as error:
         raise FleetError("checkpoint.unreadable", "Cannot read %s: %s.", (file, error.strerror)) from error
     except ValueError as error:
@@ -281,12 +277,7 @@ def tensors(path):
     for name, wanted in sorted(_tensors_by_shard(path).items()):
         problem = _damage(path, name, wanted)
         if problem:
-            raise FleetError(
-                "checkpoint.damaged",
-                "The checkpoint in %s is damaged: %s. Fetch or copy it again.",
-                (path, problem),
-                details={"damage": [problem]},
-            )
+            raise _damaged("checkpoint", path, [problem])
         found.update(read_header(os.path.join(path, name))[0])
     return found
 

@@ -41,6 +41,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights.progress i
 
 REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
 UNSHOWN = ("token", "sums")
+AS_GIVEN = ("format", "workers", "retries", "timeout_s", "verify", "refresh", "min_rate", "min_rate_window_s")
 LOOK_S = 10
 PATIENCE_S = 600  # for another run that makes the stand-in, which takes seconds
 # What takes longer than a few seconds gets a job of its own, which outlives a broken connection.
@@ -240,16 +241,9 @@ def wanted_from(parameters, check_mode=False):
         endpoint=endpoint,
         include=tuple(parameters["include"]),
         exclude=tuple(parameters["exclude"]),
-        format=parameters["format"],
-        workers=parameters["workers"],
-        retries=parameters["retries"],
-        timeout_s=parameters["timeout_s"],
-        verify=parameters["verify"],
-        refresh=parameters["refresh"],
         check_mode=check_mode,
         sums=sums_from(parameters),
-        min_rate=parameters["min_rate"],
-        min_rate_window_s=parameters["min_rate_window_s"],
+        **{name: parameters[name] for name in AS_GIVEN},
     )
 
 

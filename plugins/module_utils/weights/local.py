@@ -78,7 +78,7 @@ def ensure(request, verify="quick", draft=None, draft_eagle3=False, check_mode=F
         check_draft(draft, draft_eagle3)
         if draft and request.source == "path" and os.path.isdir(request.path):
             _check_draft_of(request.path, draft, checkpoints.describe(request.path))
-        if SOURCES[request.source].in_place(request):
+        if request.in_place:
             result = _ensure_in_place(request, verify, check_mode, progress)
         else:
             result = _ensure_copy(request, verify, check_mode, progress, patience_s)
@@ -154,12 +154,6 @@ def _effort(request, verify):
     return sum(read)
 
 
-def _reading(progress, records, verify):
-    """The read(name, bytes) of manifest.hash_files, which tells `progress` of the files that are read."""
-    total = sum(record["size"] for record in records.values()) * (verify == "full")
-    return progress.counting("verifying", total)
-
-
 def _check_draft_of(path, draft, found):
     checkpoints.check_draft_sizes(draft, checkpoints.describe_draft(draft), path, found)
 
@@ -183,9 +177,7 @@ class _Look:
         self.destination = destination
         self.manifest = _own_manifest(request, destination)
         self.recorded = self.manifest["files"] if self.manifest else {}
-        self.wrong, self._hashed = manifests.compare(
-            destination, self.recorded, verify == "full", _reading(progress, self.recorded, verify)
-        )
+        self.wrong, self._hashed = manifests.compare(destination, self.recorded, verify == "full", progress)
         wanted = SOURCES[request.source].wanted_files(request)
         if wanted is None and not self.manifest and request.source == "path":
             checkpoints.inspect(request.path)  # says what is missing there
@@ -261,7 +253,7 @@ def _check_origin(look):
             (request.destination, manifests.faults_text(look.wrong), request.path),
             details={"rotted": sorted(look.wrong)},
         )
-    origin = path_source.inspect(request)
+    origin = checkpoints.inspect(request.path)
     checkpoints.check_format(request.path, origin["format"], request.format)
 
 
@@ -318,7 +310,7 @@ def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.
         raise manifests.other_model(request.destination, manifest, request.repo, request.source)
     writable = os.access(destination, os.W_OK)
     recorded = manifest["files"] if manifest else {}
-    wrong, _hashed = manifests.compare(destination, recorded, verify == "full", _reading(progress, recorded, verify))
+    wrong, _hashed = manifests.compare(destination, recorded, verify == "full", progress)
     if wrong:
         raise FleetError(
             "weights.rotted",
@@ -343,7 +335,8 @@ def _ensure_in_place(request, verify, check_mode, progress, inspect=checkpoints.
     sha256sums.check(request, destination, recorded)
     verified = verify if recorded else None
     if not recorded and not check_mode and (writable or ((published or request.sums) and verify == "full")):
-        hashes = manifests.hash_files(destination, future, _reading(progress, future, "full"))
+        read = progress.counting("verifying", sum(record["size"] for record in future.values()))
+        hashes = manifests.hash_files(destination, future, read)
         future = {name: dict(record, sha256=hashes[name]) for name, record in future.items()}
         warnings = known.check(request, destination, published, future)
         sha256sums.check(request, destination, future)

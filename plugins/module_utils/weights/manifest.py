@@ -170,13 +170,16 @@ def compare_status(folder, recorded):
     return wrong, touched
 
 
-def compare(folder, recorded, full, read=None):
+def compare(folder, recorded, full, progress=None):
     """({name: what is wrong}, {name: sha256 of what is there}) for the files that a manifest records.
 
-    full: hash every file; otherwise only those of the recorded size whose time differs. read: as in hash_files.
+    full: hash every file; otherwise only those of the recorded size whose time differs. progress: a Progress that is
+    told of what is read, or None.
     """
     wrong, touched = compare_status(folder, recorded)
-    hashed = hash_files(folder, [name for name in recorded if name not in wrong] if full else touched, read)
+    names = [name for name in recorded if name not in wrong] if full else touched
+    read = progress and progress.counting("verifying", sum(recorded[name]["size"] for name in names))
+    hashed = hash_files(folder, names, read)
     for name, found in hashed.items():
         if found != recorded[name]["sha256"]:
             wrong[name] = "has sha256 %s, had %s" % (found, recorded[name]["sha256"])

@@ -14,20 +14,17 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.base imp
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.kinds import DRIVER as PACKAGE
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.kinds import KINDS, LNC
 from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.neuron_ls import OWN_TOOLS
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.vendor_tools import PCI, listed
 
 DEVICES = "/sys/devices/virtual/neuron_device"
 DRIVER = "/sys/module/neuron/version"
-PCI = "/sys/bus/pci/devices"
 PCI_VENDOR, PCI_DEVICE = "0x1d0f", re.compile(r"^0x7[0-9a-f]64$")  # 7064, 7164, 7264, 7364 … of the generations
 
 
 def sysfs_devices(system):
     """{number: folder} of the driver's devices, ascending; {} where it is not loaded."""
-    try:
-        names = os.listdir(system.sysroot + DEVICES)
-    except OSError:
-        names = []
-    return {int(name[6:]): DEVICES + "/" + name for name in sorted(names, key=_number) if _number(name) >= 0}
+    names = sorted(listed(system, DEVICES), key=_number)
+    return {_number(name): DEVICES + "/" + name for name in names if _number(name) >= 0}
 
 
 def _number(name):
@@ -36,10 +33,7 @@ def _number(name):
 
 def device_nodes(system):
     """Numbers of /dev/neuron*, ascending."""
-    try:
-        return sorted(number for number in map(_number, os.listdir(system.sysroot + "/dev")) if number >= 0)
-    except OSError:
-        return []
+    return sorted(number for number in map(_number, listed(system, "/dev")) if number >= 0)
 
 
 def _attribute(system, folder, name):
@@ -108,13 +102,9 @@ def devices_of(system, kind):
 
 def _pci_folders(system):
     """Folders of the Neuron devices on the PCI bus, by address."""
-    try:
-        names = sorted(os.listdir(system.sysroot + PCI))
-    except OSError:
-        return []
     return [
         "%s/%s" % (PCI, name)
-        for name in names
+        for name in listed(system, PCI)
         if (system.read("%s/%s/vendor" % (PCI, name)) or "").strip() == PCI_VENDOR
         and PCI_DEVICE.match((system.read("%s/%s/device" % (PCI, name)) or "").strip())
     ]

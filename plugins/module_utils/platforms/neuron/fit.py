@@ -12,12 +12,13 @@ from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.k
     mismatch,
     version_numbers,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.whole_devices import used
 
 
 def shortfalls(found, hardware, needs, installs=()):
     """Chips, LNC, logical cores, memory and driver against what is declared and needed."""
     messages = []
-    devices = _used(found, hardware)
+    devices = used(found, hardware)
     declared, count, counted = hardware.get("count"), len(devices), "fleet_hardware.count"
     if declared and hardware.get("exclude"):
         declared, counted = declared - len(set(hardware["exclude"])), "fleet_hardware.count without exclude"
@@ -78,7 +79,7 @@ def unchecked(found, hardware, needs):
     if (hardware.get("lnc") or needs.get("lnc")) and found.lnc is None:
         messages.append("LNC and logical cores (fleet_hardware.lnc and cores, needs.lnc)")
     if (hardware.get("memory_gib") or needs.get("device_memory_gib")) and any(
-        device.memory_mib is None for device in _used(found, hardware)
+        device.memory_mib is None for device in used(found, hardware)
     ):
         messages.append("the memory of each device (fleet_hardware.memory_gib, needs.device_memory_gib)")
     return ["Not checked: %s; this node does not tell. Install aws-neuronx-tools." % one for one in messages]
@@ -106,11 +107,6 @@ def missing_cores(entries, found):
                     format_cpu_list(there),
                 )
             )
-
-
-def _used(found, hardware):
-    """The devices without those that the inventory excludes, which may be there, sick or gone."""
-    return [device for device in found.devices if device.id not in (hardware.get("exclude") or ())]
 
 
 def _advice(devices, hardware):

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
+
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.vendor_tools import version_numbers
 
 DRIVER, RUNTIME = "aws-neuronx-dkms", "aws-neuronx-runtime-lib"
 TIMEOUT_S = 60  # neuron-ls of a server with 16 chips under load
@@ -16,12 +17,6 @@ GENERATIONS = {"trainium1": "v2", "inferentia2": "v2", "trainium2": "v3", "train
 LNC = 2  # what a Trainium2 or 3 runs at unless it is configured otherwise
 # (driver from, runtime at least): a newer driver speaks a protocol that an older runtime does not (release notes).
 RUNTIME_FOR_DRIVER = (((2, 29), (2, 33)),)
-
-
-def version_numbers(text):
-    """(2, 34, 10, 0) of "2.34.10.0-abcdef"; () where it does not start with a number."""
-    match = re.match(r"^[0-9]+(?:\.[0-9]+)*", text or "")
-    return tuple(int(part) for part in match.group(0).split(".")) if match else ()
 
 
 def mismatch(driver, runtime):

@@ -10,10 +10,12 @@ listing()
 fetch(listing, path, folder, digest)
     Bring one file to `folder`/`path`, over part_of() of that, continuing where that ends, and written through the
     Digest. What is there afterwards need not be right: the caller looks at size and checksum.
+head(listing, path, count)
+    The start of a file.
 
-Both raise HubProblem. A client imports the library of its hub when it is made; only the toolkit has it.
+All raise HubProblem. A client imports the library of its hub when it is made; only the toolkit has it.
 `private` lists what is used of the libraries that they do not promise.
-`plain` lists every hub without its library, and reads small files and the starts of others.
+`plain` is what clients have in common: it lists hubs without their libraries, reads small files and starts of others.
 `worker` is what runs there, as a job of its own that outlives the connection; `jobs` starts it and looks at it.
 """
 

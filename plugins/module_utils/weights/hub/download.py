@@ -38,13 +38,13 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights.lock impor
 
 
 class Download:
-    """One run. client_of, reader_of: as Transfer and Preview take them. progress: a Progress. sleep: for tests."""
+    """One run. client_of: as Transfer takes it. progress: a Progress. sleep: for tests."""
 
-    def __init__(self, wanted, client_of, progress, sleep=time.sleep, reader_of=None):
+    def __init__(self, wanted, client_of, progress, sleep=time.sleep):
         self.wanted = wanted
         self.progress = progress
         self.transfer = Transfer(wanted, client_of, progress, sleep)
-        self._preview = Preview(self.transfer, client_of, reader_of)
+        self._preview = Preview(self.transfer, client_of)
         self._lock = WeightLock(wanted.destination, progress)
 
     def run(self):
@@ -74,7 +74,7 @@ class Download:
                 stagings.finish(wanted.destination)
         manifest = self._own_manifest()
         recorded = manifest["files"] if manifest else {}
-        wrong, hashed = self._verify(recorded)
+        wrong, hashed = manifests.compare(wanted.destination, recorded, wanted.verify == "full", self.progress)
         unknown = [] if manifest else manifests.unknown(wanted.destination)
         try:
             if manifest and wanted.is_in(manifest) and not wanted.refresh:
@@ -145,14 +145,6 @@ class Download:
             (self.wanted.destination, manifests.faults_text(wrong), error.message),
             details=dict(error.details, rotted=sorted(wrong)),
         )
-
-    def _verify(self, recorded):
-        """compare() with progress, of files that are there already."""
-        folder, full = self.wanted.destination, self.wanted.verify == "full"
-        wrong, touched = manifests.compare_status(folder, recorded)
-        names = set(recorded) - set(wrong) if full else touched
-        read = self.progress.counting("verifying", sum(recorded[name]["size"] for name in names))
-        return manifests.compare(folder, recorded, full, read)
 
     def _due(self, target, recorded, wrong, hashed):
         """The paths that have to come, because what is there is not what is wanted."""

@@ -1,20 +1,19 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hugging Face, by huggingface_hub's own functions. Runs in the toolkit's environment."""
+"""Hugging Face: files by huggingface_hub's own functions. Runs in the toolkit's environment."""
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
     HubProblem,
-    Listing,
     part_of,
+    plain,
     private,
     wait_of,
 )
@@ -29,13 +28,12 @@ SMALL_PIECE = 16 << 10
 OTHER_SIZE = re.compile(r"^Consistency check failed: file should be of size \d+ but has size (\d+)")
 
 
-class Client:
+class Client(plain.Client):
     """See the package. snapshot_download is not used: it says that all is well when the hub cannot be reached, never
     looks at a file of the right size again, and since huggingface_hub 2 starts a killed download from nothing."""
 
     def __init__(self, wanted, token):
         try:
-            import huggingface_hub
             from huggingface_hub import constants, file_download
             from huggingface_hub.utils import _http, build_hf_headers, set_client_factory
         except ImportError as error:
@@ -53,7 +51,7 @@ class Client:
             response.stream = _fast_enough(response.stream, wanted.min_rate, wanted.min_rate_window_s)
 
         def limit(request):
-            # Neither the library's client nor its listings have a timeout; a silent hub would be waited for for ever.
+            # The library's client has no timeout of its own; a silent hub would be waited for for ever.
             times = request.extensions["timeout"]
             request.extensions["timeout"] = {
                 name: wanted.timeout_s if value is None else value for name, value in times.items()
@@ -70,33 +68,9 @@ class Client:
         _http._http_backoff_base = once
         # What is dropped for being slow must have kept what came in time.
         constants.DOWNLOAD_CHUNK_SIZE = min(PIECE, SMALL_PIECE) if wanted.min_rate else PIECE
-        self._wanted = wanted
+        super().__init__(wanted, token)
         self._library = file_download
-        self._api = huggingface_hub.HfApi(endpoint=wanted.endpoint, token=token or False)
         self._headers = build_hf_headers(token=token or False)
-
-    def listing(self):
-        """The Listing of the wanted revision."""
-        wanted = self._wanted
-        try:
-            commit = self._api.model_info(wanted.repo, revision=wanted.revision, timeout=wanted.timeout_s).sha
-            if not isinstance(commit, str):
-                raise HubProblem("foreign", "no commit")
-            entries = list(self._api.list_repo_tree(wanted.repo, recursive=True, revision=commit))
-        except HubProblem:
-            raise
-        except Exception as error:
-            raise self._problem(error) from error
-        found = {}
-        for entry in entries:
-            if hasattr(entry, "size"):
-                large = getattr(entry, "lfs", None)
-                found[entry.path] = {
-                    "size": large.size if large else entry.size,
-                    "sha256": large.sha256 if large else None,
-                    "oid": None if large else entry.blob_id,
-                }
-        return Listing(commit, commit, found)
 
     def fetch(self, listing, path, folder, digest=None):
         """Bring one file to `folder`/`path`."""
@@ -136,8 +110,6 @@ class Client:
         import httpx2
         from huggingface_hub import errors
 
-        if isinstance(error, json.JSONDecodeError):
-            return HubProblem("foreign", "no JSON")
         response = getattr(error, "response", None)
         status = response.status_code if response is not None else None
         if isinstance(error, errors.GatedRepoError) or status in (401, 403):

@@ -11,13 +11,7 @@ import re
 import threading
 from dataclasses import replace
 
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
-    COMMIT,
-    HubProblem,
-    Listing,
-    part_of,
-    private,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import HubProblem, part_of, plain, private
 
 # What the library says of a file that came with another size than its listing has.
 OTHER_SIZE = re.compile(r"Server (?:announced|reports|returned) (\d+) ")
@@ -32,7 +26,7 @@ def _open(path, mode="r", *arguments, **options):
     return open(path, mode, *arguments, **options) if digest is None or "r" in mode else digest.open(path, mode)
 
 
-class Client:
+class Client(plain.Client):
     """See the package. What the library reads from the environment is set by `jobs.environment`."""
 
     def __init__(self, wanted, token):
@@ -46,11 +40,11 @@ class Client:
         # The library's own name for a file that grows may be longer than a file system takes.
         path = _download._incomplete_path
         _download._incomplete_path = functools.wraps(path)(lambda target: type(target)(part_of(str(target))))
-        self._wanted = wanted
+        super().__init__(wanted, token)
         self._api = modelscope_hub.HubApi(endpoint=wanted.endpoint, token=token)
 
     def listing(self):
-        """The Listing of the wanted revision."""
+        """The Listing of the wanted revision; more than the hub lists at a time, too."""
         wanted = self._wanted
         try:
             entries = self._api.legacy.list_repo_files(wanted.repo, "model", wanted.revision)
@@ -61,7 +55,7 @@ class Client:
             raise problem from error
         if getattr(self._api.legacy._read_state, "listing_incomplete", False):
             raise HubProblem("other", "the hub lists only a part of the repository")
-        return listing_of(wanted.revision, entries)
+        return plain.modelscope_listing(wanted.revision, entries)
 
     def fetch(self, listing, path, folder, digest=None):
         """Bring one file to `folder`/`path`: with no retries of its own, as it is called."""
@@ -115,29 +109,3 @@ class Client:
         text = " ".join(str(error).split())
         retry = connection or bool(getattr(error, "retryable", False))
         return HubProblem("network" if retry else "other", "%s: %s" % (type(error).__name__, text), retry=retry)
-
-
-def listing_of(revision, entries):
-    """The Listing of what this hub says of a revision. Raises HubProblem where that is nothing.
-
-    A branch has no commit in what it tells; the newest commit of any of its files stands for it. Each file is asked for
-    at the commit that it is from, so that the branch may move on.
-    """
-    if not entries:
-        raise HubProblem("revision", "it lists no files")  # what this hub says of a revision that it does not have
-    found, newest = {}, (0, "")
-    for entry in entries:
-        if (entry.get("Type") or "blob") == "tree":
-            continue
-        path = entry.get("Path") or entry.get("Name")
-        sha256 = (entry.get("Sha256") or "").lower() or None
-        found[path] = {"size": entry.get("Size"), "sha256": sha256, "oid": None}
-        if COMMIT.match(entry.get("Revision") or "") and not COMMIT.match(revision):
-            found[path]["at"] = entry["Revision"]
-        newest = max(newest, (_time(entry.get("CommittedDate")), entry.get("Revision") or ""))
-    commit = revision if COMMIT.match(revision) else newest[1] or revision
-    return Listing(commit, revision, found)
-
-
-def _time(value):
-    return value if isinstance(value, (int, float)) else 0

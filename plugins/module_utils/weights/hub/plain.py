@@ -1,10 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Both hubs by the standard library alone, for check mode on a node without the toolkit: listings, small files, and the
-starts of files.
+"""Both hubs by the standard library alone: listings, small files, and the starts of files, without the toolkit too.
 
-Weights are never brought by it. Proxies and certificates come from the environment of the worker.
+The clients of the hubs' libraries are made of this one; weights are brought by those. Proxies and certificates come
+from the environment of the worker.
 """
 
 from __future__ import annotations
@@ -15,12 +15,7 @@ import os
 import re
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
-    HubProblem,
-    Listing,
-    modelscope,
-    wait_of,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import COMMIT, HubProblem, Listing, wait_of
 
 LONGEST = 64 << 20  # bytes of a listing
 PAGES = 1000
@@ -91,13 +86,15 @@ class Client:
         wanted = self._wanted
         query = urlencode({"Revision": wanted.revision, "Recursive": "True"})
         data = self._json("%s/api/v1/models/%s/repo/files?%s" % (wanted.endpoint, wanted.repo, query))[0].get("Data")
-        return modelscope.listing_of(wanted.revision, (data or {}).get("Files"))
+        return modelscope_listing(wanted.revision, (data or {}).get("Files"))
 
     def _json(self, address, kind=dict):
         """(the JSON value of an answer, the address of its next page or None)."""
         with self._open(address, {"Accept": "application/json"}) as answer:
             text = answer.read(LONGEST)
             following = NEXT.search(answer.headers.get("Link") or "")
+            if answer.length and len(text) < LONGEST:
+                raise HubProblem("network", "the listing was cut off", retry=True)
         try:
             value = json.loads(text.decode("utf-8"))
         except ValueError:
@@ -121,13 +118,13 @@ class Client:
             with self._opener.open(request, timeout=self._wanted.timeout_s) as answer:
                 yield answer
         except urllib.error.HTTPError as error:
-            raise self._problem(error) from None
+            raise self._of_status(error) from None
         except urllib.error.URLError as error:
             raise HubProblem("network", "%s" % (error.reason or error), retry=True) from error
         except (OSError, http.client.HTTPException) as error:
             raise HubProblem("network", "%s: %s" % (type(error).__name__, error), retry=True) from error
 
-    def _problem(self, error):
+    def _of_status(self, error):
         """The HubProblem of an answer with a status that is an error."""
         text, status = "HTTP %d" % error.code, error.code
         kind = CODES.get(error.headers.get("X-Error-Code") or "")
@@ -144,11 +141,39 @@ def _opener():
     class Redirects(urllib.request.HTTPRedirectHandler):
         """The token is for the hub, not for whom it sends its readers to."""
 
+        http_error_308 = urllib.request.HTTPRedirectHandler.http_error_302  # which Python 3.9 and 3.10 do not follow
+
         def redirect_request(self, req, fp, code, msg, headers, newurl):
-            following = super().redirect_request(req, fp, code, msg, headers, newurl)
+            following = super().redirect_request(req, fp, 307 if code == 308 else code, msg, headers, newurl)
             if following is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
                 following.remove_header("Authorization")
                 following.remove_header("Cookie")
             return following
 
     return urllib.request.build_opener(Redirects)
+
+
+def modelscope_listing(revision, entries):
+    """The Listing of what ModelScope says of a revision. Raises HubProblem where that is nothing.
+
+    A branch has no commit in what it tells; the newest commit of any of its files stands for it. Each file is asked for
+    at the commit that it is from, so that the branch may move on.
+    """
+    if not entries:
+        raise HubProblem("revision", "it lists no files")  # what this hub says of a revision that it does not have
+    found, newest = {}, (0, "")
+    for entry in entries:
+        if (entry.get("Type") or "blob") == "tree":
+            continue
+        path = entry.get("Path") or entry.get("Name")
+        sha256 = (entry.get("Sha256") or "").lower() or None
+        found[path] = {"size": entry.get("Size"), "sha256": sha256, "oid": None}
+        if COMMIT.match(entry.get("Revision") or "") and not COMMIT.match(revision):
+            found[path]["at"] = entry["Revision"]
+        newest = max(newest, (_time(entry.get("CommittedDate")), entry.get("Revision") or ""))
+    commit = revision if COMMIT.match(revision) else newest[1] or revision
+    return Listing(commit, revision, found)
+
+
+def _time(value):
+    return value if isinstance(value, (int, float)) else 0

@@ -54,16 +54,12 @@ def naming(folder, name):
 
 
 class Preview:
-    """The look at config.json and the index of what a Transfer is to bring.
+    """The look at config.json and the index of what a Transfer is to bring."""
 
-    reader_of(wanted): a client with a function `head`, for the starts of files; None: they are not looked at.
-    """
-
-    def __init__(self, transfer, client_of, reader_of):
+    def __init__(self, transfer, client_of):
         self._transfer = transfer
         self._wanted = transfer.wanted
         self._client_of = client_of
-        self._reader_of = reader_of
 
     @contextlib.contextmanager
     def files(self, listing, target, due, fetching):
@@ -148,9 +144,9 @@ class Preview:
         names = sorted(set(index["weight_map"].values())) if index else [checkpoints.SINGLE]
         found = {}
         try:
-            if self._reader_of is None or not set(names) <= set(target):
+            if not set(names) <= set(target):
                 return None
-            reader = self._reader_of(self._wanted)
+            reader = self._transfer.client
             for name in names:
                 start = reader.head(listing, name, 8)
                 text = reader.head(listing, name, 8 + min(int.from_bytes(start, "little"), checkpoints.LONGEST_HEADER))

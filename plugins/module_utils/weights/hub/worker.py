@@ -101,12 +101,7 @@ def bring(request, token, progress):
         return local_weights.ensure(**{**local, "request": Request(**local["request"])}, progress=progress)
     wanted = Desired(**request["wanted"])
     toolkit = request.get("toolkit", True)
-    return Download(
-        wanted,
-        lambda other: client_of(other, token, toolkit),
-        progress,
-        reader_of=lambda other: plain.Client(other, token),
-    ).run()
+    return Download(wanted, lambda other: client_of(other, token, toolkit), progress).run()
 
 
 def work(request, token, reporter, progress):

@@ -1,10 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where weights come from that need no hub. Each module of this package is a source, with three functions:
+"""Where weights come from that need no hub. Each module of this package is a source, with two functions:
 
-in_place(request)
-    True where the destination is somebody else's directory, which is never changed but for the manifest.
 wanted_files(request)
     {name: {size, sha256: hex or None, and what else a manifest keeps of it}}: what the destination must hold;
     None where that cannot be said now, so that a manifest that is there is the only truth.
@@ -42,6 +40,11 @@ class Request(NamedTuple):
     expected: dict | None = None
     encodings_file: str | None = None
     sums: dict | None = None
+
+    @property
+    def in_place(self):
+        """Whether the destination is somebody else's directory, which is never changed but for the manifest."""
+        return self.source == "path" and not self.copy
 
 
 class NotOnNode(FleetError):

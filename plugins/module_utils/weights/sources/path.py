@@ -10,15 +10,9 @@ import os
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_hashed
-from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
 from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as manifests
 
 BLOCK = 4 << 20
-
-
-def in_place(request):
-    """True unless the checkpoint is copied."""
-    return not request.copy
 
 
 def wanted_files(request):
@@ -26,7 +20,7 @@ def wanted_files(request):
 
     Where the directory has a manifest, of an earlier copy or of a hub, that says which files and which checksums.
     """
-    if in_place(request) or not os.path.isdir(request.path):
+    if request.in_place or not os.path.isdir(request.path):
         return None
     manifest = manifests.read_manifest(request.path)
     if manifest is None:
@@ -90,11 +84,6 @@ def fetch(request, names, folder, read=None):
             (request.path, ", ".join(changed)),
         )
     return made
-
-
-def inspect(request):
-    """The checkpoint as `checkpoints.inspect` sees it where it comes from. Raises FleetError."""
-    return checkpoints.inspect(request.path)
 
 
 def _copy(source, destination, name, read):

@@ -12,11 +12,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_
 from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import NotOnNode
 
 
-def in_place(request):
-    """Never: the stand-in is always made."""
-    return False
-
-
 def wanted_files(request):
     """What the packed form promises; None where it promises nothing."""
     if request.expected is not None:
