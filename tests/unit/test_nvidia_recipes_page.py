@@ -285,6 +285,10 @@ def test_a_site_that_demands_digests_gets_one_error(name):
     codes, message = refusal(**variables)
     assert codes == ["plan.digest-missing"]
     assert "without a digest, which fleet_require_digests demands" in message
+    image = fleet.plan_fleet(["node-1"], lambda host: {**variables, "fleet_require_digests": False}, deploys=True)
+    image = image["node-1"]["servers"][0]["container"]["image"]
+    assert "`docker buildx imagetools inspect %s`" % image in message
+    assert "docker://%s`" % image in message
     digest = "sha256:" + "a" * 64
     override = {"container": {"digest": digest}}
     found = fleet.plan_fleet(["node-1"], lambda host: {**variables, "fleet_override": override}, deploys=True)

@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
 
 ENGINES = ("docker", "podman")
@@ -33,6 +34,7 @@ PODMAN_SETTINGS = ("/usr/share/containers/containers.conf", "/etc/containers/con
 CDI_SETTING = re.compile(r"^[ \t]*cdi_spec_dirs[ \t]*=[ \t]*\[([^\]]*)\]", re.MULTILINE)
 PODMAN_CDI = (4, 1)
 FIELDS = ("ID", "Names", "State", "Ports", LABEL_SERVER, LABEL_ROOT, LABEL_HASH)
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # a kernel's name of an architecture: an image's
 RUNNING = ("running", "restarting", "paused", "stopping", "removing", "up")  # podman: "Up 5 seconds ago"
 
 # kind of a failure, by what the engines print; the first that fits
@@ -256,13 +258,14 @@ class Engine:
     # ---- images
 
     def image(self, reference):
-        """{id, digests: [NAME@DIGEST], tags: [NAME:TAG], size} of an image of this node, None where it has none."""
+        """{id, digests: [NAME@DIGEST], tags: [NAME:TAG], size, architecture} of an image of this node, None where it
+        has none. architecture: amd64, arm64, …; None where the engine does not tell."""
         found = self._inspect("image", reference)
         if not found:
             return None
         ident = found["Id"] if ":" in found["Id"] else "sha256:" + found["Id"]
         return {"id": ident, "digests": found.get("RepoDigests") or [], "tags": found.get("RepoTags") or [],
-                "size": found.get("Size")}  # fmt: skip
+                "size": found.get("Size"), "architecture": found.get("Architecture") or None}  # fmt: skip
 
     def find_image(self, image, digest=None):
         """The image NAME:TAG of this node, by its digest where one is given; None where it is not here.
@@ -282,6 +285,20 @@ class Engine:
             if found and any(one.endswith("@" + digest) for one in found["digests"]):
                 return dict(found, reference=found["id"])
         return None
+
+
+def check_architecture(engine, wanted, found):
+    """FleetError for an image, image()'s, of another architecture than this machine's. wanted: how it is named."""
+    machine = os.uname().machine
+    own = MACHINES.get(machine)
+    if own and found["architecture"] not in (None, own):
+        raise FleetError(
+            "containers.image-architecture",
+            "The image %s is for %s, and this node is %s (%s), which cannot run it. Name one for %s in container.image "
+            "and container.digest; where its registry has this one for %s too, remove it here first: %s rmi %s. No "
+            "server was touched.",
+            (wanted, found["architecture"], own, machine, own, own, engine.kind, wanted),
+        )
 
 
 def split_reference(image):

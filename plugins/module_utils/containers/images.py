@@ -21,6 +21,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.engine 
     ENGINES,
     Engine,
     EngineError,
+    check_architecture,
     digest_tag,
     kind_of,
     one_line,
@@ -264,6 +265,7 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
     job = _Job(NodePaths(root), chosen, source)
     ended = _forget_ended(NodePaths(root), job.folder if found else None, check_mode)
     if found:
+        check_architecture(chosen, wanted, found)
         return {**_with_tag(chosen, kept, wanted, found, False, diff, check_mode), "ended": ended}
     if check_mode:
         return _result(True, chosen, None, "would pull %s" % wanted, diff)
@@ -294,6 +296,7 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
             "%s was pulled from %s, but %s does not list it under its digest.",
             (wanted, source, chosen.label),
         )
+    check_architecture(chosen, wanted, found)
     return _with_tag(chosen, kept, wanted, found, True, diff, False)
 
 

@@ -14,6 +14,7 @@ import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import (
     EngineError,
+    check_architecture,
     container_name,
     engine_of_entry,
     pinned_reference,
@@ -157,14 +158,15 @@ class ContainerLauncher:
             raise FleetError(
                 "containers.engine-problem", "%s: %s Nothing was changed.", (where, engine_problem(engine, error))
             ) from error
+        named = pinned_reference(container["image"], container["digest"])
         if image is None:
-            named = pinned_reference(container["image"], container["digest"])
             raise FleetError(
                 "launch.image-missing",
                 "%s: the image %s is not on this node. The step prepare fetches it; run it first, or pull "
                 "the image yourself. Nothing was changed.",
                 (where, named),
             )
+        check_architecture(engine, named, image)
         if holder and holder[0] not in ours:
             raise FleetError(
                 "launch.container-name-taken",

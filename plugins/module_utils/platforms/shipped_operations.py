@@ -10,6 +10,7 @@ SECRETS = {
     "container_image": ("auth",),
     "engine_servers": ("secrets",),
     "model_weights": ("token",),
+    "service_certificate": ("authority_key",),
 }
 
 
@@ -57,6 +58,10 @@ def operation_of(name):
         from ansible_collections.inference.fleet.plugins.module_utils.operations import python_environment
 
         return python_environment
+    if name == "service_certificate":
+        from ansible_collections.inference.fleet.plugins.module_utils.operations import service_certificate
+
+        return service_certificate
     if name == "shared_libraries":
         from ansible_collections.inference.fleet.plugins.module_utils.operations import shared_libraries
 

@@ -9,9 +9,12 @@ import dataclasses
 import functools
 
 from ansible import context
-from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import ENGINES
+from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import ENGINES as CONTAINER_ENGINES
 from ansible_collections.inference.fleet.plugins.module_utils.containers.images import check_mirror
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import is_file
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
     capacity,
     notes,
@@ -21,7 +24,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import ACCELERATORS, parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.tables import hosts_text
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import (
     HostVariables,
     check_names,
@@ -33,7 +35,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import TRUE, show
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import TRUE, show, some
 
 CAPACITY = ("refuse", "warn")  # fleet_capacity: what is done about servers that cannot fit
 UNPLANNED = {"servers": [], "deployment": None, "capacity": []}  # of a host without fleet_recipe
@@ -64,11 +66,16 @@ def plan_one(variables, deploys=False, others=None):
         planned_of = functools.partial(_planned, others)
         groups = functools.partial(_groups, others, variables.host)
         if others is not None:
-            found = services.endpoints(variables.host, recipe, groups, others, planned_of)
-            site = dataclasses.replace(site, endpoints=found)
+            takes_one = ENGINES[recipe["engine"]].takes_one
+            found = services.endpoints(variables.host, recipe, groups, others, planned_of, takes_one)
+            named = services.named_services(variables.host, recipe, groups, others)
+            signed = {name: one for name, one in named.items() if one.signs}
+            site = dataclasses.replace(site, endpoints=found, signed=tuple(signed))
         entries = plan.plan_host(variables.host, recipe, hardware, site)
         used = {entry["name"].rpartition("-")[0] for entry in entries}
         deployment = plan.deployment(recipe, site, variables.host, used)
+        if others is not None:
+            deployment["service_clients"] = services.clients(entries, signed, NodePaths(site.root))
         if others is not None and site.clustered and "frontend" in {entry["role"] for entry in entries}:
             found = services.workers_elsewhere(variables.host, groups, others, planned_of)
             deployment["workers_elsewhere"] = found
@@ -146,7 +153,7 @@ def _site(variables, recipe, deploys, mistakes):
     bind = read_checked(variables, "fleet_bind_address", "127.0.0.1", mistakes, input_checks.check_address)
     engine = read_checked(
         variables, "fleet_container_engine", container_launch.DEFAULT_ENGINE, mistakes,
-        lambda name, value: choice(name, value, ENGINES),
+        lambda name, value: choice(name, value, CONTAINER_ENGINES),
     )  # fmt: skip
     rule = read_checked(
         variables, "fleet_capacity", CAPACITY[0], mistakes, lambda name, value: choice(name, value, CAPACITY)
@@ -162,7 +169,7 @@ def _site(variables, recipe, deploys, mistakes):
     versions = {
         key: read_checked(variables, secret + "_version", "1", mistakes, input_checks.check_version)
         for key, secret in sorted(secrets.items())
-        if secret
+        if secret and not is_file(secret)
     }
     site = plan.Site(
         root=str(root).rstrip("/"),
@@ -203,7 +210,7 @@ def plan_fleet(hosts, variables_of, inventory_sources=(), deploys=False, run_pla
     for message, pair in _one_machine(planned, variables_of):
         mistakes.setdefault(message, (FleetError("inventory.one-machine-twice", message), list(pair)))
     if mistakes:
-        raise FleetError.together(error.within(hosts_text(where) + ": ") for error, where in mistakes.values())
+        raise FleetError.together(error.within(some(where) + ": ") for error, where in mistakes.values())
     return planned
 
 
@@ -302,7 +309,7 @@ def host_warnings(hosts, hostvars, play_hosts):
         warnings.append(
             "%s: fleet_hardware is set, but fleet_recipe is not, so no servers are planned there. Set fleet_recipe "
             "(recipes: %s), or remove fleet_hardware."
-            % (hosts_text(forgotten), ", ".join(recipes.available([recipes.OWN_RECIPES])))
+            % (some(forgotten), ", ".join(recipes.available([recipes.OWN_RECIPES])))
         )
     if ours and not ours.intersection(play_hosts):
         warnings.append("No host that --limit leaves has fleet_recipe, so nothing is deployed. Change the limit.")
@@ -320,7 +327,7 @@ def check_secrets(planned, hosts, variables):
         for words in server_keys.missing_secrets(planned[host]["servers"], given):
             problems.setdefault(words, []).append(host)
     if problems:
-        lines = ["%s: %s." % (hosts_text(where), words) for words, where in problems.items()]
+        lines = ["%s: %s." % (some(where), words) for words, where in problems.items()]
         raise FleetError(
             "inventory.secret-missing",
             "Secrets of servers have no value, nothing was changed:\n%s",

@@ -132,10 +132,17 @@ def apply(base, override):
         if value is None:
             result.pop(key, None)
         elif key in base:
-            result[key] = apply(base[key], value)
+            result[key] = (apply_container if key == "container" else apply)(base[key], value)
         else:
             result[key] = value if key in KEPT else _without_nulls(value)
     return result
+
+
+def apply_container(base, override):
+    """As `apply`, of a container: another image is not pinned by the digest of the one before it."""
+    if isinstance(base, dict) and isinstance(override, dict) and override.get("image") not in (None, base.get("image")):
+        base = {key: value for key, value in base.items() if key != "digest"}
+    return apply(base, override)
 
 
 def group_name(group):

@@ -99,8 +99,9 @@ class ScriptedEngine:
         return [call for call in map(json.loads, lines) if word in call["argv"]]
 
 
-def image(ident, *digests, tags=()):
-    return {"id": "sha256:" + ident * 64, "digests": list(digests), "tags": list(tags), "size": 5}
+def image(ident, *digests, tags=(), architecture=None):
+    return {"id": "sha256:" + ident * 64, "digests": list(digests), "tags": list(tags), "size": 5,
+            "architecture": architecture}  # fmt: skip
 
 
 def _fail(words, status=1):
@@ -130,7 +131,7 @@ def _client(file, calls, kind, argv):
         if found is None:
             _fail("Error: No such image: " + rest[-1])
         sys.stdout.write(json.dumps([{"Id": found["id"], "RepoDigests": found["digests"], "RepoTags": found["tags"],
-                                      "Size": found["size"]}]))  # fmt: skip
+                                      "Size": found["size"], "Architecture": found.get("architecture")}]))  # fmt: skip
     elif verb == "container":
         found = next((one for one in state["containers"] if one["name"] == rest[-1]), None)
         if found is None:

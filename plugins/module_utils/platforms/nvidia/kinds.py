@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.vendor_tools import version_numbers
+
 # name: (compute capability, memory.total of nvidia-smi in MiB, what product names hold). Capabilities:
 # developer.nvidia.com/cuda-gpus. Memory as nvidia-smi prints it: captures in NVIDIA/k8s-test-infra
 # (tests/e2e/go/assertions/nvidiasmi/testdata/hardware), for A100 80GB, H200, B300 and RTX PRO 6000 in issues of vLLM.
@@ -44,12 +46,6 @@ def kind_of(product, capability, memory_mib):
         return None  # another model by its name, such as H20 or GH200
     near = [name for name, one in fitting.items() if abs(memory_mib - one[1]) <= one[1] * SAME]
     return near[0] if len(near) == 1 else None
-
-
-def version_numbers(text):
-    """(580, 105, 8) of "580.105.08"; () where it does not start with a number."""
-    match = re.match(r"^[0-9]+(?:\.[0-9]+)*", text or "")
-    return tuple(int(part) for part in match.group(0).split(".")) if match else ()
 
 
 def cuda_of_driver(driver):

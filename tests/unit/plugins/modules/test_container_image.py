@@ -402,6 +402,20 @@ def test_bad_input(engine, pull, arguments, message):
     assert not engine.calls.exists()
 
 
+@pytest.mark.parametrize("digest", [None, D1])
+def test_an_image_of_another_architecture_is_refused_as_it_comes_and_where_it_is(engine, pull, monkeypatch, digest):
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "n", "6.1", "1", "aarch64")))
+    source = PINNED if digest else NAME + ":1"
+    engine.write(registry={source: image("a", PINNED, architecture="amd64")})
+    for check_mode, pulls in ((False, 1), (True, 1), (False, 1)):  # where it is, nothing is pulled again
+        result = pull(check_mode, digest=digest)
+        assert result["msg"].startswith("The image %s is for amd64, and this node is arm64 (aarch64)" % source)
+        assert len(sources(engine)) == pulls
+    assert KEPT1 not in engine.read()["images"]  # a digest's tag is of what servers can run
+    engine.write(images={}, registry={source: image("a", PINNED, architecture="arm64")})
+    assert pull(digest=digest)["changed"]
+
+
 def test_an_image_that_is_not_what_was_asked_for(engine, pull):
     """A mirror that answers to the digest with something else."""
     source = "mirror.example/team/app@" + D1

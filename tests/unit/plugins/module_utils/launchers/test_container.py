@@ -9,6 +9,7 @@ All of it is of a root of its own: processes are looked for in the real /proc, a
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -64,6 +65,22 @@ def test_all_is_there(engine, tmp_path):
     launcher.prepare(entry(tmp_path))
     engine.write(containers=[held()])  # our own, which this start is going to replace
     launcher.prepare(entry(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("machine", "of", "own"), [("aarch64", "amd64", "arm64"), ("x86_64", "arm64", "amd64")]
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+def test_an_image_of_another_architecture(engine, tmp_path, monkeypatch, kind, machine, of, own):
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "n", "6.1", "1", machine)))
+    engine.write(images={IMAGE: image("a", architecture=of)})
+    with pytest.raises(FleetError) as caught:
+        get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine=kind))
+    assert (caught.value.code, caught.value.values) == (
+        "containers.image-architecture", (IMAGE, of, own, machine, own, own, kind, IMAGE),
+    )  # fmt: skip
+    engine.write(images={IMAGE: image("a", architecture=own)})
+    get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine=kind))
 
 
 def test_an_image_that_is_not_here(engine, tmp_path):
