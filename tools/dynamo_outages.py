@@ -1,13 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What clients see when a server of a running deployment is killed, and how long until it answers again by itself.
+"""What clients see when a part of a running deployment is away, and how long until it answers again by itself.
 
     make demo RECIPE=cpu-dynamo
     python tools/dynamo_outages.py [--root ~/.inference-fleet] [--url http://127.0.0.1:8000] [SERVER …]
+    python tools/dynamo_outages.py --end 'systemctl kill -s KILL etcd' --begin 'systemctl start etcd' --away 5 20 60
 
-kill -9 of each server in turn, a chat each second, no play. Prints the table of docs/using/dynamo.md. Only servers of
-that root are killed. Standard library only.
+kill -9 of each server in turn, or a service ended by a command and begun again after so many seconds; a chat each
+second, no play. Prints the tables of docs/using/dynamo.md. Only servers of that root are killed. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
+import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +28,7 @@ from pathlib import Path
 
 SERVERS = ("decode-0", "prefill-0", "frontend-0")
 STEADY = 3  # answers in a row after which it counts as back
+CALM_S = 45  # seconds of nothing else, after a service was away: servers may end a while after it is back
 LIMIT_S = 1800
 REFUSED = "refused"
 
@@ -67,46 +72,78 @@ def settle(look, limit=LIMIT_S):
         time.sleep(0.2)
 
 
-def outage(root, name, look, limit=LIMIT_S):
-    """([(second, what a chat gave from then on)], seconds until it answers again) after kill -9 of a server.
+def watch(look, over, calm=0, limit=LIMIT_S):
+    """([(second, what a chat gave from then on)], seconds until it answers again).
 
-    look(): what a chat gives. It answers again where STEADY chats in a row do, and the server is a new process: one
-    before the first of these. RuntimeError after `limit` seconds.
+    look(): what a chat gives. over(): whether what was away is there again; it answers again where STEADY chats in a
+    row do, and all chats for `calm` seconds, from the first of these on. RuntimeError after `limit` seconds.
     """
-    before = state(root, name)["pid"]
     begin, seen, row, back = time.monotonic(), [], 0, None
-    os.kill(before, signal.SIGKILL)
-    while row < STEADY:
+    while row < STEADY or time.monotonic() - begin - back < calm:
         asked = time.monotonic() - begin
         found = look()
-        new = state(root, name)["pid"] != before
+        there = over()
         if not seen or seen[-1][1] != found:
             seen.append((round(asked, 1), found))
-        row = row + 1 if found == "200" and new else 0
+        row = row + 1 if found == "200" and there else 0
         back = time.monotonic() - begin if row == 1 else back
         if asked > limit:
-            raise RuntimeError("%s does not answer again after %d s: %s" % (name, limit, seen))
+            raise RuntimeError("no steady answers after %d s: %s" % (limit, seen))
         time.sleep(max(0, 1 - (time.monotonic() - begin - asked)))
     return seen, round(back, 1)
+
+
+def outage(root, name, look, limit=LIMIT_S):
+    """watch() after kill -9 of a server; it is there again as a new process."""
+    before = state(root, name)["pid"]
+    os.kill(before, signal.SIGKILL)
+    return watch(look, lambda: state(root, name)["pid"] != before, limit=limit)
+
+
+def away(seconds, end, begin, look, calm=CALM_S, limit=LIMIT_S):
+    """watch() of a service that end() takes away and begin() brings back after so many seconds."""
+    begun = threading.Event()
+    timer = threading.Timer(seconds, lambda: (begin(), begun.set()))
+    end()
+    timer.start()  # chats may hang, so it is not this thread that begins
+    try:
+        return watch(look, begun.is_set, calm, limit)
+    finally:
+        timer.join()
 
 
 def row(name, seen, back):
     """The row of the table: what chats gave, and when."""
     spans = ["%s from %g s" % (found, second) for second, found in seen if found != "200"]
-    return "| `%s` | %s | %g s |" % (name, ", ".join(spans) or "nothing", back)
+    return "| %s | %s | %g s |" % (name, ", ".join(spans) or "nothing", back)
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", default=os.environ.get("FLEET_ROOT") or str(Path.home() / ".inference-fleet"))
     parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--away", type=float, nargs="+", metavar="SECONDS", help="how long a service is away")
+    parser.add_argument("--end", type=shlex.split, metavar="COMMAND", help="ends the service")
+    parser.add_argument("--begin", type=shlex.split, metavar="COMMAND", help="begins it again")
     parser.add_argument("servers", nargs="*", default=SERVERS)
     given = parser.parse_args(arguments)
+    if given.away and not (given.end and given.begin):
+        parser.error("--away needs --end and --begin")
     model = model_of(given.url)
-    print("| `kill -9` of | chats, one a second | answers again |\n| --- | --- | --- |")
-    for name in given.servers:
-        settle(lambda: ask(given.url, model))
-        print(row(name, *outage(given.root, name, lambda: ask(given.url, model))), flush=True)
+
+    def look():
+        return ask(given.url, model)
+
+    print(
+        "| %s | chats, one a second | answers again |\n| --- | --- | --- |" % ("away" if given.away else "`kill -9` of")
+    )
+    for seconds in given.away or ():
+        settle(look)
+        commands = [lambda argv=argv: subprocess.run(argv, check=True) for argv in (given.end, given.begin)]
+        print(row("%g s" % seconds, *away(seconds, *commands, look)), flush=True)
+    for name in given.servers if not given.away else ():
+        settle(look)
+        print(row("`%s`" % name, *outage(given.root, name, look)), flush=True)
     return 0
 
 

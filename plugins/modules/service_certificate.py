@@ -13,8 +13,16 @@ description:
     is made on the node with openssl; its key does not leave it.
   - It is made anew where it ends soon, is for other names or is of another authority.
 options:
+  state:
+    description:
+      - V(present) makes it where it does not fit.
+      - V(looked) says whether a client's certificate, which another node signs, is to be brought anew. It changes
+        nothing.
+    type: str
+    choices: [present, looked]
+    default: present
   path:
-    description: The folder, which must exist.
+    description: The folder, which must exist for O(state=present).
     type: path
     required: true
   names:
@@ -43,6 +51,12 @@ options:
   owner:
     description: Account that the key belongs to. By default the one that runs the module.
     type: str
+  endpoints:
+    description: Addresses of the service, C(ADDRESS:PORT). With O(state=looked) the first that answers must show a
+      certificate of the same authority.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     description: Says whether one would be made.
@@ -66,7 +80,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 reasons:
-  description: Why a new certificate was made, or would be.
+  description: Why a new certificate was made, or is to be.
   type: list
   elements: str
   returned: success
@@ -74,28 +88,16 @@ reasons:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.shared_services.certificates import ensure
-
-ARGUMENTS = {
-    "path": {"type": "path", "required": True},
-    "names": {"type": "list", "elements": "str", "required": True},
-    "authority": {"type": "str", "default": "inference-fleet"},
-    "authority_certificate": {"type": "str"},
-    "authority_key": {"type": "str", "no_log": True},
-    "days": {"type": "int", "default": 365},
-    "renew_days": {"type": "int", "default": 30},
-    "owner": {"type": "str"},
-}
+from ansible_collections.inference.fleet.plugins.module_utils.operations.service_certificate import ARGUMENTS, run
 
 
 def main():
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        reasons = ensure(module.check_mode, **module.params)
+        result = run(module.params, module.check_mode)
     except FleetError as error:
         module.fail_json(msg=error.message, **error.details)
-    diff = {"before": "\n".join(reasons), "after": ""}
-    module.exit_json(changed=bool(reasons), reasons=reasons, diff=diff)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

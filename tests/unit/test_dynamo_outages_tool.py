@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import socket
 import subprocess
+import threading
 
 import pytest
 from ansible_collections.inference.fleet.tools import dynamo_outages
@@ -46,15 +48,53 @@ def test_a_server_is_back_when_a_new_process_answers_steadily(victim, monkeypatc
 def test_answers_of_the_old_process_do_not_count(victim, monkeypatch):
     monkeypatch.setattr(dynamo_outages.time, "sleep", lambda seconds: None)
     root, _process, _restart = victim
-    with pytest.raises(RuntimeError, match="decode-0 does not answer again"):
+    with pytest.raises(RuntimeError, match="no steady answers after 0 s"):
         dynamo_outages.outage(root, "decode-0", lambda: "200", limit=0)
 
 
+def test_a_service_is_begun_again_though_chats_hang(monkeypatch):
+    """Answers before that do not count, whatever they are."""
+    monkeypatch.setattr(dynamo_outages.time, "sleep", lambda seconds: None)
+    done, begun = [], threading.Event()
+    said = iter(["200"] * 3 + ["hangs", "503"] + ["200"] * 3)
+
+    def look():
+        found = next(said)
+        if found == "hangs":
+            assert begun.wait(60)
+        return found
+
+    def begin():
+        done.append("begun")
+        begun.set()
+
+    seen, back = dynamo_outages.away(0.1, lambda: done.append("ended"), begin, look, calm=0)
+    assert done == ["ended", "begun"]
+    assert [found for _second, found in seen] == ["200", "hangs", "503", "200"]
+    assert next(said, None) is None and back >= 0.1
+
+
+def test_a_failure_after_a_while_begins_the_calm_anew(monkeypatch):
+    seconds = itertools.count()
+    monkeypatch.setattr(dynamo_outages.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(dynamo_outages.time, "monotonic", lambda: next(seconds))
+    said = iter(["200"] * 4 + ["503"] + ["200"] * 60)
+    seen, back = dynamo_outages.watch(lambda: next(said), lambda: True, calm=45)
+    assert [found for _second, found in seen] == ["200", "503", "200"]
+    assert back > seen[1][0] and len(list(said)) < 57
+
+
+def test_seconds_without_commands_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        dynamo_outages.main(["--away", "5", "--end", "true"])
+    assert "--away needs --end and --begin" in capsys.readouterr().err
+
+
 def test_the_row():
-    assert dynamo_outages.row("decode-0", [(0.0, "503"), (10.5, "404"), (99.0, "200")], 99.0) == (
+    assert dynamo_outages.row("`decode-0`", [(0.0, "503"), (10.5, "404"), (99.0, "200")], 99.0) == (
         "| `decode-0` | 503 from 0 s, 404 from 10.5 s | 99 s |"
     )
-    assert dynamo_outages.row("decode-0", [(0.0, "200")], 2.0) == "| `decode-0` | nothing | 2 s |"
+    assert dynamo_outages.row("`decode-0`", [(0.0, "200")], 2.0) == "| `decode-0` | nothing | 2 s |"
 
 
 def test_nobody_listens():

@@ -62,6 +62,11 @@ def _wrong(key):
     return "has %s as character %d of %d" % (kind, at + 1, len(key))
 
 
+def is_file(source):
+    """Whether a secret comes from a file of the node, by its absolute path, instead of from a variable."""
+    return source.startswith("/")
+
+
 def secret_value(name, variable, value):
     """What the secret `name` of a server holds, as a string: `value` of `variable`; "" where that holds nothing, None
     where it need not hold anything.

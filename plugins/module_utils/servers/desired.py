@@ -14,18 +14,24 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list, parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
-from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import secret_value
+from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import is_file, secret_value
 from ansible_collections.inference.fleet.plugins.module_utils.servers.config_text import config_text
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Desired, config_path
 
 
-def check_secrets(entries, secrets):
-    """FleetError that names every secret of the entries ([entry]) whose variable is missing, empty, or no string."""
+def check_secrets(entries, secrets, check_mode=False):
+    """FleetError that names every secret of the entries ([entry]) whose variable is missing, empty, or no string, or
+    whose file is; in check mode a task before may have been to bring the file."""
     problems = []
     for entry in entries:
         for key, variable in sorted(entry["secrets"].items()):
             if key in OTHER_API_KEYS:
                 continue  # from the variable of the first key
+            if is_file(variable):
+                if not check_mode and not read_text(variable):
+                    problems.append("Server '%s': its secret %s comes from the file %s, which is missing or empty."
+                                    % (entry["name"], key, variable))  # fmt: skip
+                continue
             try:
                 lacking = "is not set, or empty" if secret_value(key, variable, secrets.get(variable)) == "" else ""
             except FleetError as error:
@@ -36,7 +42,7 @@ def check_secrets(entries, secrets):
     if problems:
         raise FleetError(
             "servers.secret-missing",
-            "%s Set the variable for this host, best in a vault. Nothing was changed.",
+            "%s Set the variable for this host, best in a vault, or bring the file. Nothing was changed.",
             (" ".join(problems),),
         )
 
@@ -47,11 +53,6 @@ def desired_server(node, entry, secrets):
     secrets: {variable: value}, as far as they are known.
     """
     name, user = entry["name"], entry["user"] or node.user
-    known = {}
-    for key, variable in sorted(entry["secrets"].items()):
-        if secrets.get(variable) is not None:
-            with contextlib.suppress(FleetError):  # check_secrets() says it of a value that cannot be used
-                known[key] = secret_value(key, variable, secrets[variable])
     path, secret_path = config_path(entry), node.paths.secret(name)
     # what everybody may read belongs to whoever deploys; root's files are root's
     uid = 0 if os.geteuid() == 0 else None
@@ -70,7 +71,7 @@ def desired_server(node, entry, secrets):
         problem = error
     return Desired(
         entry,
-        secrets={key: value for key, value in known.items() if value is not None},
+        secrets=known_secrets(entry, secrets),
         user=user,
         definition=definition,
         config=config_text(entry["config"]),
@@ -83,6 +84,18 @@ def desired_server(node, entry, secrets):
         root=node.paths.root,
         problem=problem,
     )
+
+
+def known_secrets(entry, secrets):
+    """{ENV: value} of an entry's secrets as far as they are known: from files of this node, and {variable: value}."""
+    known = {}
+    for key, source in sorted(entry["secrets"].items()):
+        if is_file(source):
+            known[key] = read_text(source)
+        elif secrets.get(source) is not None:
+            with contextlib.suppress(FleetError):  # check_secrets() says it of a value that cannot be used
+                known[key] = secret_value(key, source, secrets[source])
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def check_deployable(servers):

@@ -65,7 +65,7 @@ def _reconcile(node, planned, state, only, secrets, purge, check, purge_artifact
     desired = {name: Desired(entry, user=entry["user"] or node.user) for name, entry in planned.items()}
     shared = {}
     if deploys and planned:
-        check_secrets([planned[name] for name in named], secrets)
+        check_secrets([planned[name] for name in named], secrets, check)
         node.manager.interpreter = node_python.choose(
             node.paths, sorted({one.user for one in desired.values()} - {None})
         )
@@ -79,7 +79,7 @@ def _reconcile(node, planned, state, only, secrets, purge, check, purge_artifact
     actions = decision.actions
     if deploys:  # what restarts with a named server starts as the plan has it now
         followers = [action.name for action in actions if action.name in planned and action.name not in named]
-        check_secrets([planned[name] for name in followers], secrets)
+        check_secrets([planned[name] for name in followers], secrets, check)
         check_deployable(desired[name] for name in followers)
         named = [name for name in planned if name in {*named, *followers}]
     diff = _add_shared(node, describe(actions, observed), shared)

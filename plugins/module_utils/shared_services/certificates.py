@@ -13,6 +13,8 @@ import ipaddress
 import os
 import pwd
 import secrets
+import socket
+import ssl
 import subprocess
 import tempfile
 
@@ -22,6 +24,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.files import 
 AUTHORITY, AUTHORITY_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
 AUTHORITY_DAYS = 3650
 DAY_S = 86400
+ANSWER_S = 3  # for a service to greet a client
 CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
 # A configuration of its own: the distribution's may add extensions that are given here as well.
 CONFIG = """[req]
@@ -195,3 +198,27 @@ def ensure(check_mode, path, names, authority, authority_certificate, authority_
         account = pwd.getpwnam(owner) if owner else None
         make_certificate(path, names, days, (account.pw_uid, account.pw_gid) if account else None)
     return found
+
+
+def faults_of_client(path, names, renew_days, endpoints):
+    """faults() of a client's folder, or that the service has another authority, as far as an endpoint answers."""
+    files = paths(path)
+    found = faults(files, names, renew_days)
+    return found or _authority_faults(files, endpoints)
+
+
+def _authority_faults(files, endpoints):
+    context = ssl.create_default_context(cafile=files["ca"])
+    context.load_cert_chain(files["certificate"], files["key"])
+    for endpoint in endpoints:
+        host, _colon, port = endpoint.rpartition(":")
+        host = host.strip("[]")
+        try:
+            plain = socket.create_connection((host, int(port)), ANSWER_S)
+            with plain, context.wrap_socket(plain, server_hostname=host):
+                return []
+        except ssl.SSLCertVerificationError as error:
+            return ["%s does not accept what %s shows: %s" % (files["ca"], endpoint, error.verify_message)]
+        except OSError:
+            continue  # it is away, or greets otherwise; who serves says so
+    return []

@@ -58,6 +58,14 @@ SHARED = ("discovery-backend", "request-plane", "event-plane")
 PLACES = ("DYN_FILE_KV", "ETCD_ENDPOINTS", "NATS_SERVER")
 PORTS = {"DYN_SYSTEM_PORT": "system", "VLLM_NIXL_SIDE_CHANNEL_PORT": "side_channel"}
 NEEDED = {"etcd": "ETCD_ENDPOINTS", "file": "DYN_FILE_KV"}  # of a discovery backend: without it each has its own
+# Of its client of etcd: what each holds is the PEM text, not a path (lib/runtime/src/transports/etcd.rs).
+ETCD_TLS = {"ETCD_AUTH_CA": "ca.crt", "ETCD_AUTH_CLIENT_CERT": "tls.crt", "ETCD_AUTH_CLIENT_KEY": "tls.key"}
+NATS_TLS = {
+    "NATS_TLS_CA_CERT_PATH": "ca.crt",
+    "NATS_TLS_CLIENT_CERT_PATH": "tls.crt",
+    "NATS_TLS_CLIENT_KEY_PATH": "tls.key",
+}
+NATS_TLS_SINCE = "1.6.1"  # the names are in its runtime, and not in those of 1.0.2, 1.3.1 and 1.4.2
 TOGETHER = ("agg", "pd", "prefill_and_decode")  # modes in which a worker does both
 
 
@@ -89,6 +97,26 @@ class Dynamo(Engine):
         self._check_version(where, server.recipe)
         if server.context["role"] != "frontend":
             self._check_ports(where, server)
+
+    def takes_one(self, service, tls):
+        """Of NATS, where a list is no URL to it; of etcd with TLS, where 1.6.1 does not start while one of several
+        does not answer (without TLS it does)."""
+        return service == "nats" or tls
+
+    def client_files(self, where, server, secrets, folders):
+        """Certificates of this node, where a service has TLS and the recipe gives none."""
+        given = {**server.environment, **secrets}
+        texts = _client_files(where, given, "ETCD_ENDPOINTS", "https://", ETCD_TLS, folders.get("etcd"))
+        paths = _client_files(where, given, "NATS_SERVER", "tls://", NATS_TLS, folders.get("nats"))
+        version = self.version(server.recipe)
+        if paths and version and version < Version(NATS_TLS_SINCE):
+            raise FleetError(
+                "plan.dynamo-nats-tls",
+                "%s: NATS has TLS (%s), which Dynamo %s cannot use; allowed: %s or newer. Choose one of these, or set "
+                "DYN_EVENT_PLANE: zmq and DYN_REQUEST_PLANE: tcp, which need no NATS.",
+                (where, given["NATS_SERVER"], str(version), NATS_TLS_SINCE),
+            )
+        return texts, paths
 
     def _check_version(self, where, recipe):
         version = self.version(recipe)
@@ -272,6 +300,23 @@ class Worker(Dynamo):
         """The version of the engine that a version of Dynamo is made for, None where that is not known."""
         its = PAIRS.get(str(version), {}).get(self.engine.name)
         return its and Version(its)
+
+
+def _client_files(where, given, endpoint, scheme, files, folder):
+    """{ENV: file} of a service's certificates that are still to be given, {} where it has no TLS or they are."""
+    missing = [name for name in files if name not in given]
+    if scheme not in str(given.get(endpoint, "")) or not missing:
+        return {}
+    if len(missing) == len(files) and folder:
+        return {name: "%s/%s" % (folder, file) for name, file in files.items()}
+    if endpoint == "NATS_SERVER" and "NATS_TLS_CA_CERT_PATH" in given and "NATS_AUTH_PASSWORD" in given:
+        return {}  # with a login the server asks for no certificate
+    raise FleetError(
+        "plan.dynamo-certificates",
+        "%s: %s is %s, with TLS, and %s is not set. Give all of %s in secrets or environment; or none of them, with "
+        "the placeholder of a service whose role here makes certificates.",
+        (where, endpoint, given[endpoint], missing[0], ", ".join(files)),
+    )
 
 
 def _block_size(worker):

@@ -10,50 +10,125 @@ services, and ${total_GROUP}, the number of servers of a group over all hosts wi
 from __future__ import annotations
 
 import re
+import typing
+import zlib
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.verify.workers import ROLES
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.devices import assign, group_counts, server_names
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.placeholders import PLACEHOLDER, strings
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import TRUE
 
+# Services that a role of the same name provides: the schemes of their addresses without and with TLS. A host that is
+# alone listens on loopback without TLS, several with it, unless the variable NAME_tls says otherwise.
+PROVIDED = {"etcd": ("http", "https"), "nats": ("nats", "tls")}
+LOOPBACK = "127.0.0.1"
 TOTAL = re.compile(r"total_(.+)")
 ADDRESS, HOST, CLUSTER, BIND = "fleet_address", "ansible_host", "fleet_cluster", "fleet_bind_address"
 
 
-def endpoints(host, recipe, groups, variables_of, planned_of):
+class Service(typing.NamedTuple):
+    """A service as the inventory declares it: hosts; (address, port) of each; the scheme of its addresses, "" where
+    none is known; whether it takes TLS alone; whether a role makes the certificates of its clients."""
+
+    hosts: list
+    addresses: list
+    scheme: str = ""
+    tls: bool = False
+    signs: bool = False
+
+
+def endpoints(host, recipe, groups, variables_of, planned_of, takes_one=lambda name, tls: False):
     """((placeholder, value), …) of what a recipe names of other hosts; hosts that nothing is asked of are not read.
 
     groups() -> {group: [hosts]} of the inventory. variables_of(host) -> fleet.HostVariables. planned_of(host) ->
-    (recipe, Hardware) of a host, None for one without a recipe. FleetError names a variable that is not known here.
+    (recipe, Hardware) of a host, None for one without a recipe. takes_one(name, tls) -> whether the engine takes one
+    address of a service: this host's own, or that of another one, which hosts take by turns. FleetError names a
+    variable that is not known here.
     """
-    named = {match.group(1) for string in strings(recipe) for match in PLACEHOLDER.finditer(string)}
-    found = [
-        (name, ",".join(_service(name, service, groups(), variables_of)))
-        for name, service in sorted((recipe.get("services") or {}).items())
-        if name in named
-    ]
-    totals = sorted(name for name in named if name and TOTAL.fullmatch(name))
+    found = []
+    for name, service in named_services(host, recipe, groups, variables_of).items():
+        addresses = service.addresses
+        if takes_one(name, service.tls):
+            turn = service.hosts.index(host) if host in service.hosts else zlib.crc32(host.encode()) % len(addresses)
+            addresses = [addresses[turn]]
+        written = recipe["services"][name].get("endpoint") or "{address}:{port}"
+        found.append((name, ",".join(_written(written, service.scheme, *one) for one in addresses)))
+    totals = sorted(name for name in _placeholders(recipe) if TOTAL.fullmatch(name))
     if totals:
         counts = _counts(host, variables_of, groups().get("all", [host]), planned_of)
         found += [(name, counts.get(name, 0)) for name in totals]
     return tuple(found)
 
 
-def _service(name, service, groups, variables_of):
+def named_services(host, recipe, groups, variables_of):
+    """{name: Service} of those that the recipe's strings name. Arguments: as endpoints()."""
+    named = _placeholders(recipe)
+    return {
+        name: _service(host, name, service, groups(), variables_of)
+        for name, service in sorted((recipe.get("services") or {}).items())
+        if service and name in named
+    }
+
+
+def _placeholders(recipe):
+    return {match.group(1) for string in strings(recipe) for match in PLACEHOLDER.finditer(string)} - {None}
+
+
+def _service(host, name, service, groups, variables_of):
     group = service.get("group") or name
-    if not groups.get(group):
+    hosts = list(groups.get(group) or ())
+    if not hosts:
         raise FleetError(
             "plan.service-without-hosts",
             "services.%s is on the hosts of group '%s', which has none. Add one to the inventory, or set "
             "services.%s.group.",
             (name, group, name),
         )
-    for host in groups[group]:
-        address = address_of(host, variables_of(host))
-        address = "[%s]" % address if ":" in address else address
-        written = service.get("endpoint") or "{address}:{port}"
-        yield written.replace("{address}", address).replace("{port}", str(service["port"]))
+    port, first = service["port"], variables_of(hosts[0])
+    if name not in PROVIDED or group != (first.get(name + "_group") or name):
+        return Service(hosts, [(address_of(one, variables_of(one)), port) for one in hosts])
+    given = first.get(name + "_tls")
+    tls = len(hosts) > 1 if given is None else str(given).strip().lower() in TRUE | {"1"}
+    scheme = PROVIDED[name][tls]
+    if not tls and len(hosts) == 1:
+        if hosts != [host]:
+            raise FleetError(
+                "plan.service-on-loopback",
+                "services.%s is on '%s' alone, where it listens on %s, which other hosts do not reach. Set %s_tls: "
+                "true for the group '%s', or put three hosts into it.",
+                (name, hosts[0], LOOPBACK, name, group),
+            )
+        return Service(hosts, [(LOOPBACK, port)], scheme)
+    addresses = [(address_of(one, variables_of(one)), port) for one in hosts]
+    return Service(hosts, addresses, scheme, tls, tls and not first.get(name + "_certificates"))
+
+
+def _written(text, scheme, address, port):
+    address = "[%s]" % address if ":" in address else address
+    return text.replace("{scheme}", scheme).replace("{address}", address).replace("{port}", str(port))
+
+
+def clients(entries, signed, paths):
+    """[{name, folder, owner, members, endpoints}] of the services whose client certificates a host's servers read.
+
+    signed: {name: Service} of those whose certificates are made here. paths: NodePaths. folder: where the host keeps
+    its certificate; owner: the account of its servers, null for who deploys; members: hosts that can sign it;
+    endpoints: "address:port" of the service.
+    """
+    read = {path for entry in entries for path in [*entry["secrets"].values(), *entry["environment"].values()]}
+    return [
+        {
+            "name": name,
+            "folder": paths.client_tls(name),
+            "owner": entries[0]["user"],
+            "members": one.hosts,
+            "endpoints": [_written("{address}:{port}", "", *where) for where in one.addresses],
+        }
+        for name, one in sorted(signed.items())
+        if any(path.startswith(paths.client_tls(name) + "/") for path in read)
+    ]
 
 
 def address_of(host, variables):

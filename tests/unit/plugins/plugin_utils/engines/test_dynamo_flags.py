@@ -21,6 +21,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 RECORD = Path(__file__).parents[3] / "fixtures" / "dynamo_flags.json"
 KNOWN = {version: {program: ["--" + name for name in names.split()] for program, names in programs.items()}
          for version, programs in json.loads(RECORD.read_text(encoding="utf-8")).items()}  # fmt: skip
+PARTS = ("frontend", "prefill", "decode")  # overlays of a host that has one of them alone
 NEAREST = {"1.0.0": "1.0.2"}  # the version on record that is nearest
 GUIDE = {
     "dynamo.frontend": "--router-mode --http-port",
@@ -40,11 +41,14 @@ def lines():
     for name in load.available([load.OWN_RECIPES]):
         path, own = load.find_recipe(name, []), load.load_recipe(load.find_recipe(name, []))
         for overlay in (None, *own.get("overlays", {})) if own["engine"] == "dynamo" else ():
-            recipe = load.resolve_recipe(path, [], (overlay,) if overlay else ())
+            part = overlay in PARTS and "etcd" in own["overlays"]  # of several hosts, which find each other by etcd
+            recipe = load.resolve_recipe(path, [], ("etcd", overlay) if part else (overlay,) if overlay else ())
             kind = recipe["needs"]["accelerators"][0]
             count = {"cpu": 1, "gb200": 4}.get(kind, 8)
             declared = {"accelerator": kind, "count": count, **({"cores": 2} if kind == "cpu" else {})}
-            site = plan.Site(clustered=kind == "gb200" or overlay == "etcd", endpoints=(("etcd", "http://x:2379"),))
+            site = plan.Site(
+                clustered=kind == "gb200" or part or overlay == "etcd", endpoints=(("etcd", "http://x:2379"),)
+            )
             for entry in plan.plan_host("n", recipe, parse_hardware(declared, "x"), site):
                 words = entry["command"]
                 program = [word for word in words if word.startswith("dynamo.")][0]  # noqa: RUF015 - pylint's R1708

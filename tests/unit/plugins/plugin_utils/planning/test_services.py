@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
 HOSTS = {
     "n1": {}, "n2": {}, "e1": {"ansible_host": "10.0.0.7"}, "e2": {"fleet_address": "fd00::7", "ansible_host": "x"}
 }  # fmt: skip
 SERVICES = {"etcd": {"port": 2379, "endpoint": "http://{address}:{port}"}, "nats": {"port": 4222, "group": "bus"}}
+SCHEME = "{scheme}://{address}:{port}"
 OVERRIDE = {"services": SERVICES, "environment": {"ETCD": "${etcd}", "NATS": "${nats}", "N": "${total_server}"}}
 
 
@@ -38,6 +43,28 @@ def test_addresses_of_services_are_the_declared_ones():
     variables = plan_of()[0]["environment"]
     assert variables["ETCD"] == "http://10.0.0.7:2379,http://[fd00::7]:2379"
     assert variables["NATS"] == "10.0.0.7:4222"
+
+
+def test_a_host_that_is_alone_is_reached_over_loopback_by_itself_only():
+    groups = {"etcd": ["n1"], "bus": ["n1"], "all": list(HOSTS)}
+    scheme = {"environment": {"ETCD": "${etcd}"}, "services": {"etcd": {"port": 2379, "endpoint": SCHEME}}}
+    declared = {"n1": {"fleet_address": "10.0.0.1"}}
+    assert plan_of(declared, groups, scheme)[0]["environment"]["ETCD"] == "http://127.0.0.1:2379"
+    other = {**groups, "etcd": ["e1"]}
+    found, message = code(declared, other, scheme)
+    assert found == "plan.service-on-loopback"
+    assert "services.etcd is on 'e1' alone" in message
+    secured = {**declared, "e1": {"etcd_tls": True}}
+    assert plan_of(secured, other, scheme)[0]["environment"]["ETCD"] == "https://10.0.0.7:2379"
+    # of a group that no role here provides nothing is known
+    assert plan_of(groups={**groups, "etcd": ["e1", "e2"]})[0]["environment"]["NATS"] == "n1:4222"
+
+
+def test_the_scheme_says_whether_a_cluster_has_tls():
+    scheme = {"environment": {"ETCD": "${etcd}"}, "services": {"etcd": {"port": 2379, "endpoint": SCHEME}}}
+    assert plan_of(override=scheme)[0]["environment"]["ETCD"] == "https://10.0.0.7:2379,https://[fd00::7]:2379"
+    plain = {"e1": {"etcd_tls": False}, "e2": {"etcd_tls": False}}
+    assert plan_of(plain, override=scheme)[0]["environment"]["ETCD"].startswith("http://10.0.0.7:2379,")
 
 
 def test_a_total_counts_the_hosts_of_a_cluster():
@@ -71,7 +98,7 @@ def test_a_service_cannot_have_the_name_of_a_placeholder():
 
 def deployment_of(host, **changes):
     """The deployment of a frontend's host and that of a prefill host, one Dynamo over both."""
-    groups = {"etcd": ["e1"], "all": list(HOSTS)}
+    groups = {"etcd": ["e1", "e2"], "all": list(HOSTS)}
     base = {
         "fleet_recipe": "gb200-dynamo-disagg", "fleet_hardware": {"accelerator": "gb200", "count": 4},
         "fleet_cluster": "one", "fleet_bind_address": "10.0.0.1", "groups": groups,
@@ -93,3 +120,121 @@ def test_no_others_are_counted_than_those_of_its_deployment():
     assert deployment_of("n1", fleet_cluster="two")["workers_elsewhere"] == []
     assert deployment_of("n1", fleet_recipe=None)["workers_elsewhere"] == []
     assert "workers_elsewhere" not in deployment_of("n2")  # without a frontend
+
+
+CLUSTER = {name: {"fleet_address": "10.0.0.%d" % number} for number, name in enumerate(("m1", "m2", "m3"), 1)}
+FILES = {"ETCD_AUTH_CA": "ca.crt", "ETCD_AUTH_CLIENT_CERT": "tls.crt", "ETCD_AUTH_CLIENT_KEY": "tls.key"}
+
+
+def dynamo_on(host, override=None, **shared):
+    """The plan of one of three hosts that are etcd and NATS, one Dynamo over all of them."""
+    groups = {"etcd": list(CLUSTER), "nats": list(CLUSTER), "all": list(CLUSTER)}
+    roles = dict(zip(CLUSTER, ("frontend", "prefill", "decode")))
+    given = {
+        one: {
+            "fleet_recipe": "cpu-dynamo", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+            "groups": groups, "fleet_overlay": ["etcd", roles[one]], "fleet_cluster": "one",
+            "fleet_override": override or {}, "fleet_bind_address": address["fleet_address"], **address, **shared,
+        }
+        for one, address in CLUSTER.items()
+    }  # fmt: skip
+    return fleet.plan_fleet([host], lambda one: Lazy(given[one]))[host]
+
+
+def test_dynamo_over_three_hosts_reads_the_certificates_that_the_role_makes():
+    for host, role in zip(CLUSTER, ("frontend", "prefill", "decode")):
+        item = dynamo_on(host)
+        (entry,) = item["servers"]
+        assert entry["role"] == role
+        assert entry["environment"]["ETCD_ENDPOINTS"] == "https://%s:2379" % CLUSTER[host]["fleet_address"]
+        folder = "/etc/inference-fleet/tls/etcd"
+        assert entry["secrets"] == {name: "%s/%s" % (folder, file) for name, file in FILES.items()}
+        assert item["deployment"]["service_clients"] == [
+            {"name": "etcd", "folder": folder, "members": list(CLUSTER), "owner": "inference-fleet",
+             "endpoints": ["10.0.0.1:2379", "10.0.0.2:2379", "10.0.0.3:2379"]}
+        ]  # fmt: skip
+        assert {entry["environment"][name] for name in ("DYN_TCP_RPC_HOST", "DYN_EVENT_PLANE_HOST")} == {entry["bind"]}
+    elsewhere = dynamo_on("m1")["deployment"]["workers_elsewhere"]
+    assert [(one["name"], one["host"], one["bind"]) for one in elsewhere] == [
+        ("prefill-0", "m2", "10.0.0.2"), ("decode-0", "m3", "10.0.0.3"),
+    ]  # fmt: skip
+
+
+def test_certificates_that_are_given_count_instead():
+    item = dynamo_on("m1", {"secrets": {**FILES, **dict.fromkeys(FILES, "/etc/pki/client.pem")}})
+    assert set(item["servers"][0]["secrets"].values()) == {"/etc/pki/client.pem"}
+    assert item["deployment"]["service_clients"] == []
+
+
+@pytest.mark.parametrize(
+    ("override", "shared"),
+    [({"secrets": {"ETCD_AUTH_CA": "a_variable"}}, {}), ({}, {"etcd_certificates": {"ca": "/x"}})],
+    ids=["one of three", "the cluster's are given, and the clients' are not"],
+)
+def test_certificates_that_nobody_gives_are_an_error(override, shared):
+    with pytest.raises(FleetError) as caught:
+        dynamo_on("m1", override, **shared)
+    assert caught.value.code == "plan.dynamo-certificates"
+
+
+def nats_of(host, version=None, **shared):
+    """What a server's environment and secrets have of NATS."""
+    changes = {
+        "environment": {"DYN_EVENT_PLANE": "nats", "NATS_SERVER": "${nats}"},
+        "services": {"nats": {"port": 4222, "endpoint": SCHEME}},
+    }
+    if version:
+        changes["venv"] = {"packages": ["ai-dynamo==" + version]}
+    (entry,) = dynamo_on(host, changes, **shared)["servers"]
+    found = {**entry["environment"], **entry["secrets"]}
+    return {name: value for name, value in found.items() if name.startswith("NATS_")}
+
+
+def test_dynamo_gets_one_server_of_nats_its_own_host_s_where_that_has_one():
+    folder = "/etc/inference-fleet/tls/nats"
+    tls = {"NATS_TLS_CA_CERT_PATH": folder + "/ca.crt", "NATS_TLS_CLIENT_CERT_PATH": folder + "/tls.crt",
+           "NATS_TLS_CLIENT_KEY_PATH": folder + "/tls.key"}  # fmt: skip
+    assert nats_of("m2") == {"NATS_SERVER": "tls://10.0.0.2:4222", **tls}
+
+
+def test_a_dynamo_without_tls_for_nats_is_refused():
+    with pytest.raises(FleetError) as caught:
+        nats_of("m1", "1.0.2")
+    assert caught.value.code == "plan.dynamo-nats-tls"
+    assert "1.0.2" in caught.value.message
+
+
+def test_the_inventory_of_three_hosts_plans():
+    """inventories/b200_dynamo, and the example of docs/using/dynamo.md."""
+    folder = doc_examples.USING.parents[1] / "inventories" / "b200_dynamo"
+    shared = yaml.safe_load((folder / "group_vars" / "all.yml").read_text())
+    declared = yaml.safe_load((folder / "hosts.yml").read_text())
+    hosts = declared["b200"]["hosts"]
+    groups = {"etcd": list(declared["etcd"]["hosts"]), "all": list(hosts)}
+    found = fleet.plan_fleet(
+        list(hosts),
+        lambda host: Lazy(
+            {**shared, **hosts[host], "groups": groups, "fleet_bind_address": hosts[host]["ansible_host"]}
+        ),
+        deploys=True,
+    )
+    roles = {host: [one["role"] for one in item["servers"]] for host, item in found.items()}
+    assert roles == {"b200-1": ["frontend"] + 8 * ["prefill"], "b200-2": 8 * ["decode"], "b200-3": 8 * ["decode"]}
+    assert len(found["b200-1"]["deployment"]["workers_elsewhere"]) == 16
+    assert {item["servers"][0]["environment"]["ETCD_ENDPOINTS"] for item in found.values()} == {
+        "https://%s:2379" % one["ansible_host"] for one in hosts.values()
+    }
+
+
+def test_the_example_of_several_hosts_plans():
+    text = (doc_examples.USING / "dynamo.md").read_text(encoding="utf-8")
+    example = next(one for one in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "fleet_overlay: [etcd" in one)
+    shown = yaml.safe_load(example)["all"]
+    hosts, groups = shown["hosts"], {"etcd": list(shown["children"]["etcd"]["hosts"]), "all": list(shown["hosts"])}
+    found = fleet.plan_fleet(
+        list(hosts),
+        lambda host: Lazy(
+            {**shown["vars"], **hosts[host], "groups": groups, "fleet_bind_address": hosts[host]["ansible_host"]}
+        ),
+    )
+    assert [one["role"] for item in found.values() for one in item["servers"]] == ["frontend", "prefill", "decode"]
