@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Unreadable
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.vllm import graph_settings
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import Accelerator, Platform
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
@@ -102,9 +103,17 @@ class Ascend(Platform):
                 )
 
     def finish(self, entries, leader_first):
-        """A process is told its NPUs; a container is given no others."""
+        """A process is told its NPUs; a container is given no others. The vendor's runtime is docker's."""
         for entry in entries:
-            if entry["devices"] and not entry["container"]:
+            container = entry["container"]
+            if container and RUNTIME in container["flags"] and container["engine"] != "docker":
+                raise FleetError(
+                    "plan.ascend-runtime-not-docker",
+                    "%s: container.flags has %s, Ascend Docker Runtime, but its container is one of %s; allowed: "
+                    "docker. Take the overlay docker-runtime away: containers get devices and driver without it.",
+                    ("server '%s'" % entry["name"], RUNTIME, container["engine"]),
+                )
+            if entry["devices"] and not container:
                 own = {VISIBLE: ",".join(str(number) for number in entry["devices"])}
                 entry["environment"] = {**own, **entry["environment"]}
 
@@ -135,13 +144,10 @@ def _number(value):
 
 def _graph_notes(arguments):
     """Of compilation-config: a mode that the guide does not name, and sizes that do not follow max-num-seqs."""
-    config = arguments.get("compilation-config")
     try:
-        config = json.loads(config) if isinstance(config, str) else config
-    except ValueError:
+        mode, sizes = graph_settings(arguments)
+    except Unreadable:
         return  # the engine refuses it
-    config = config if isinstance(config, dict) else {}
-    mode, sizes = config.get("cudagraph_mode"), config.get("cudagraph_capture_sizes")
     if mode is not None and str(mode).upper() not in GRAPH_MODES:
         yield "compilation-config.cudagraph_mode is %s; vllm-ascend's guide for gpt-oss names %s." % (
             mode, " and ".join(GRAPH_MODES[1:]),

@@ -9,13 +9,17 @@ import json
 import pathlib
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.containers import images
+from ansible_collections.inference.fleet.plugins.module_utils.containers.settings_text import daemon_settings
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.notes import with_notes
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests import doc_examples
 
+PAGE = (doc_examples.USING / "ascend.md").read_text(encoding="utf-8")
 FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "ascend"
 COUNTS = {"a2": 8, "a3": 16}
 MOUNTS = ["/usr/local/dcmi", "/usr/local/bin/npu-smi", "/usr/local/Ascend/driver/lib64",
@@ -48,6 +52,7 @@ def davinci(entry):
     [
         ("a2", (), [4, 4]), ("a3", (), [4] * 4), ("a2", ("tp8",), [8]), ("a3", ("tp8",), [8, 8]),
         ("a2", ("gpt-oss-20b",), [1] * 8), ("a3", ("gpt-oss-20b",), [2] * 8),
+        ("a2", ("piecewise",), [4, 4]), ("a3", ("guide",), [4] * 4),
         ("a3", ("current", "huggingface"), [4] * 4),
     ],
 )  # fmt: skip
@@ -67,6 +72,71 @@ def test_servers_share_no_chip_and_count_from_zero(kind, overlays, sizes):
         assert read_only[: len(MOUNTS)] == MOUNTS
         assert {"--network=host", "--shm-size=1g"} <= set(one["container"]["flags"])
         assert one["container"]["image"].endswith("-a3") is (kind == "a3")
+
+
+@pytest.mark.parametrize(("kind", "servers"), [("a2", 1), ("a3", 2)])
+def test_two_ranks_behind_one_port_have_eight_chips(kind, servers):
+    found = entries(kind, overlays=("data-parallel",))
+    assert [len(davinci(one)) for one in found] == [8] * servers
+    assert {one["environment"]["ASCEND_RT_VISIBLE_DEVICES"] for one in found} == {"0,1,2,3,4,5,6,7"}
+    assert {(one["arguments"]["tensor-parallel-size"], one["arguments"]["data-parallel-size"]) for one in found} == {
+        (4, 2)
+    }
+    (item, *_others) = shown("%s" % kind, overlays=("data-parallel",))
+    assert item["text"].endswith("on each of 2 ranks; 4 x 2048 needs 8192")
+
+
+@pytest.mark.parametrize(("kind", "size", "count"), [("a2", 2, 4), ("a3", 4, 4)])
+def test_the_smaller_model_on_more_chips(kind, size, count):
+    found = entries(kind, {"servers": {"server": {"devices": size}}}, ("gpt-oss-20b",))
+    assert [one["arguments"]["tensor-parallel-size"] for one in found] == [str(size)] * count
+    assert {one["model_id"] for one in found} == {"gpt-oss-20b-bf16"}
+
+
+def test_two_servers_on_sixteen_chips():
+    found = entries("a3", {"servers": {"server": {"count": 2}}})
+    assert [one["devices"] for one in found] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize(("overlays", "source"), [((), "modelscope"), (("huggingface",), "huggingface")])
+@pytest.mark.parametrize("kind", COUNTS)
+def test_where_the_checkpoint_comes_from_changes_no_server(kind, overlays, source):
+    assert plan.deployment(resolved(kind, None, overlays), plan.Site(), "h")["model"]["source"] == source
+    assert [one["hash"] for one in entries(kind, None, overlays)] == [one["hash"] for one in entries(kind)]
+
+
+def test_podman_gets_the_same_devices_and_driver():
+    site = plan.Site(container_engine="podman")
+    found = plan.plan_host("h", resolved("a3"), parse_hardware({"accelerator": "ascend-a3", "count": 16}, "h"), site)
+    assert found[1]["launch"][:2] == ["podman", "run"]
+    docker = entries("a3")[1]["launch"]
+    driver = [word for word in docker if "/usr/local/" in word or "/dev/" in word]
+    assert len(driver) == 12 and set(driver) <= set(found[1]["launch"])
+    with pytest.raises(FleetError) as caught:
+        plan.plan_host("h", resolved("a3", None, ("docker-runtime",)),
+                       parse_hardware({"accelerator": "ascend-a3", "count": 16}, "h"), site)  # fmt: skip
+    problem = caught.value.problems[0]
+    assert (problem.code, problem.values) == (
+        "plan.ascend-runtime-not-docker", ("server 'server-0'", "--runtime=ascend", "podman"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mirror", ["quay.nju.edu.cn", "m.daocloud.io/quay.io"])
+@pytest.mark.parametrize("kind", COUNTS)
+def test_the_registry_s_mirrors(kind, mirror):
+    """As docs/using/ascend.md names them."""
+    image = entries(kind)[0]["container"]["image"]
+    assert images.mirrored(image, {"quay.io": mirror}) == image.replace("quay.io", mirror, 1)
+    assert "fleet_registry_mirror: {quay.io: quay.nju.edu.cn}" in PAGE and "m.daocloud.io/quay.io" in PAGE
+
+
+def test_what_others_set_in_docker_stays_beside_the_runtime():
+    wanted = plan.deployment(resolved("a2", None, ("docker-runtime",)), plan.Site(), "h")["engine_settings"]
+    others = {"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}, "log-driver": "local"}
+    text, keys, notes = daemon_settings(json.dumps(others), wanted)
+    assert keys == ["runtimes"]
+    assert json.loads(text) == {**others, "runtimes": {**others["runtimes"], **wanted["runtimes"]}}
+    assert json.loads(daemon_settings(text, {}, notes)[0]) == others  # and goes with the overlay
 
 
 def test_the_a3_has_sixteen_and_an_excluded_chip_takes_its_server_alone():
@@ -106,6 +176,29 @@ def test_weights_that_no_npu_loads():
     assert (problem.code, problem.values) == ("plan.format-not-for-platform", ("server 'server-0'",))
 
 
+BAD = {
+    "an image for A3 on A2": (
+        "a2",
+        {"container": {"image": "vllm-ascend-0.20.2rc1-a3"}},
+        "plan.ascend-image-generation",
+    ),
+    "the reverse": ("a3", {"container": {"image": "vllm-ascend-0.20.2rc1"}}, "plan.ascend-image-generation"),
+    "MXFP4": ("a3", {"model": {"format": "mxfp4"}}, "plan.format-not-for-platform"),
+    "memory": ("a2", {"arguments": {"gpu-memory-utilization": 0.85}}, "plan.does-not-fit-memory"),
+    "batch": ("a2", {"arguments": {"max-num-batched-tokens": 2}}, "plan.batched-below-sequences"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_error_before_a_node_is_touched(name):
+    kind, layer, code = BAD[name]
+    hardware = {"accelerator": "ascend-" + kind, "count": COUNTS[kind]}
+    variables = {"fleet_recipe": "ascend-" + kind, "fleet_hardware": hardware, "fleet_override": layer}
+    with pytest.raises(FleetError) as caught:
+        fleet.plan_fleet(["node-1"], lambda host: variables, deploys=True)
+    assert [one.code for one in caught.value.problems] == [code]
+
+
 @pytest.mark.parametrize("value", ["${devices}", "0,1,2,3,4,5,6,7", "0"])
 def test_other_numbers_than_the_server_s_own(value):
     with pytest.raises(FleetError) as caught:
@@ -128,6 +221,14 @@ def test_the_vendor_s_runtime_brings_devices_and_driver():
 def test_a_process_is_told_its_chips():
     process = {"launcher": "process", "container": None, "environment": {"ASCEND_RT_VISIBLE_DEVICES": None}}
     assert [one["environment"]["ASCEND_RT_VISIBLE_DEVICES"] for one in entries("a2", process)] == ["0,1,2,3", "4,5,6,7"]
+
+
+def shown(kind, layer=None, overlays=()):
+    """What the plan shows of each server: memory, verdict and warnings."""
+    declared = parse_hardware({"accelerator": "ascend-" + kind, "count": COUNTS[kind]}, "h")
+    deployment = plan.deployment(resolved(kind, layer, overlays), plan.Site(), "h")
+    found = entries(kind, layer, overlays)
+    return with_notes(capacity.check(found, deployment, declared), found, deployment, declared)
 
 
 def notes(layer=None, overlays=()):
@@ -155,6 +256,7 @@ def test_what_the_guide_sets_and_nothing_reads():
         ),
         ({"compilation-config": {"cudagraph_capture_sizes": [1, 2]}}, "cudagraph_capture_sizes ends at 2 and max-num-"),
         ({"compilation-config": {"cudagraph_capture_sizes": [8]}}, "the larger graphs are never used"),
+        ({"cudagraph-capture-sizes": [1, 2]}, "cudagraph_capture_sizes ends at 2 and max-num-seqs is 4"),
     ],
 )
 def test_what_the_guide_warns_of(arguments, words):
@@ -163,10 +265,42 @@ def test_what_the_guide_warns_of(arguments, words):
 
 
 def test_the_plan_shows_them():
-    found, declared = entries("a2", overlays=("guide",)), parse_hardware({"accelerator": "ascend-a2", "count": 8}, "h")
-    deployment = plan.deployment(resolved("a2", overlays=("guide",)), plan.Site(), "h")
-    shown = with_notes(capacity.check(found, deployment, declared), found, deployment, declared)
-    assert "environment.NPU_MEMORY_FRACTION has no effect" in " ".join(shown[0]["warnings"])
+    assert "environment.NPU_MEMORY_FRACTION has no effect" in " ".join(shown("a2", None, ("guide",))[0]["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "overlays", "at_once", "words"),
+    [
+        ("a2", (), 8, None),
+        ("a2", (), 9, "9 requests at once are expected, but max-num-seqs 4 x 2 servers takes 8; the others wait"),
+        ("a3", ("data-parallel",), 16, None),
+        ("a3", ("data-parallel",), 17, "but max-num-seqs 4 x 2 ranks x 2 servers takes 16; the others wait, which"),
+    ],
+)
+def test_max_num_seqs_times_data_parallel_size_is_held_against_what_is_expected(kind, overlays, at_once, words):
+    item = shown(kind, {"benchmark": {"concurrency": at_once}}, overlays)[0]
+    assert (item["warnings"] == []) is (words is None)
+    assert words is None or words in item["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (16384, "max-num-seqs 4 x 2048 tokens need 8192, but about 7955 fit"),
+        (65536, "weights (54.4 GiB) and activations (about 1.1 GiB) leave no room for a KV cache in the 60.9 GiB"),
+    ],
+)
+def test_more_batched_tokens_take_the_memory_of_the_cache(tokens, words):
+    item = shown("a2", {"arguments": {"max-num-batched-tokens": tokens}})[0]
+    assert item["verdict"] == "warning"
+    assert item["warnings"][0].startswith(words)
+    with_room = shown("a2", {"arguments": {"max-num-batched-tokens": tokens}}, ("tp8",))[0]
+    assert (with_room["verdict"], with_room["warnings"]) == ("ok", [])
+
+
+def test_less_memory_than_the_weights_take_is_an_error():
+    item = shown("a2", {"arguments": {"gpu-memory-utilization": 0.85}})[0]
+    assert "of which gpu-memory-utilization 0.85 allows 51.8 GiB" in item["refusal"]
 
 
 def test_a_mode_that_is_no_json_is_the_engine_s_to_refuse():

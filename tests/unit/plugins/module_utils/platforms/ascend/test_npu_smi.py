@@ -76,6 +76,89 @@ def test_lists_boards_usages_and_health():
     ]  # fmt: skip
 
 
+ROW = "| 0     %s               | OK            | 97.5        41                0    / 0             |\n"
+PLACE = "| 0                         | 0000:%s:00.0  | 0           0    / 0          %s         |\n"
+
+
+USAGES = {"3379 / 65536": (3379, 65536), "59693/ 65536": (59693, 65536), "65536/ 65536": (65536, 65536),
+          "2871 / 32768": (2871, 32768)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["910B", "910B1", "910B2", "910B2C", "910B3", "910B4"])
+def test_every_chip_of_an_a2_that_was_seen(name):
+    for bus in ("C1", "C2", "81", "82", "01", "02", "41", "42"):
+        for usage, hbm in USAGES.items():
+            _version, (chip,), warnings = parsed(ROW % name + PLACE % (bus, usage))
+            assert (chip.name, chip.bus, chip.hbm, warnings) == (name, "0000:%s:00.0" % bus.lower(), hbm, [])
+
+
+HOLDER = ROW % "910B3" + PLACE % ("C1", "3379 / 65536")
+OLD = "| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |\n"
+NEW = "| NPU     Chip       | Process id    | Process name       | Process memory(MB)    | Process id in container |\n"
+PROCESSES = [
+    (OLD + "| 0       0                 | 632268        | python3.1…               | 56314                   |\n",
+     [{"pid": 632268, "command": "python3.1…"}]),
+    (NEW + "| 0       0          | 485946        | pytest             | 5175                  | NA            |\n",
+     [{"pid": 485946, "command": "pytest"}]),
+    (NEW + "| 0       0          | 1002          | python             | 512                   | 101           |\n",
+     [{"pid": 1002, "command": "python"}]),
+    (NEW.replace("| Process id in", "|Process id in") + "| No running processes found in NPU 0        |\n", []),
+    (OLD + "| No running processes found in NPU 0                                                            |\n", []),
+    (OLD + 2 * "| 0       0                 | 7             | a                        | 1                       |\n",
+     [{"pid": 7, "command": "a"}] * 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "holders"), PROCESSES)
+def test_processes_of_old_and_new_tables(table, holders):
+    _version, (chip,), warnings = parsed(HOLDER + table)
+    assert (chip.holders, warnings) == (holders, [])
+
+
+def test_who_holds_a_chip_that_no_table_describes_is_told():
+    line = "| 5       0                 | 632268        | python3.1                | 56314                   |"
+    assert parsed(HOLDER + OLD + line)[2] == ["npu-smi info: this process is not understood: %s" % line]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("net health status: Success\n", {"net health status": "Success"}),
+        ("net health status: Init\n", {"net health status": "Init"}),
+        ("link status: DOWN\n", {"link status": "DOWN"}),
+        ("netdetect address: 192.0.2.1\n", {"netdetect address": "192.0.2.1"}),
+        ("default gateway:192.0.2.1, Iface:eth0\n", {"default gateway": "192.0.2.1, Iface:eth0"}),
+        ("mac addr: 00:00:5e:00:53:01\n", {"mac addr": "00:00:5e:00:53:01"}),
+    ],
+)
+def test_what_hccn_tool_says(text, fields):
+    assert npu_smi.parse_fields(text) == [fields]
+    assert npu_smi.link_state(text) == ("DOWN" if "DOWN" in text else None)
+
+
+def test_files_of_the_network_and_of_cann():
+    assert npu_smi.parse_settings("address_0=192.0.2.10\nnetmask_0=255.255.255.0\n")["address_0"] == "192.0.2.10"
+    cann = "version=8.5.1\narch=x86_64\npath=/usr/local/Ascend/cann-8.5.1\n"
+    assert npu_smi.parse_settings(cann) == {
+        "version": "8.5.1", "arch": "x86_64", "path": "/usr/local/Ascend/cann-8.5.1"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["board.txt", "health-ok.txt", "health-alarm.txt", "usages.txt", "list-a2.txt", "list-a3.txt"]
+)
+def test_no_line_of_the_other_questions_is_unread(name):
+    lines = [line for line in read(name).splitlines() if line.strip()]
+    found = [pair for one in npu_smi.parse_fields(read(name)) for pair in one.items()]
+    assert found == [tuple(word.strip() for word in line.split(":", 1)) for line in lines]
+
+
+@pytest.mark.parametrize("name", ["ascend_install.info", "driver-version.info", "firmware-version.info"])
+def test_no_line_of_the_files_is_unread(name):
+    lines = read(name).splitlines()
+    assert list(npu_smi.parse_settings(read(name)).items()) == [tuple(line.split("=", 1)) for line in lines]
+
+
 def test_files_of_driver_and_firmware():
     driver, firmware = (npu_smi.parse_settings(read(name)) for name in ("driver-version.info", "firmware-version.info"))
     assert (driver["Version"], firmware["Version"]) == ("25.0.rc1.1", "7.7.0.1.231")

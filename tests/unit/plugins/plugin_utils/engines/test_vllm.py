@@ -1,0 +1,63 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What vLLM refuses as it starts is an error of the plan: batches, graph modes and the sizes that are captured."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import vllm
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+
+
+def planned(**arguments):
+    """The servers of h200-vllm with other arguments."""
+    resolved = recipes.resolve_recipe(
+        recipes.find_recipe("h200-vllm", []), [("fleet_override", {"arguments": arguments})], ()
+    )
+    return plan.plan_host("h", resolved, parse_hardware({"accelerator": "h200", "count": 8}, "h"), plan.Site())
+
+
+WHERE = "server 'server-0'"
+MODES = "NONE, PIECEWISE, FULL, FULL_DECODE_ONLY, FULL_AND_PIECEWISE"
+REFUSED = [
+    ({"max-num-batched-tokens": 8, "max-num-seqs": 16}, "plan.batched-below-sequences",
+     (WHERE, "max-num-batched-tokens", 8, "max-num-seqs", 16)),
+    ({"max-num-batched-tokens": "4K", "max-model-len": 8192, "no-enable-chunked-prefill": True},
+     "plan.batched-below-length", (WHERE, "max-num-batched-tokens", 4096, 8192, "max-model-len")),
+    ({"compilation-config": {"cudagraph_mode": "FULL_DECODE"}}, "recipe.graph-mode-unknown",
+     (WHERE, "compilation-config", '"FULL_DECODE"', MODES)),
+    ({"compilation-config.cudagraph_mode": "half"}, "recipe.graph-mode-unknown",
+     (WHERE, "compilation-config", '"half"', MODES)),
+    ({"compilation-config": '{"cudagraph_capture_sizes": [1, 0]}'}, "recipe.graph-sizes-invalid",
+     (WHERE, "compilation-config", "[1, 0]", "max-num-seqs")),
+    ({"compilation-config": {"cudagraph_capture_sizes": 4}}, "recipe.graph-sizes-invalid",
+     (WHERE, "compilation-config", "4", "max-num-seqs")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "code", "values"), REFUSED)
+def test_what_the_engine_refuses_as_it_starts(arguments, code, values):
+    with pytest.raises(FleetError) as caught:
+        planned(**arguments)
+    problem = caught.value.problems[0]
+    assert (problem.code, problem.values) == (code, values)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max-num-batched-tokens": 16, "max-num-seqs": 16},
+        {"max-num-batched-tokens": 4096, "max-model-len": 8192},  # in two steps
+        {"max-num-batched-tokens": 4096, "max-model-len": "auto", "no-enable-chunked-prefill": True},
+        {"max-num-batched-tokens": 8192, "max-model-len": 8192, "no-enable-chunked-prefill": True},
+        *({"compilation-config": {"cudagraph_mode": mode}} for mode in (*vllm.GRAPH_MODES, "piecewise", None)),
+        {"compilation-config": {"cudagraph_capture_sizes": [1, 2, 4]}},
+        {"compilation-config": "3"},  # the engine's own parser judges it
+    ],
+)
+def test_what_it_takes(arguments):
+    assert planned(**arguments)
