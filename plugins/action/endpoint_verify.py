@@ -9,7 +9,7 @@ import os
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import readable_json
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
@@ -31,7 +31,7 @@ class ActionModule(ActionBase):
         if run_look.unchanged(host):
             arguments["servers_changed"] = False
         if folder and arguments.get("mode", "auto") == "auto":
-            arguments["mode"] = self._settle(arguments, _previous(report.host_path(folder, host)))
+            arguments["mode"] = self._settle(arguments, readable_json(report.host_path(folder, host)))
         result.update(
             self._execute_module("inference.fleet.endpoint_verify", module_args=arguments, task_vars=task_vars)
         )
@@ -68,14 +68,6 @@ class ActionModule(ActionBase):
         except TypeError:
             return "auto"
         return report.settle_auto(changed, servers, previous)
-
-
-def _previous(path):
-    """The last report of a host, None where there is none that can be read."""
-    try:
-        return read_json(path)
-    except OSError:
-        return None
 
 
 def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):

@@ -61,6 +61,15 @@ BULKY = (
 )  # fmt: skip
 
 
+def with_stderr(result):
+    """A result's message, and what a command itself said: that is in neither its message nor its status."""
+    message = result["msg"]
+    for words in ("module_stderr", "stderr"):
+        said = str(result.get(words) or "").strip()
+        message += "\n" + said if said and said not in message else ""
+    return message
+
+
 class CallbackModule(Default):
     """The stdout callback inference.fleet.fleet."""
 
@@ -148,13 +157,32 @@ class CallbackModule(Default):
         if self._last_task_banner != result.task._uuid:
             self._print_task_banner(result.task)
         self._handle_warnings(result.result)
-        for words in ("module_stderr", "stderr"):  # a command's own words are in neither its message nor its status
-            said = str(result.result.get(words) or "").strip()
-            message += "\n" + said if said and said not in message else ""
-        text = "fatal: [%s]: FAILED!\n%s" % (self.host_label(result), textwrap.indent(message, "    "))
+        text = "fatal: [%s]: FAILED!\n%s" % (
+            self.host_label(result),
+            textwrap.indent(with_stderr(result.result), "    "),
+        )
         self._display.display(text, color=C.COLOR_ERROR, stderr=self.get_option("display_failed_stderr"))
         if ignore_errors:
             self._display.display("...ignoring", color=C.COLOR_SKIP)
+
+    def v2_runner_item_on_ok(self, result):
+        """Keep the table of one turn of a loop."""
+        gather(self._reports, result.result.get("fleet_report"))
+        super().v2_runner_item_on_ok(result)
+
+    def v2_runner_item_on_failed(self, result):
+        """The table of one turn of a loop; its message once, as text."""
+        gather(self._reports, result.result.get("fleet_report"))
+        message = result.result.get("msg")
+        if self._display.verbosity or not isinstance(message, str):
+            super().v2_runner_item_on_failed(result)
+            return
+        if self._last_task_banner != result.task._uuid:
+            self._print_task_banner(result.task)
+        self._handle_warnings(result.result)
+        item, words = self._get_item_label(result.result), textwrap.indent(with_stderr(result.result), "    ")
+        text = "failed: [%s] (item=%s)\n%s" % (self.host_label(result), item, words)
+        self._display.display(text, color=C.COLOR_ERROR, stderr=self.get_option("display_failed_stderr"))
 
     def v2_runner_on_unreachable(self, result):
         """Why, in a sentence, instead of all that ssh printed; -v shows that as well. What is known of the host all the

@@ -11,14 +11,14 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import split_reference
 from ansible_collections.inference.fleet.plugins.module_utils.containers.images import DOCKER_HUB, mirrored
 from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS
-from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import api_keys, is_file
 from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import leaders_to_follow, start_order
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_dir
 
 
 def secret_names(servers):
     """Names of the variables that hold the servers' secrets, sorted, each once."""
-    return sorted({variable for entry in servers for variable in entry["secrets"].values()})
+    return sorted({one for entry in servers for one in entry["secrets"].values() if not is_file(one)})
 
 
 def api_key_names(servers):

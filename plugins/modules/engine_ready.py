@@ -28,15 +28,10 @@ options:
 extends_documentation_fragment:
   - inference.fleet.node
   - inference.fleet.node.servers
+  - inference.fleet.node.read_only
 attributes:
   check_mode:
     description: Where what runs is not what is planned, it succeeds with RV(skipped_reason); it looks otherwise.
-    support: full
-  diff_mode:
-    description: Nothing is changed.
-    support: none
-  idempotent:
-    description: Nothing is changed.
     support: full
 author:
   - inference.fleet contributors (!UNKNOWN)

@@ -89,6 +89,8 @@ class Dom(html.parser.HTMLParser):
             self._open.append(element)
 
     def handle_endtag(self, tag):
+        if tag in self.EMPTY:
+            return
         while self._open and self._open.pop()["tag"] != tag:
             pass
 

@@ -30,7 +30,7 @@ def tool():
 def run(tool, capsys, *arguments):
     status = tool.main(arguments, make=(sys.executable, "-c", STEP))
     shown = re.sub(r" +", " ", capsys.readouterr().out)
-    return status, re.sub(r" \d+ s ", " N s ", shown).splitlines()
+    return status, re.sub(r" \d+ s, \d+ s of CPU ", " N s ", shown).splitlines()
 
 
 def test_all_pass(tool, capsys):

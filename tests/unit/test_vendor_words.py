@@ -27,10 +27,11 @@ WORDS = re.compile(
 )
 NAMES = {"platforms": {*PLATFORM_CLASSES, *PLATFORMS}, "engines": {*NODE_ENGINES, *ENGINES}}
 # A vendor's or an engine's own files: NAME.py, NAME_….py or NAME/ in the folders of platforms and engines, and modules
-# with the platform's name before their own.
+# with the platform's name before their own. Benchmark tools are an engine's as well.
 PLACES = re.compile(
     r"^plugins/((plugin_utils|module_utils)/(platforms/(%(platforms)s)|engines/(%(engines)s))(\.py$|_[a-z_]+\.py$|/)"
-    r"|modules/(%(platforms)s)_[a-z_]+\.py$)" % {kind: "|".join(sorted(names)) for kind, names in NAMES.items()}
+    r"|modules/(%(platforms)s)_[a-z_]+\.py$|module_utils/measure/tools/[a-z_]+\.py$)"
+    % {kind: "|".join(sorted(names)) for kind, names in NAMES.items()}
 )
 # Files that a node's engine imports are the engine's, and tools/platforms.py writes what is shipped.
 OWN = {module.__name__ for engine in NODE_ENGINES.values() for _name, module in engine.modules}

@@ -386,21 +386,19 @@ class Systemd(ServiceManager):
         self._reset(name for name in names if name in held)
 
     def _reset(self, names):
+        """Forget that units failed, also over systemd's own start limit; returns _show() of before."""
         shown = self._show([unit_of(name) for name in names])
         failed = [unit_of(name) for name, block in shown.items() if block["ActiveState"] == "failed"]
         if failed:
             self._call("systemctl", "reset-failed", "--", *failed)
+        return shown
 
     def start(self, names):
-        units = [unit_of(name) for name in names]
         self._enable(names)
-        shown = self._show(units)
-        failed = [unit_of(name) for name, block in shown.items() if block["ActiveState"] == "failed"]
-        if failed:  # one over systemd's own start limit would not start again
-            self._call("systemctl", "reset-failed", "--", *failed)
+        shown = self._reset(names)
         if any(block["NeedDaemonReload"] == "yes" or block["LoadState"] != "loaded" for block in shown.values()):
             self._call("systemctl", "daemon-reload")
-        self._call("systemctl", "start", "--no-block", "--", *units)
+        self._call("systemctl", "start", "--no-block", "--", *map(unit_of, names))
 
     def properties(self, unit):
         """What systemd says of any unit, {property: value}."""

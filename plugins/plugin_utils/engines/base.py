@@ -43,8 +43,8 @@ class Engine:
     {environment variable: "whole" or "share"}. versions: pattern of an image or a package, whose first group is the
     version of the engine.
     automatic: {flag: values with which the engine chooses itself}. wraps: names of the engines of which its servers can
-    be workers; a recipe's `backend` says of which. knobs: names of sequences, length, share of memory
-    and tensor parallelism in messages about its memory.
+    be workers; a recipe's `backend` says of which. knobs: names of sequences, length, share of memory and tensor
+    parallelism in messages about its memory.
     """
 
     name = label = port = bind = api_key = versions = ""
@@ -59,6 +59,29 @@ class Engine:
     def running(self, backend):
         """The engine as it is with one that it wraps, by its name; None for none. Itself where it wraps none."""
         return self
+
+    def takes_one(self, service, tls):
+        """Whether its servers take one address of a service, and not a list. tls: whether the service has TLS."""
+        return False
+
+    def client_files(self, where, server, secrets, folders):
+        """({ENV: file} of secrets, {ENV: file} of variables) by which a server shows its certificates to services.
+
+        server: planning.plan.Draft. secrets: {ENV: source} that the recipe gives. folders: {service: the node's folder
+        with ca.crt, tls.crt, tls.key} of services that sign them. FleetError where it needs one that nobody gives.
+        """
+        return {}, {}
+
+    def takes(self, entry):
+        """{"sequences": requests that a server answers at once, "context": tokens of one}; None where it is not set."""
+        found = []
+        for name in self.knobs[:2]:
+            try:
+                number_of = read_number(entry["arguments"], (self.canonical_flag(name),))
+            except Unreadable:
+                number_of = None
+            found.append(number_of if number_of and number_of > 0 else None)
+        return dict(zip(("sequences", "context"), found))
 
     # -- the command line ----------------------------------------------------------------------------------------------
 

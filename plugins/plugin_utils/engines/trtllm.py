@@ -198,6 +198,13 @@ class TensorRtLlm(Engine):
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
+    def takes(self, entry):
+        """With attention data parallelism each GPU has a batch of its own."""
+        found = super().takes(entry)
+        if found["sequences"] and _is_on(entry["arguments"].get("enable-attention-dp")):
+            found["sequences"] *= read_degree(entry["arguments"], TENSOR)
+        return found
+
     def memory(self, entry, hardware, model):
         """As documented under "Memory usage".
 

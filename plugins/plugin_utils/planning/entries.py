@@ -21,7 +21,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.devices i
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.placeholders import ranges, strings, substitute
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import check_folder
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import apply, group_name
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import apply, apply_container, group_name
 
 PORT_NAMES = ("metrics", "system", "side_channel")  # placeholders whether a group has them or not
 SYSTEM_USER = "inference-fleet"
@@ -113,9 +113,11 @@ def entry_of(host, prepared, group, own, name, devices):
     if declared and site.require_digests and not declared.get("digest"):
         raise FleetError(
             "plan.digest-missing",
-            "%s: container.image is %s without a digest, which fleet_require_digests demands. Look it up (docker "
-            "buildx imagetools inspect %s) and set container.digest.",
-            (where, declared["image"], declared["image"]),
+            "%s: container.image is %s without a digest, which fleet_require_digests demands. Look it up with `docker "
+            "buildx imagetools inspect %s` or `skopeo inspect --format '{{.Digest}}' docker://%s` (docker pull prints "
+            'it too), and set fleet_override: {container: {digest: "sha256:…"}}, or for a recipe of your own in the '
+            "images.yml beside it.",
+            (where, declared["image"], declared["image"], declared["image"]),
         )
     server = _draft(host, recipe, group, own, name, devices, declared, where)
     local = server.context
@@ -144,6 +146,9 @@ def entry_of(host, prepared, group, own, name, devices):
     after, leaders = _after(host, group, name, start, where)
     secrets = {key: value for key, value in recipe.get("secrets", {}).items() if value is not None}
     environment = server.environment
+    folders = {service: host.paths.client_tls(service) for service in site.signed}
+    from_files, variables = engine.client_files(where, server, secrets, folders)
+    secrets, environment = {**secrets, **from_files}, {**environment, **variables}
     if site.api_key:
         secrets, argv, environment = server_keys.give_keys(
             where, engine, secrets, argv, environment, host.paths.engine_lib
@@ -307,7 +312,7 @@ def _container(recipe, platform, own, where):
     if recipe.get("launcher", "process") != "container":
         return None
     result = recipe.get("container") or {}
-    result = apply(result, own["container"]) if own.get("container") else result
+    result = apply_container(result, own["container"]) if own.get("container") else result
     result = {key: value for key, value in result.items() if value is not None}
     result["ulimits"] = {key: value for key, value in result.get("ulimits", {}).items() if value is not None}
     if not result.get("image"):

@@ -24,7 +24,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.placehold
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes, check_folder
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import apply, group_name
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import apply, apply_container, group_name
 
 HUB_DEFAULTS = {"include": [], "exclude": list(hub.DEFAULT_EXCLUDE), "workers": 8}
 START = {
@@ -46,10 +46,11 @@ LAYERS = (
 class Site:
     """What the inventory says beside recipe and hardware.
 
-    root: fleet_root. bind: address that servers listen on. secret_versions: {ENV: version} as pairs. container_engine:
-    what a recipe's container.engine auto means. api_key: whether fleet_api_key holds one. endpoints: placeholders that
-    say where others are, as pairs (planning.services). require_digests: whether an image must have a digest. clustered:
-    whether fleet_cluster names a deployment that other hosts are of too.
+    root: fleet_root. bind: address that servers listen on. secret_versions: {ENV: version} as pairs.
+    container_engine: what a recipe's container.engine auto means. api_key: whether fleet_api_key holds one.
+    endpoints: placeholders that say where others are, as pairs (planning.services). signed: services that sign
+    certificates for their clients. require_digests: whether an image must have a digest. clustered: whether
+    fleet_cluster names a deployment that other hosts are of too.
     """
 
     root: str = ""
@@ -58,6 +59,7 @@ class Site:
     container_engine: str = container_launch.DEFAULT_ENGINE
     api_key: bool = False
     endpoints: tuple = ()
+    signed: tuple = ()
     require_digests: bool = False
     clustered: bool = False
 
@@ -203,7 +205,8 @@ def for_group(recipe, group):
     health = group.get("health") or {}
     for key in LAYERS:
         if group.get(key):
-            result[key] = apply(recipe[key], group[key]) if recipe.get(key) else group[key]
+            merge = apply_container if key == "container" else apply
+            result[key] = merge(recipe[key], group[key]) if recipe.get(key) else group[key]
     named = {"health_path": health.get("path"), "budget_s": health.get("budget_s")}
     given = {key: value for key, value in named.items() if value is not None}
     return {**result, "start": {**result.get("start", {}), **given}} if given else result

@@ -10,7 +10,12 @@ import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS, ENGINES, OTHER_API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import VARIABLE, api_keys, secret_value
+from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import (
+    VARIABLE,
+    api_keys,
+    is_file,
+    secret_value,
+)
 
 SECRETS = dict.fromkeys((*API_KEYS, *OTHER_API_KEYS), VARIABLE)
 KEY_FLAG = "api-key"
@@ -101,7 +106,7 @@ def missing_secrets(entries, variables):
     for entry in entries:
         for name, variable in sorted(entry["secrets"].items()):
             # the other keys come from the variable of the first one, which is reported already
-            lacking = name not in OTHER_API_KEYS and _lacking(variables, name, variable)
+            lacking = name not in OTHER_API_KEYS and not is_file(variable) and _lacking(variables, name, variable)
             if lacking:
                 problems.setdefault((name, variable, lacking), []).append(entry["name"])
     return [

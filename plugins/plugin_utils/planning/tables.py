@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan, server_keys
-
-
-def hosts_text(hosts):
-    """The first three names, and how many more there are."""
-    return ", ".join(hosts[:3]) + (" and %d more" % (len(hosts) - 3) if len(hosts) > 3 else "")
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import some
 
 
 def plan_table(planned):
@@ -45,7 +41,7 @@ def tuning_tables(planned):
     for host, item in planned.items():
         if item["deployment"] and item["deployment"].get("tuning"):
             found.setdefault(item["deployment"]["tuning"], []).append(host)
-    rows = [[hosts_text(hosts), text] for text, hosts in found.items()]
+    rows = [[some(hosts), text] for text, hosts in found.items()]
     return [{"title": "Tuning", "columns": ["host", "setting"], "rows": rows}] if rows else []
 
 
@@ -75,7 +71,7 @@ def capacity_warnings(planned):
                 warned.setdefault(warning, []).append(fits["server"])
         for warning, names in warned.items():
             found.setdefault("%s: %s" % (capacity.servers_text(names), warning), []).append(host)
-    return ["%s: %s" % (hosts_text(hosts), text) for text, hosts in found.items()]
+    return ["%s: %s" % (some(hosts), text) for text, hosts in found.items()]
 
 
 def exposed_warnings(planned):
@@ -91,5 +87,5 @@ def exposed_warnings(planned):
     return [
         "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so whoever reaches them can use "
         "them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in "
-        "front." % (hosts_text(list(hosts)), ", ".join(addresses))
+        "front." % (some(list(hosts)), ", ".join(addresses))
     ]

@@ -31,6 +31,7 @@ else:
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")
 IMAGES = "images.yml"
 IMAGE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")  # an image with its registry or tag has a / or a :
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 OFFERED = ("overlays", "tuning")  # what a recipe offers and an inventory chooses from
@@ -359,7 +360,8 @@ def images_of(folder):
                 raise FleetError(
                     "recipe.images-invalid",
                     "%s: '%s' is %s; allowed: a key of a-z, 0-9, . and -, with {image: REGISTRY/NAME:TAG, digest: "
-                    "sha256:…, version: of what is in it}; digest and version may be left out.",
+                    "sha256: and 64 characters of 0-9 and a-f, version: of what is in it}; digest and version may be "
+                    "left out.",
                     (label_of(path), key, show(value)),
                 )
         found.update(content)
@@ -367,7 +369,9 @@ def images_of(folder):
 
 
 def _is_image(value):
-    return {"image"} <= set(value) <= {"image", "digest", "version"}
+    digest = value.get("digest")
+    pinned = digest is None or (isinstance(digest, str) and DIGEST.fullmatch(digest))
+    return {"image"} <= set(value) <= {"image", "digest", "version"} and pinned
 
 
 def with_images(recipe, folder):

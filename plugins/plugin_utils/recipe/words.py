@@ -46,6 +46,11 @@ def path_text(path):
     return text
 
 
+def some(names):
+    """Up to three names, and how many more there are."""
+    return ", ".join(names[:3]) + (" and %d more" % (len(names) - 3) if len(names) > 3 else "")
+
+
 def close_to(name, known):
     """The one of ``known`` that ``name`` was probably meant to be, or ""."""
     close = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.8)

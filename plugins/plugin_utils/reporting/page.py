@@ -17,6 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_
 from ansible_collections.inference.fleet.plugins.module_utils.verify.runner import PROBED_ROLES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import some
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_values import (
     NAME,
     age,
@@ -29,7 +30,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_val
     moment,
     natural,
     quoted,
-    some,
     time_of,
     visible,
 )
@@ -95,11 +95,12 @@ def render(report):
     Pure: the same report gives the same page. Whatever stands in the report ends up as text on the page; what is
     missing or of another form is left out.
     """
-    return _template().render(view(report))
+    return template("verdict.html.j2").render(view(report))
 
 
-@functools.lru_cache(maxsize=1)
-def _template():
+@functools.lru_cache(maxsize=2)
+def template(name):
+    """A page's template: whatever is printed is escaped, and what is unseen in it made visible."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES, encoding="utf-8"),
         autoescape=True,
@@ -112,7 +113,7 @@ def _template():
     )
     environment.filters["sha256"] = _sha256
     environment.filters["code"] = lambda text: list(enumerate(text.split("`")))
-    return environment.get_template("verdict.html.j2")
+    return environment.get_template(name)
 
 
 def _compiled():

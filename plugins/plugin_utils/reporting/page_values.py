@@ -68,11 +68,6 @@ def counted(number, noun):
     return "%d %s%s" % (number, noun, "" if number == 1 else "s")
 
 
-def some(names):
-    """Up to three names, and how many more there are."""
-    return ", ".join(names[:3]) + (" and %d more" % (len(names) - 3) if len(names) > 3 else "")
-
-
 def time_of(text):
     try:
         return datetime.datetime.strptime(text, DATE)

@@ -38,6 +38,18 @@ def test_a_failure_is_told_once_as_text(tmp_path):
     assert output.count("second line") == 1
 
 
+def test_a_failure_in_a_loop_is_told_once_as_text(tmp_path):
+    tasks = [
+        {"name": "Fail", "ansible.builtin.fail": {"msg": 'first "line"\n{{ item }} line'}, "loop": ["second", "third"]},
+    ]
+    output = screen(tmp_path, tasks)
+    for item in ("second", "third"):
+        assert 'failed: [localhost] (item=%s)\n    first "line"\n    %s line\n' % (item, item) in output
+        assert output.count(item + " line") == 1
+    command = {"name": "Run", "ansible.builtin.command": "sh -c 'echo {{ item }} words >&2; exit 3'", "loop": ["own"]}
+    assert "    own words\n" in screen(tmp_path, [command])
+
+
 def test_verbose_shows_what_the_default_shows(tmp_path):
     output = screen(tmp_path, [{"name": "Fail", "ansible.builtin.fail": {"msg": "why"}}], "-v")
     assert "changed: false" in output

@@ -363,8 +363,8 @@ def test_every_missing_secret_is_named_at_once(node):
     assert result["msg"] == (
         "Server 'server-0': its secret VLLM_API_KEY comes from the variable 'fleet_api_key', which is not set, or "
         "empty. Server 'server-1': its secret HF_TOKEN comes from the variable 'vault_token', which cannot be used: "
-        "vault_token is a list; allowed: a string. Set the variable for this host, best in a vault. Nothing was "
-        "changed."
+        "vault_token is a list; allowed: a string. Set the variable for this host, best in a vault, or bring "
+        "the file. Nothing was changed."
     )
     assert not os.path.exists(node.paths.servers)
 

@@ -399,7 +399,7 @@ def test_secrets_are_in_their_file_and_the_environment_alone(node):
     missing = node.module("engine_servers", [entry])
     assert missing["msg"] == (
         "Server 'server-0': its secret HF_TOKEN comes from the variable 'fleet_hf_token', which is not set, or empty. "
-        "Set the variable for this host, best in a vault. Nothing was changed."
+        "Set the variable for this host, best in a vault, or bring the file. Nothing was changed."
     )
     results = [node.servers([entry], secrets={"fleet_hf_token": SECRET}, check=True)]
     results.append(node.servers([entry], secrets={"fleet_hf_token": SECRET}))

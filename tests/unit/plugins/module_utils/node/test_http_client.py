@@ -101,7 +101,7 @@ def test_a_stream_is_read_to_its_mark_with_the_time_of_the_first_event():
     assert stream.response.ok
     assert stream.events[0].json()["choices"][0]["delta"] == {"role": "assistant"}
     assert "".join(event.json()["choices"][0]["delta"].get("content", "") for event in stream.events) == "391"
-    assert 0 <= stream.first_ms <= stream.response.ms
+    assert 0 <= stream.events[0].ms <= stream.response.ms
 
 
 def test_a_stream_that_breaks_keeps_the_events_before_it():

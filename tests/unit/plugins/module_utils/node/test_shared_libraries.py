@@ -23,13 +23,14 @@ def any_library():
     return re.search(r"(/\S*/libc[.-]\S*)$", pathlib.Path("/proc/self/maps").read_text(), re.MULTILINE).group(1)
 
 
-def test_only_what_does_not_resolve_is_missing(tmp_path):
+def test_only_what_does_not_resolve_is_missing(tmp_path, monkeypatch):
     shutil.copy(any_library(), tmp_path / NAME)
     (tmp_path / "libbroken.so.1").write_text("no library")
     system = os.path.basename(any_library())
     assert missing_libraries([]) == []
     assert missing_libraries([system, "libnone.so.7", NAME]) == ["libnone.so.7", NAME]
-    assert missing_libraries(["libbroken.so.1", NAME], [str(tmp_path)]) == ["libbroken.so.1"]
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert missing_libraries(["libbroken.so.1", NAME]) == ["libbroken.so.1"]
 
 
 def test_a_python_that_cannot_load_libraries(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
@@ -255,10 +256,32 @@ def test_an_image_is_named_by_its_key(tmp_path):
     assert load.available([str(tmp_path)]) == ["mine"]
     (tmp_path / "images.yml").write_text("engine-1.2: {image: '%s'}" % image)
     assert load.images_of(str(tmp_path))["engine-1.2"] == {"image": image}
-    (tmp_path / "images.yml").write_text("engine: docker.io/x:1")
-    with pytest.raises(FleetError) as caught:
-        load.images_of(str(tmp_path))
-    assert caught.value.code == "recipe.images-invalid"
+    for wrong in ("engine: docker.io/x:1", "engine: {image: 'docker.io/x:1', digest: 'sha256:%s'}" % ("A" * 64)):
+        (tmp_path / "images.yml").write_text(wrong)
+        with pytest.raises(FleetError) as caught:
+            load.images_of(str(tmp_path))
+        assert caught.value.code == "recipe.images-invalid"
+
+
+PINNED = {"image": "docker.io/vllm/vllm-openai:v0.32.0", "digest": "sha256:" + "1" * 64}
+NEWER = "docker.io/vllm/vllm-openai:v0.33.0"  # of the same repository: by the old digest it would be the old image
+
+
+@pytest.mark.parametrize("layer", [
+    {"container": {"image": NEWER}},
+    {"servers": {"server": {"container": {"image": NEWER}}}},
+    {"instances": {"server-0": {"container": {"image": NEWER}}}},
+])  # fmt: skip
+def test_another_image_is_not_pinned_by_the_digest_of_the_one_before_it(tmp_path, layer):
+    (tmp_path / "mine.yml").write_text(json.dumps(recipe(launcher="container", container=PINNED)))
+    for layers, image, digest in (
+        ([], PINNED["image"], PINNED["digest"]),
+        ([("fleet_override", layer)], NEWER, None),
+        ([("fleet_override", {"container": {"image": PINNED["image"]}})], PINNED["image"], PINNED["digest"]),
+    ):
+        resolved = load.resolve_recipe(str(tmp_path / "mine.yml"), layers)
+        found = plan.plan_host("h", resolved, parse_hardware(H200, "h"), plan.Site())[0]["container"]
+        assert (found["image"], found["digest"]) == (image, digest)
 
 
 def test_every_image_of_the_recipes_is_one_of_the_map():

@@ -1,0 +1,63 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Writes the certificate of the inventory and its page from the reports on the controller: no node is touched."""
+
+from __future__ import annotations
+
+import os
+
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.action.verification_run import run_id
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare, writing
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
+
+
+class ActionModule(ActionBase):
+    """Action plugin of inference.fleet.certificate."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _VALID_ARGS = frozenset(("check_only", "python", "regression_limit", "reports_dir", "strict", "this_run"))
+
+    def run(self, tmp=None, task_vars=None):
+        """Returns {changed, certificate, reports_dir, ansible_stats}; see modules/certificate.py."""
+        result = super().run(tmp, task_vars)
+        given = self._task.args.get
+        try:
+            percent = compare.limit(given("regression_limit"))
+        except FleetError as error:
+            raise AnsibleActionFail(error.message) from error
+        folder = reports_folder(given("reports_dir"), task_vars, self._templar)
+        result.update(changed=False, certificate=None, reports_dir=folder)
+        if boolean(given("check_only", False)) or self._task.check_mode:
+            return result
+        if not folder:
+            raise AnsibleActionFail("A certificate is made of reports: set fleet_reports_dir to a folder for them.")
+        try:
+            made = writing.write(
+                folder, percent, given("python"), run_id() if boolean(given("this_run", False)) else None
+            )
+        except OSError as error:
+            raise AnsibleActionFail(
+                "The certificate cannot be written to %s: %s." % (folder, error.strerror)
+            ) from error
+        result.update(certificate=made)
+        short = {key: made[key] for key in ("ok", "generated", "parts")}
+        result["ansible_stats"] = {"data": {"fleet_certificate": short}, "per_host": False, "aggregate": False}
+        result["msg"] = message(made, os.path.join(folder, writing.PAGE))
+        result["failed"] = boolean(given("strict", False)) and made["ok"] is not True
+        return result
+
+
+def message(made, path):
+    """The certificate as lines for a person, with what keeps it from being good."""
+    head = {True: "Certified.", False: "Not certified.", None: "Not certified yet."}[made["ok"]]
+    lines = ["%s %s" % (head, path)]
+    for name, part in made["parts"].items():
+        lines.append("%s: %s" % (name, part["summary"]))
+        lines += ["  " + reason for reason in part["reasons"] if part["ok"] is not True]
+    return "\n".join(lines)

@@ -1,0 +1,96 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs inference.fleet.evaluation_run on the node, keeps the result here, and fails the task where it is not good."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.measure import result as results
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import evaluations
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import clean
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
+
+COLLECTION = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2))
+OWN = ("reports_dir", "deployment", "hardware", "references", "profile", "telling")
+
+
+class ActionModule(ActionBase):
+    """Action plugin of inference.fleet.evaluation_run."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp=None, task_vars=None):
+        """Returns what the module returns, with evaluation and path; see modules/evaluation_run.py."""
+        result = super().run(tmp, task_vars)
+        own = {name: clean(self._task.args.get(name), name) for name in OWN}
+        arguments = {name: value for name, value in self._task.args.items() if name not in OWN}
+        result.update(
+            self._execute_module("inference.fleet.evaluation_run", module_args=arguments, task_vars=task_vars)
+        )
+        if result.get("failed") or not result.get("measured"):
+            return result
+        host = task_vars["inventory_hostname"]
+        entries = clean(arguments["servers"], "servers")
+        asked = [entry for entry in entries if entry["name"] in result["measured"]["servers"]]
+        folder = reports_folder(own["reports_dir"], task_vars, self._templar)
+        what = report.deployed(asked, own["deployment"] or {})
+        head = {
+            "inventory": os.path.basename(folder) if folder else "none",
+            "host": host,
+            "profile": own["profile"] or "full",
+            "deployment": own["deployment"] or {},
+            "entries": entries,
+            "software": what["software"],
+            "collection": collection_version(),
+            "hardware": _hardware(own["hardware"] or {}, asked),
+        }
+        try:
+            telling = float(own["telling"] if own["telling"] is not None else evaluations.verdict.TELLING)
+            found = evaluations.document(result.pop("measured"), head, own["references"] or [], telling)
+            result["evaluation"] = found
+            if folder and not self._task.check_mode:
+                result["path"] = results.keep(folder, found)
+        except (FleetError, ValueError) as error:
+            raise AnsibleActionFail(getattr(error, "message", str(error))) from error
+        except OSError as error:
+            result.setdefault("warnings", []).append(
+                "The result could not be kept in %s: %s." % (folder, error.strerror)
+            )
+        result["fleet_report"] = {
+            "title": "Evaluation", "columns": list(evaluations.COLUMNS), "rows": [evaluations.row(found)],
+        }  # fmt: skip
+        show(result["fleet_report"])
+        if not found["ok"]:
+            result.update(failed=True, msg="%s, effort %s: %s" % (found["eval"], found["effort"], found["reason"]))
+        return result
+
+
+def _hardware(declared, asked):
+    """{accelerator, count}: the kind as declared, and how many of its devices the servers have."""
+    devices = {device for entry in asked for device in entry["devices"]}
+    return {"accelerator": str(declared.get("accelerator") or asked[0]["platform"]), "count": len(devices)}
+
+
+@functools.cache
+def collection_version():
+    """The collection's version; None where nothing tells it."""
+    try:
+        with open(os.path.join(COLLECTION, "MANIFEST.json"), encoding="utf-8") as stream:
+            return json.load(stream)["collection_info"]["version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    try:
+        with open(os.path.join(COLLECTION, "galaxy.yml"), encoding="utf-8") as stream:
+            lines = dict(line.rstrip().split(": ", 1) for line in stream if line.startswith("version: "))
+            return lines.get("version")
+    except OSError:
+        return None

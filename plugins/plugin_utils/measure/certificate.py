@@ -1,0 +1,158 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One verdict of a fleet: its servers answer right (verify), this fast (benchmark), and as right as the reference says
+(evaluate). Pure."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_values import mapping, mappings
+
+SCHEMA = 1
+FILE = "certificate.json"
+PARTS = ("verify", "benchmark", "evaluate")
+REASONS = 20  # so many are kept of each part
+
+
+def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=None):
+    """The certificate: {schema, ok, generated, inventory, since, regression_limit, parts, benchmarks, evaluations}.
+
+    fleet: the content of verdict.json, or None; results: the history, of any order; percent: compare.limit(); since:
+    only results that began then or later count, as results write times; None: the newest of each point of the recipe
+    that was measured last. parts: {verify|benchmark|evaluate: {ok, summary, reasons}}. ok is True where all parts are,
+    False where one is not, None where something is missing. benchmarks and evaluations: what was judged, by id, with
+    the comparison of compare.compare().
+    """
+    benchmarks = latest([one for one in results if one["kind"] == "benchmark"], compare.point, since)
+    evaluations = latest([one for one in results if one["kind"] == "evaluation"], evaluated, since)
+    compared = [
+        {
+            "id": one["id"],
+            "ok": compare.counts(one),
+            "before": [earlier["id"] for earlier in compare.before(one, results)],
+            "compared": compare.compare(one, compare.before(one, results), percent) if compare.counts(one) else [],
+        }
+        for one in benchmarks
+    ]
+    parts = {
+        "verify": _verify(fleet),
+        "benchmark": _benchmark(benchmarks, compared, percent),
+        "evaluate": _evaluate(evaluations),
+    }
+    states = [part["ok"] for part in parts.values()]
+    return {
+        "schema": SCHEMA,
+        "ok": False if False in states else True if all(states) else None,
+        "generated": generated,
+        "inventory": inventory,
+        "since": since,
+        "regression_limit": percent,
+        "parts": parts,
+        "benchmarks": compared,
+        "evaluations": [{"id": one["id"], "ok": evaluation_ok(one), "verdict": one["verdict"]} for one in evaluations],
+    }
+
+
+def evaluated(result):
+    """What two evaluations share that ask the same of the same."""
+    return (*(result[key] for key in ("recipe", "scope", "host", "eval", "effort")), result["tool"]["name"])
+
+
+def latest(results, key, since=None):
+    """The newest result of each key, in the order of keys' first results; see assemble() for `since`."""
+    results = sorted(results, key=lambda one: (one["began"], one["id"]))
+    if since is not None:
+        results = [one for one in results if one["began"] >= since]
+    elif results:
+        results = [one for one in results if one["recipe_hash"] == results[-1]["recipe_hash"]]
+    return list({key(one): one for one in results}.values())
+
+
+def named(result):
+    """A benchmark or evaluation in a few words: aiperf over node, 8 at once."""
+    where = {"server": ", ".join(result["servers"]), "node": result["host"], "fleet": "the fleet"}[result["scope"]]
+    if result["kind"] == "evaluation":
+        what = result["eval"] + (", %s effort" % result["effort"] if result["effort"] else "")
+        return "%s of %s" % (what, where)
+    concurrency = result["workload"]["concurrency"]
+    return "%s of %s, %s" % (
+        result["tool"]["name"],
+        where,
+        "%d at once" % concurrency if concurrency else "concurrency not limited",
+    )
+
+
+def _part(ok, summary, reasons=()):
+    left = len(reasons) - REASONS
+    return {
+        "ok": ok,
+        "summary": summary,
+        "reasons": [*reasons[:REASONS], *(["and %d more" % left] if left > 0 else [])],
+    }
+
+
+def _verify(fleet):
+    fleet = mapping(fleet)
+    hosts = mapping(fleet.get("hosts"))
+    if not hosts:
+        return _part(None, "no verdict yet", ["verify.yml has not been run for this inventory"])
+    reasons, passed, total = [], 0, 0
+    for name, host in sorted(hosts.items()):
+        host = mapping(host)
+        for cause in (host.get("problem"), mapping(host.get("missing")).get("cause")):
+            reasons += ["%s: %s" % (name, cause)] if cause else []
+        for verdict in mappings(host.get("verdicts")):
+            total += 1
+            passed += verdict.get("ok") is True
+            if verdict.get("ok") is not True:
+                failed = [
+                    str(probe.get("name")) for probe in mappings(verdict.get("probes")) if probe.get("ok") is False
+                ]
+                why = verdict.get("void") or verdict.get("not_verified") or ", ".join(failed) or "not verified"
+                reasons.append("%s / %s: %s" % (name, verdict.get("server"), why))
+    ok = False if fleet.get("ok") is False else True if fleet.get("ok") is True and total and not reasons else None
+    return _part(ok, "%d of %d servers verified" % (passed, total), reasons)
+
+
+def _benchmark(benchmarks, compared, percent):
+    if not benchmarks:
+        return _part(None, "not measured", ["benchmark.yml has not measured this"])
+    reasons = []
+    for one, judged in zip(benchmarks, compared):
+        if not judged["ok"]:
+            reasons.append("%s: %s" % (named(one), one["void"] or one["reason"] or "failed"))
+        worse = [row for row in judged["compared"] if row["verdict"] == compare.WORSE]
+        if worse:
+            changes = ", ".join("%s %.0f %%" % (label(row), row["change"]) for row in worse)
+            reasons.append("%s: worse than before by more than %g %%: %s" % (named(one), percent, changes))
+    good = sum(judged["ok"] for judged in compared)
+    return _part(not reasons, "%d of %d points measured" % (good, len(benchmarks)), reasons)
+
+
+def label(row):
+    """A metric as people name it: TTFT p50."""
+    names = {
+        "ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "E2E",
+        "output_tokens_per_s": "output tokens/s",
+    }  # fmt: skip
+    return " ".join(filter(None, (names.get(row["metric"], row["metric"]), row["statistic"])))
+
+
+def evaluation_ok(result):
+    """Whether an evaluation counts for the certificate: complete, and not below its reference."""
+    return result["ok"] and not result["void"] and result["verdict"] != "below"
+
+
+def _evaluate(evaluations):
+    if not evaluations:
+        return _part(None, "not evaluated", ["evaluate.yml has not asked this"])
+    reasons = []
+    for one in evaluations:
+        if one["void"] or not one["ok"]:
+            reasons.append("%s: %s" % (named(one), one["void"] or one["reason"] or "failed"))
+        elif one["verdict"] == "below":
+            reasons.append("%s: %.1f %% is below the reference of %.1f %%"
+                           % (named(one), one["score"], one["reference"]["score"]))  # fmt: skip
+    good = sum(evaluation_ok(one) for one in evaluations)
+    return _part(not reasons, "%d of %d evaluations good" % (good, len(evaluations)), reasons)

@@ -1,0 +1,147 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A benchmark against the one before it: what became slower, by how much, and whether that is more than noise.
+
+The statistic: a metric of this run against the median of the same metric of the runs before, in percent, positive where
+this run is worse. It is a regression where it is more than both
+
+- the limit (LIMIT unless one is given), and
+- the noise: how far the runs before lie apart, in percent of their median. Of latencies also twice the standard error
+  of the difference of two medians, as the requests of the two runs spread: that of a median is 1.2533 sigma /
+  sqrt(requests), sigma is (p90 - p50) / 1.2816, as of normal values. So a TTFT of a few requests that vary widely is
+  not told apart.
+
+The runs before are at most BEFORE runs of the newest plan before this run, of the same point.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+
+LIMIT = 15.0  # percent
+BEFORE = 5
+# What is compared: (metric, statistic or None, higher is better).
+COMPARED = (
+    ("output_tokens_per_s", None, True),
+    ("ttft_ms", "p50", False),
+    ("tpot_ms", "p50", False),
+    ("e2e_ms", "p50", False),
+)
+WORSE, BETTER, SAME, UNCLEAR = "worse", "better", "same", "unclear"
+
+
+def limit(value, name="fleet_regression_limit"):
+    """The limit in percent, more than 0. None gives the default. Raises FleetError for what is no such number."""
+    if value is None:
+        return LIMIT
+    try:
+        number = float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (0 < number < math.inf):
+        raise FleetError(
+            "measure.limit-no-number",
+            "%s is %s; it has to be a number of percent, more than 0, such as 15. Leave it out for %g.",
+            (name, repr(value)[:80], LIMIT),
+        )
+    return number
+
+
+def curve(document):
+    """What points of one curve share: all that makes benchmarks comparable but their concurrency and requests."""
+    workload = document["workload"]
+    return (
+        document["inventory"],
+        document["recipe"],
+        document["platform"],
+        document["hardware"]["accelerator"],
+        document["hardware"]["count"],
+        document["scope"],
+        "" if document["scope"] == "fleet" else document["host"],
+        len(document["servers"]) if document["scope"] != "server" else tuple(document["servers"]),
+        document["tool"]["name"],
+        workload["input_tokens_asked"],
+        workload["output_tokens_asked"],
+        workload["request_rate"],
+    )
+
+
+def point(document):
+    """What two runs have to share so that their numbers compare."""
+    return (*curve(document), document["workload"]["concurrency"], document["workload"]["requests"])
+
+
+def counts(document):
+    """Whether a benchmark's numbers say something: complete, without a failed request, not void."""
+    return document["kind"] == "benchmark" and document["ok"] and not document["void"]
+
+
+def value_of(document, metric, statistic=None):
+    """A metric of a benchmark, None where the tool does not tell it."""
+    found = document["metrics"][metric]
+    return found if statistic is None else found[statistic]
+
+
+def before(document, documents):
+    """The runs to compare `document` with, the newest last; empty where there is none.
+
+    documents: the history, of any kind and order. Those of the same point that count and began earlier; of them those
+    with the plan and versions of the newest, at most BEFORE.
+    """
+    earlier = [
+        one for one in documents if counts(one) and _order(one) < _order(document) and point(one) == point(document)
+    ]
+    if not earlier:
+        return []
+    earlier.sort(key=_order)
+    newest = earlier[-1]
+    same = [one for one in earlier if (one["plan_hash"], one["versions"]) == (newest["plan_hash"], newest["versions"])]
+    return same[-BEFORE:]
+
+
+def _order(document):
+    return document["began"], document["id"]
+
+
+def compare(document, earlier, percent=LIMIT):
+    """[{metric, statistic, now, before, change, noise, verdict}] for what both sides tell, see the top of this file.
+
+    earlier: before(). change and noise are percent; a positive change is for the worse. verdict: worse, better, same
+    (within the limit), or unclear (more than the limit, but no more than noise).
+    """
+    rows = []
+    for metric, statistic, higher in COMPARED:
+        now = value_of(document, metric, statistic)
+        values = [value_of(one, metric, statistic) for one in earlier]
+        values = [value for value in values if value]
+        if not now or not values:  # nothing to divide by: not told, or a rate of 0
+            continue
+        base = statistics.median(values)
+        # both by what is better in it, so that half as fast is as bad as twice as slow in either metric
+        change = (base / now - 1) * 100 if higher else (now / base - 1) * 100
+        noise = (max(values) - min(values)) / base * 100
+        if statistic:
+            noise = max(noise, 2 * math.hypot(*(_error(one, metric) for one in (document, earlier[-1]))) * 100)
+        gain = (now / base - 1) * 100 if higher else (base / now - 1) * 100
+        far = max(change, gain)
+        verdict = SAME if far <= percent else UNCLEAR if far <= noise else WORSE if change > 0 else BETTER
+        rows.append(
+            {
+                "metric": metric, "statistic": statistic, "now": now, "before": base, "change": change, "noise": noise,
+                "verdict": verdict,
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _error(document, metric):
+    """The standard error of a latency's median, as a part of the median; 0 where the tool tells no p90."""
+    values, completed = document["metrics"][metric], document["counts"]["completed"]
+    if not values["p50"] or not values["p90"] or not completed:
+        return 0.0
+    sigma = max(0.0, values["p90"] - values["p50"]) / 1.2816
+    return 1.2533 * sigma / math.sqrt(completed) / values["p50"]

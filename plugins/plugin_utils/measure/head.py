@@ -1,0 +1,73 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a result says besides its numbers: recipe, hardware, versions; and how it reads on a screen."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, read_text
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+
+COLLECTION = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
+
+
+def head_of(arguments, host, folder):
+    """The keys of a result that the plan knows. arguments: of the module benchmark_run; folder: of reports, or None."""
+    deployment = arguments.get("deployment") or {}
+    entries = [entry for entry in arguments.get("servers") or () if isinstance(entry, dict)]
+    hardware = arguments.get("hardware") or {}
+    devices = {(entry.get("host"), one) for entry in entries for one in entry.get("devices") or ()}
+    return {
+        "inventory": os.path.basename(folder) if folder else "inventory",
+        "recipe": deployment.get("name") or "none",
+        "recipe_hash": result.recipe_hash(deployment),
+        "platform": deployment.get("platform") or "none",
+        "engine": deployment.get("engine") or "none",
+        "versions": {
+            "engine": engine_version(deployment),
+            "tool": arguments.get("tool_version") or None,
+            "collection": collection_version(),
+        },
+        "hardware": {"accelerator": hardware.get("accelerator") or "none", "count": len(devices)},
+        "scope": arguments.get("scope") or "node",
+        "host": host,
+        "profile": arguments.get("profile") or "none",
+    }
+
+
+def engine_version(deployment):
+    """As the plan pins it, None where it does not."""
+    engine = ENGINES.get(deployment.get("engine"))
+    version = engine.version(deployment) if engine else None
+    if version is not None:
+        return str(version)
+    # built under another name, as NAME-cpu
+    packages = (deployment.get("venv") or {}).get("packages") or ()
+    named = (re.match(r"%s(?:-\w+)?==(\S+)\Z" % re.escape(str(deployment.get("engine"))), one) for one in packages)
+    return next((match.group(1) for match in named if match), None)
+
+
+def collection_version():
+    """Of this collection, None where neither of its files is there."""
+    manifest = read_json(os.path.join(COLLECTION, "MANIFEST.json"))
+    if isinstance(manifest, dict):
+        return manifest["collection_info"]["version"]
+    text = read_text(os.path.join(COLLECTION, "galaxy.yml"))
+    return str(yaml.safe_load(text)["version"]) if text else None
+
+
+def failure(document):
+    """One sentence on a result that is not good."""
+    counts = document["counts"]
+    parts = [
+        "The benchmark of %s by %s failed: %d of %d requests completed."
+        % (", ".join(document["servers"]), document["tool"]["name"], counts["completed"], counts["asked"])
+    ]
+    parts += [text[:1].upper() + text[1:] + "." for text in (document["void"], document["reason"]) if text]
+    parts += ["%d times: %s" % (one["count"], one["message"]) for one in document["errors"][:3]]
+    return " ".join(parts)

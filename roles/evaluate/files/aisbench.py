@@ -1,0 +1,43 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What AISBench runs: its configuration is a Python file. All values come from the JSON file FLEET_AISBENCH, and the
+API key from OPENAI_API_KEY."""
+
+from ais_bench.benchmark.models import VLLMCustomAPIChat
+from ais_bench.benchmark.utils.postprocess.model_postprocessors import extract_non_reasoning_content
+from mmengine.config import read_base
+
+with read_base():
+    from ais_bench.benchmark.configs.datasets.mmlu.mmlu_gen_0_shot_cot_chat_prompt import mmlu_datasets
+    from ais_bench.benchmark.configs.summarizers.groups.mmlu import mmlu_summary_groups
+
+# the tool reads imports of such a file itself and gives stand-ins for them, so these are none
+environ = dict(__import__("os").environ)
+given = __import__("json").loads(__import__("pathlib").Path(environ["FLEET_AISBENCH"]).read_text(encoding="utf-8"))
+work_dir = given["work_dir"]
+datasets = [dict(one, path=given["datasets"]) for one in mmlu_datasets if one["name"] in given["subjects"]]
+summarizer = {"attr": "accuracy", "summary_groups": mmlu_summary_groups}
+models = [
+    {
+        "attr": "service",
+        "type": VLLMCustomAPIChat,
+        "abbr": "fleet",
+        "path": "",
+        "model": given["model"],
+        "stream": False,
+        "request_rate": 0,
+        "use_timestamp": False,
+        "retry": 2,
+        "api_key": environ.get("OPENAI_API_KEY", ""),
+        "host_ip": given["host"],
+        "host_port": given["port"],
+        "url": "",
+        "max_out_len": given["max_tokens"],
+        "batch_size": given["concurrency"],
+        "trust_remote_code": False,
+        "generation_kwargs": given["generation"],
+        "pred_postprocessor": {"type": extract_non_reasoning_content},
+    }
+]
+del environ

@@ -1,0 +1,178 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The report with drawn charts in a real browser, without a network: wide and narrow, light and dark."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import charts, measured_page, report
+from ansible_collections.inference.fleet.tests.e2e import test_page
+from ansible_collections.inference.fleet.tests.unit.engines.measured_results import history, others
+
+browser, chromium = test_page.browser, test_page.chromium  # fixtures
+NOW = "2026-01-09T03:04:05Z"
+POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+CHARTS = 9
+# The contrast of each text with what is behind it, what is wider than the window, the order of focus.
+MEASURE = """
+<script>
+function parts(text) { return text.match(/[0-9.]+/g).map(Number); }
+function light(color) {
+  var part = color.slice(0, 3).map(function (v) {
+    v /= 255; return v <= .03928 ? v / 12.92 : Math.pow((v + .055) / 1.055, 2.4);
+  });
+  return .2126 * part[0] + .7152 * part[1] + .0722 * part[2];
+}
+function behind(node) {
+  for (; node; node = node.parentElement) {
+    var color = parts(getComputedStyle(node).backgroundColor);
+    if (color.length < 4 || color[3] > .99) { return color; }
+  }
+  return [255, 255, 255];
+}
+addEventListener("load", function () {
+  var worst = 99, where = "", walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), count = 0;
+  while (walk.nextNode()) {
+    var node = walk.currentNode.parentElement;
+    if (!walk.currentNode.data.trim() || node.closest("style, script")) { continue; }
+    var style = getComputedStyle(node), svg = node.closest("svg.chart");
+    var own = light(parts(svg ? style.fill : style.color)), back = light(behind(node));
+    var ratio = (Math.max(own, back) + .05) / (Math.min(own, back) + .05);
+    count += 1;
+    if (ratio < worst) { worst = ratio; where = walk.currentNode.data.trim(); }
+  }
+  var focus = Array.from(document.querySelectorAll("a[href], summary, [tabindex]"));
+  var wide = Array.from(document.querySelectorAll("main *")).filter(function (one) {
+    return !one.closest(".wide") && !one.closest("svg") && one.getBoundingClientRect().right > innerWidth + 1;
+  });
+  document.title = JSON.stringify({
+    worst: worst, where: where, count: count, width: innerWidth, scroll: document.documentElement.scrollWidth,
+    wide: wide.map(function (one) { return one.tagName + "." + one.className; }).slice(0, 5),
+    out: focus.filter(function (one) { return one.tabIndex !== 0; }).length,
+    first: focus[0].className, stops: focus.length,
+    drawn: Array.from(document.querySelectorAll("svg.chart")).map(function (one) {
+      var box = one.getBoundingClientRect(); return Math.round(Math.min(box.width, 3 * box.height)); }),
+    paper: getComputedStyle(document.body).backgroundColor
+  });
+});
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def drawing(tmp_path_factory):
+    """The interpreter of an environment that draws charts, as playbooks/steps/certificate.yml makes it."""
+    path = tmp_path_factory.mktemp("charts") / "venv"
+    python = str(path / "bin" / "python")
+    if shutil.which("uv"):
+        commands = [["uv", "venv", "-q", "-p", sys.executable, path]]
+        commands.append(["uv", "pip", "install", "-q", "-p", python, "vl-convert-python==1.9.0"])
+    else:
+        commands = [
+            [sys.executable, "-m", "venv", path],
+            [python, "-m", "pip", "install", "-q", "vl-convert-python==1.9.0"],
+        ]
+    for command in commands:
+        subprocess.run(command, check=True, timeout=600)
+    return python
+
+
+@pytest.fixture(scope="module")
+def text(drawing):
+    """The page of a made-up history with all its charts."""
+    problems = []
+
+    def draw(specifications):
+        drawn, problem = charts.draw(drawing, specifications)
+        problems.append(problem)
+        return drawn, problem
+
+    probe = {"name": "chat", "ok": True, "ms": 5, "sent": "", "got": "", "cause": None}
+    verdicts = [
+        {"host": "trn3-1", "server": "server-%d" % number, "ok": True, "mode": "full", "at": NOW, "hash": "0" * 64,
+         "url": "http://127.0.0.1:%d" % (8000 + number), "model_id": "gpt-oss-120b", "probes": [probe]}
+        for number in range(8)
+    ]  # fmt: skip
+    fleet = report.merge(None, report.host_report("trn3-1", "full", verdicts, NOW), ["trn3-1"], NOW)
+    results = history()
+    value = certificate.assemble(fleet, results, NOW, "trn3")
+    page = measured_page.render(value, results, fleet, ["one.json is no result."], others(), draw)
+    assert problems == [None]
+    return page
+
+
+def test_charts_are_drawn_and_nothing_is_asked_for(browser, text):
+    dom, console, requests = browser.open(text)
+    assert (console, requests) == ([], [])
+    drawn = dom.all("svg", "chart")
+    assert len(drawn) == len(dom.all("figure")) == CHARTS
+    for chart in drawn:
+        assert chart["attributes"]["role"] == "graphics-document" and chart["attributes"]["aria-label"]
+    assert "output tokens/s" in drawn[0]["text"] and "aiperf, trn3-1" in drawn[0]["text"]
+    labels = [element["attributes"].get("aria-label", "") for element in dom.all("path")]
+    assert [label for label in labels if "output tokens/s: " in label and "concurrent requests: 8" in label]
+
+
+def test_headings_landmarks_and_tables_for_who_cannot_see_it(browser, text):
+    dom, _console, _requests = browser.open(text)
+    assert [len(dom.all(tag)) for tag in ("h1", "main", "header", "footer", "nav")] == [1] * 5
+    assert dom.all("html")[0]["attributes"]["lang"] == "en"
+    levels = [int(one["tag"][1]) for one in dom.elements if re.fullmatch("h[1-6]", one["tag"])]
+    assert levels[0] == 1 and all(after - before <= 1 for before, after in zip(levels, levels[1:]))
+    for section in dom.all("section"):
+        assert dom.by_id(section["attributes"]["aria-labelledby"])["text"].strip()
+    tables = dom.all("table")
+    assert len(tables) == len(dom.all("caption")) == 6
+    assert all(one["attributes"].get("scope") in ("col", "row") for one in dom.all("th"))
+    for link in dom.all("a"):
+        place = link["attributes"]["href"]
+        assert not place.startswith("#") or dom.by_id(place[1:])
+    regions = [one for one in dom.elements if one["attributes"].get("tabindex") == "0"]
+    assert regions and all(one["attributes"].get("aria-label") for one in regions)
+
+
+def measured(browser, text, dark, width):
+    """What MEASURE finds. The colours of the dark page are chosen by leaving out the condition in its style."""
+    changed = POLICY.sub("", text).replace("</body>", MEASURE + "</body>")
+    if dark:
+        changed = changed.replace("@media screen and (prefers-color-scheme: dark)", "@media screen")
+    dom, console, requests = browser.open(changed, "", "--window-size=%d,900" % width)
+    assert (console, requests) == ([], [])
+    return json.loads(dom.all("title")[0]["text"])
+
+
+@functools.lru_cache
+def parts(color):
+    return [int(part) for part in re.findall("[0-9]+", color)]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [500, 1280])
+def test_it_can_be_read_wide_and_narrow_light_and_dark(browser, text, dark, width):
+    found = measured(browser, text, dark, width)
+    assert found["worst"] >= 4.5 and found["count"] > 500, found["where"]
+    assert found["wide"] == [] and found["scroll"] <= found["width"] == width
+    assert len(found["drawn"]) == CHARTS and min(found["drawn"]) > 200
+    assert (found["out"], found["first"]) == (0, "skip") and found["stops"] > 10
+    assert (max(parts(found["paper"])) < 60) == dark
+
+
+def test_these_tests_would_see_a_text_that_is_too_pale(browser, text):
+    pale = text.replace("--soft: #59616b", "--soft: #c5c9ce")
+    assert measured(browser, pale, False, 1280)["worst"] < 3
+
+
+def test_the_policy_lets_a_chart_run_nothing(browser, text):
+    away = "http://" + browser.recorder.address
+    hostile = '<svg><script>document.title = "owned"</script><image href="%s/x"/></svg></figure>' % away
+    dom, console, requests = browser.open(text.replace("</figure>", hostile, 1))
+    assert requests == [] and console
+    assert dom.all("title")[0]["text"] == "Not certified: trn3"

@@ -1,0 +1,202 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The job of one point: a shell script stands for the tool; no server is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.measure import result, run
+from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import programs
+from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.tests.runs import wait_for
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
+
+HEAD = {
+    "inventory": "local",
+    "recipe": "r",
+    "recipe_hash": "a" * 64,
+    "platform": "cpu",
+    "engine": "e",
+    "versions": {"engine": None, "tool": "1", "collection": None},
+    "hardware": {"accelerator": "cpu", "count": 2},
+    "scope": "node",
+    "host": "node",
+    "profile": "quick",
+}
+# Counts its calls, waits where it is told to, and writes a profile of as many requests as `count` says.
+TOOL = """
+folder=$(dirname "$0")
+echo called >> "$folder/calls"
+while [ $# -gt 1 ]; do [ "$1" = --artifact-dir ] && out=$2; shift; done
+while [ -e "$folder/wait" ]; do sleep 0.05; done
+count=$(cat "$folder/count")
+echo '{"request_count": {"avg": '$count'}, "output_token_throughput": {"avg": 100}, "is_complete": true}' \
+  > "$out/profile_export_aiperf.json"
+"""
+
+
+class Bench:
+    """A tool, a node, and what the module is given."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.starts = folder, {"server-0": ["h", 1]}
+        tool = script(folder / "tool", TOOL)
+        monkeypatch.setattr(programs, "program", lambda *given: ([tool], {}, None))
+        monkeypatch.setattr(run._Run, "check", lambda one: dict(self.starts))
+        monkeypatch.setattr(run._Run, "processes", lambda one: dict(self.starts))
+        monkeypatch.setattr(run._Run, "check_tokenizer", lambda one, python: None)
+        self.answered(8)
+
+    def answered(self, count):
+        (self.folder / "count").write_text(str(count))
+
+    def waits(self, yes):
+        (self.folder / "wait").touch() if yes else (self.folder / "wait").unlink()
+
+    @property
+    def calls(self):
+        path = self.folder / "calls"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def call(self, caller="one", wait_s=60, check_mode=False, again=False, api_key="", **point):
+        point = {
+            "tool": "aiperf", "model": "m", "tokenizer": "/m", "urls": ["http://127.0.0.1:1"], "input_tokens": 64,
+            "output_tokens": 32, "requests": 8, "concurrency": 2, "timeout_s": 600, **point,
+        }  # fmt: skip
+        params = {
+            "point": point, "servers": [plan_entry(8000)], "elsewhere": [], "head": HEAD, "caller": caller,
+            "again": again, "api_key": api_key, "wait_s": wait_s, "root": str(self.folder / "root"),
+            "manager": "supervisord", "toolkit": None, "environment_path": None,
+        }  # fmt: skip
+        return run.bring(params, check_mode)
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_a_point_that_counts_is_not_run_again(bench):
+    first = bench.call()
+    document = first["document"]
+    assert first["changed"] and first["finished"] and document["ok"]
+    assert result.problems(document) == []
+    assert document["counts"] == {"asked": 8, "completed": 8, "failed": 0}
+    assert document["metrics"]["output_tokens_per_s_per_accelerator"] == 50
+    second = bench.call(caller="two")
+    assert (second["changed"], second["document"], bench.calls) == (False, document, 1)
+    assert bench.call(caller="three", again=True)["document"]["id"] != document["id"]
+    assert bench.call(caller="four", input_tokens=65)["document"]["id"] != document["id"]
+    assert bench.calls == 3
+
+
+def test_fewer_answers_than_asked_fail_and_are_kept_and_run_again(bench):
+    bench.answered(5)
+    document = bench.call()["document"]
+    assert (document["ok"], document["counts"]) == (False, {"asked": 8, "completed": 5, "failed": 3})
+    assert document["reason"] == "3 of 8 requests failed"
+    assert document["errors"] == [{"message": run.UNTOLD, "count": 3}]
+    bench.answered(8)
+    assert bench.call(caller="two")["document"]["ok"] is True
+
+
+def test_check_mode_sends_nothing(bench):
+    assert bench.call(check_mode=True)["document"] is None
+    assert bench.calls == 0
+    bench.call()
+    assert bench.call(check_mode=True)["changed"] is False
+
+
+def test_a_job_goes_on_when_its_play_has_ended_and_is_joined(bench):
+    bench.waits(True)
+    assert bench.call(wait_s=0)["finished"] is False
+    wait_for(lambda: bench.calls == 1, 60, "the tool")
+    assert bench.call(caller="two", wait_s=0)["finished"] is False
+    bench.waits(False)
+    assert bench.call(caller="two")["document"]["ok"] is True
+    assert bench.calls == 1
+
+
+def test_a_result_that_nobody_waited_for_is_taken_by_the_next_play(bench):
+    bench.waits(True)
+    bench.call(wait_s=0)
+    wait_for(lambda: bench.calls == 1, 60, "the tool")
+    bench.waits(False)
+    root = bench.folder / "root"
+    wait_for(lambda: list(root.rglob("profile_export_aiperf.json")), 60, "what the tool writes")
+    assert bench.call(caller="two")["document"]["ok"] is True
+    assert bench.calls == 1
+
+
+@pytest.mark.parametrize("who", ["the play that waits", "the next play"])
+def test_a_tool_that_was_killed(bench, who):
+    bench.waits(True)
+    bench.call(wait_s=0)
+    wait_for(lambda: bench.calls == 1, 60, "the tool")
+    job = DetachedJob(str(next((bench.folder / "root").rglob("job/pid")).parent))
+    os.killpg(int(job.pid()), signal.SIGKILL)
+    assert job.gone(60)
+    bench.waits(False)
+    if who == "the play that waits":
+        document = bench.call()["document"]
+        assert (document["ok"], document["counts"]["failed"], bench.calls) == (False, 8, 1)
+        assert document["reason"].startswith("no request was answered")
+    else:
+        assert bench.call(caller="two")["document"]["ok"] is True
+        assert bench.calls == 2
+
+
+def test_the_time_limit_ends_it(bench):
+    bench.waits(True)
+    document = bench.call(timeout_s=1)["document"]
+    assert document["ok"] is False
+    assert document["errors"][0]["message"] == "no answer within 1 s, the time limit of the run"
+
+
+def test_servers_that_restart_during_the_run_void_it(bench):
+    bench.waits(True)
+    bench.call(wait_s=0)
+    bench.starts = {"server-0": ["h", 2]}
+    bench.waits(False)
+    document = bench.call()["document"]
+    assert (document["ok"], document["void"]) == (False, "server-0 changed or restarted during the run")
+    assert document["counts"]["completed"] == 8
+
+
+def test_a_key_is_never_an_argument(bench):
+    with pytest.raises(FleetError) as caught:
+        bench.call(api_key="sk-secret")
+    assert caught.value.code == "measure.no-key-in-argv" and "sk-secret" not in caught.value.message
+    assert bench.calls == 0
+
+
+def test_a_tokenizer_that_cannot_be_used(bench, monkeypatch, tmp_path):
+    monkeypatch.undo()
+    given = {"point": {"urls": ["http://127.0.0.1:1"], "tool": "aiperf", "model": "m", "tokenizer": str(tmp_path)}}
+    point = run.Point(**given["point"], input_tokens=1, output_tokens=1, requests=1)
+    one = run._Run.__new__(run._Run)
+    one.point = point
+    with pytest.raises(FleetError) as caught:
+        one.check_tokenizer(None)
+    assert caught.value.code == "measure.tokenizer"
+    (tmp_path / "tokenizer.json").write_text(json.dumps({}))
+    with pytest.raises(FleetError) as caught:
+        one.check_tokenizer(script(tmp_path / "python", "echo 3"))
+    assert "3 tokens" in caught.value.message
+    one.check_tokenizer(script(tmp_path / "python", "echo 10"))
+
+
+def test_a_tool_that_is_not_there(tmp_path):
+    with pytest.raises(FleetError) as caught:
+        programs.program("aiperf", str(tmp_path), plan_entry(8000), "", str(tmp_path))
+    assert caught.value.code == "measure.tool-missing"
+    with pytest.raises(FleetError) as caught:
+        programs.program("trtllm-bench", None, plan_entry(8000), "", str(tmp_path))
+    assert caught.value.code == "measure.tool-in-container"

@@ -1,0 +1,95 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Intervals of scores, and what they say beside a published score."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.measure import verdict
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+CLUSTERS = st.lists(
+    st.integers(1, 8).flatmap(lambda asked: st.tuples(st.integers(0, asked), st.just(asked))), min_size=1, max_size=40
+)
+
+
+def total(clusters):
+    return sum(one for one, _asked in clusters), sum(asked for _one, asked in clusters)
+
+
+@pytest.mark.parametrize(
+    ("correct", "asked", "low", "high"),
+    # R: prop.test(x, n, correct = FALSE)
+    [(0, 10, 0.0, 27.75), (5, 10, 23.66, 76.34), (10, 10, 72.25, 100.0), (895, 1000, 87.45, 91.25)],
+)
+def test_the_interval_is_wilsons(correct, asked, low, high):
+    assert [round(value, 2) for value in verdict.wilson(correct, asked)] == [low, high]
+
+
+@pytest.mark.parametrize(("correct", "asked"), [(1, 0), (-1, 5), (6, 5)])
+def test_counts_that_cannot_be_are_refused(correct, asked):
+    with pytest.raises(ValueError):
+        verdict.wilson(correct, asked)
+
+
+@given(CLUSTERS)
+def test_the_score_lies_in_the_interval_and_that_in_0_to_100(clusters):
+    correct, asked = total(clusters)
+    for low, high in (verdict.interval(clusters), verdict.stratified(clusters)):
+        assert 0 <= low <= high <= 100
+    low, high = verdict.interval(clusters)
+    assert low - 1e-9 <= 100 * correct / asked <= high + 1e-9
+    low, high = verdict.stratified(clusters)
+    assert low - 1e-9 <= sum(100 * one / count for one, count in clusters) / len(clusters) <= high + 1e-9
+
+
+@given(CLUSTERS)
+def test_an_answer_counts_between_its_share_of_a_question_and_one(clusters):
+    assert len(clusters) <= verdict.effective(clusters) <= total(clusters)[1]
+
+
+@given(CLUSTERS)
+def test_the_interval_mirrors(clusters):
+    low, high = verdict.interval(clusters)
+    mirrored = verdict.interval([(asked - one, asked) for one, asked in clusters])
+    assert mirrored == pytest.approx([100 - high, 100 - low], abs=1e-6)
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=30), st.integers(2, 8))
+def test_the_same_answer_again_and_again_says_nothing_more(right, repeats):
+    once = [(int(one), 1) for one in right]
+    again = [(one * repeats, repeats) for one, _asked in once]
+    assume(0 < sum(right) < len(right))
+    assert verdict.effective(again) <= len(right) * 1.01
+    width = [high - low for low, high in (verdict.interval(once), verdict.interval(again))]
+    assert width[1] >= width[0] * 0.99
+
+
+def test_answers_that_differ_within_questions_narrow_the_interval():
+    low, high = verdict.interval([(4, 8)] * 25)
+    assert (round(low, 1), round(high, 1)) == (43.1, 56.9)  # as of 200 answers
+    low, high = verdict.interval([(8, 8), (0, 8)] * 12)
+    assert high - low > 37  # as of 24
+
+
+@pytest.mark.parametrize(
+    ("score", "bounds", "reference", "said"),
+    [
+        (89.0, [87.0, 91.0], 89.5, "agrees"),
+        (80.0, [77.0, 83.0], 89.5, "below"),
+        (95.0, [93.0, 97.0], 89.5, "above"),
+        (75.0, [47.0, 91.0], 89.5, "too-few"),
+        (0.0, [0.0, 24.0], 89.5, "below"),
+        (50.0, [20.0, 80.0], None, "no-reference"),
+        (None, None, 89.5, "too-few"),
+        (None, None, None, "no-reference"),
+    ],
+)
+def test_what_a_score_says_beside_a_published_one(score, bounds, reference, said):
+    assert verdict.judge(score, bounds, reference) == said
+
+
+def test_nothing_asked_has_no_interval():
+    assert verdict.interval([]) is verdict.stratified([(0, 0)]) is None

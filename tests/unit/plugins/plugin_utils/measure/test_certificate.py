@@ -1,0 +1,110 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate, writing
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
+from ansible_collections.inference.fleet.tests.unit.engines.measured_results import (
+    benchmark,
+    evaluation,
+    failed,
+    history,
+    others,
+)
+
+NOW = "2026-01-09T03:04:05Z"
+
+
+def verdicts(ok=True):
+    probe = {"name": "chat", "ok": ok, "ms": 5, "sent": "", "got": "", "cause": None if ok else "no answer"}
+    verdict = {"host": "trn3-1", "server": "server-0", "ok": ok, "mode": "full", "at": NOW, "model_id": "gpt-oss-120b",
+               "url": "http://127.0.0.1:8000", "hash": "0" * 64, "probes": [probe]}  # fmt: skip
+    return report.merge(None, report.host_report("trn3-1", "full", [verdict], NOW), ["trn3-1"], NOW)
+
+
+def made(fleet=None, results=(), **more):
+    return certificate.assemble(fleet, list(results), NOW, "trn3", **more)
+
+
+def states(value):
+    return [value["ok"], *(value["parts"][name]["ok"] for name in certificate.PARTS)]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "results", "expected"),
+    [
+        (verdicts(), [benchmark(), evaluation()], [True] * 4),
+        (None, [], [None, None, None, None]),
+        (verdicts(), [], [None, True, None, None]),
+        (None, [benchmark(), evaluation()], [None, None, True, True]),
+        (verdicts(False), [benchmark(), evaluation()], [False, False, True, True]),
+        (verdicts(), [failed(benchmark()), evaluation()], [False, True, False, True]),
+        (verdicts(), [benchmark(void="server-0 restarted"), evaluation()], [False, True, False, True]),
+        (verdicts(), [benchmark(), evaluation(verdict="below")], [False, True, True, False]),
+        (verdicts(), [benchmark(), evaluation(verdict="too-few")], [True, True, True, True]),
+        (verdicts(), [benchmark(), evaluation(ok=False, reason="3 refused")], [False, True, True, False]),
+        (verdicts(), [benchmark(), benchmark(slower=1.2, day=2), evaluation(day=2)], [False, True, False, True]),
+        ([], [benchmark(), evaluation()], [None, None, True, True]),
+        ({"hosts": {"x": 5}, "ok": True}, [benchmark(), evaluation()], [None, None, True, True]),
+    ],
+)
+def test_what_is_good_what_is_missing_and_what_fails(fleet, results, expected):
+    assert states(made(fleet, results)) == expected
+
+
+def test_reasons_name_the_place():
+    value = made(verdicts(False), [failed(benchmark()), evaluation(score=50.0, verdict="below")])
+    assert value["parts"]["verify"]["reasons"] == ["trn3-1 / server-0: chat"]
+    assert value["parts"]["benchmark"]["reasons"] == [
+        "aiperf of trn3-1, 8 at once: 7 of 24 requests failed: Connection refused"
+    ]
+    assert value["parts"]["evaluate"]["reasons"] == [
+        "gpqa, high effort of trn3-1: 50.0 % is below the reference of 80.1 %"
+    ]
+
+
+def test_a_host_that_was_not_reached_is_no_good_verdict():
+    fleet = report.begin(verdicts(), {"id": "x", "began": NOW}, ["trn3-1"], {"trn3-1": None}, NOW)
+    assert states(made(fleet, [benchmark(), evaluation()]))[:2] == [None, None]
+
+
+def test_only_what_this_run_measured_counts():
+    old, new = benchmark(8, day=1), benchmark(4, day=3)
+    value = made(verdicts(), [old, new], since=new["began"])
+    assert [one["id"] for one in value["benchmarks"]] == [new["id"]]
+    assert value["parts"]["evaluate"]["ok"] is None
+
+
+def test_without_a_run_the_newest_of_each_point_counts():
+    first, second, third = benchmark(8, day=1), benchmark(4, day=2), benchmark(8, day=3)
+    assert [one["id"] for one in made(None, [third, second, first])["benchmarks"]] == [third["id"], second["id"]]
+    other = benchmark(2, day=4, recipe_hash="d" * 64)
+    assert [one["id"] for one in made(None, [first, second, other])["benchmarks"]] == [other["id"]]
+
+
+def test_files_in_the_folder_of_reports(tmp_path):
+    folder = tmp_path / "reports" / "trn3"
+    for one in history():
+        result.keep(str(folder), one)
+    for one in others():
+        result.keep(str(tmp_path / "reports" / one["inventory"]), one)
+    (folder / "verdict.json").write_text(json.dumps(verdicts()), encoding="utf-8")
+    (folder / "measurements" / "20260101T000000Z-00000000.json").write_text('{"schema": 1,', encoding="utf-8")
+    value = writing.write(str(folder), 15.0)
+    assert json.loads((folder / "certificate.json").read_text("utf-8")) == value
+    text = (folder / "report.html").read_text("utf-8")
+    assert value["ok"] is False and value["inventory"] == "trn3"
+    assert "20260101T000000Z-00000000.json" in text and "ascend_a3" in text and "<figure" not in text
+    again = writing.write(str(folder), 15.0, run_id="another run")
+    assert again["benchmarks"] == again["evaluations"] == []
+
+
+def test_an_empty_folder_is_not_certified(tmp_path):
+    value = writing.write(str(tmp_path / "reports" / "new"), 15.0)
+    assert states(value) == [None] * 4
+    assert "Not certified yet" in (tmp_path / "reports" / "new" / "report.html").read_text("utf-8")

@@ -1,0 +1,86 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a profile of a recipe asks of servers, and what it may not."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points
+
+ENTRIES = [
+    {
+        "host": "node", "name": "server-%d" % number, "role": "server", "engine": "vllm", "bind": "127.0.0.1",
+        "port": 8000 + number, "model_id": "m", "devices": [number], "hash": "%d" % number * 64,
+        "arguments": {"max-num-seqs": 8, "max-model-len": 4096},
+    }
+    for number in range(2)
+]  # fmt: skip
+
+
+def deployment(**profile):
+    profile = {"tool": "aiperf", "input_tokens": 64, "output_tokens": 32, "concurrency": [2, 8], **profile}
+    return {"name": "r", "model": {"path": "/m"}, "benchmark": {"profiles": {"quick": profile}}}
+
+
+def test_each_concurrency_is_a_point_of_all_servers():
+    found = points(ENTRIES, deployment())
+    assert [one["label"] for one in found] == ["aiperf, node, 2 at once", "aiperf, node, 8 at once"]
+    assert found[0]["point"]["urls"] == ["http://127.0.0.1:8000", "http://127.0.0.1:8001"]
+    assert [one["point"]["requests"] for one in found] == [10, 40]
+    assert {one["profile"] for one in found} == {"quick"}
+
+
+def test_a_tool_with_one_address_measures_one_server_after_another():
+    found = points(ENTRIES, deployment(tool="vllm-bench", concurrency=4))
+    assert [one["point"]["urls"] for one in found] == [["http://127.0.0.1:8000"], ["http://127.0.0.1:8001"]]
+    assert {one["scope"] for one in found} == {"server"}
+
+
+def test_workers_behind_a_frontend_are_measured_with_it_and_not_asked():
+    frontend = {**ENTRIES[0], "name": "frontend-0", "role": "frontend", "arguments": {}}
+    worker = {**ENTRIES[1], "role": "decode"}
+    found = points([worker, frontend], deployment(concurrency=500))
+    assert [one["name"] for one in found[0]["servers"]] == ["frontend-0", "server-1"]
+    assert found[0]["point"]["urls"] == ["http://127.0.0.1:8000"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "code", "value"),
+    [
+        ({"concurrency": 17}, "measure.too-many-at-once", 16),
+        ({"output_tokens": 4096}, "measure.too-long", 4096),
+        ({"tool": "vllm-bench", "scope": "node"}, "measure.one-url", "vllm-bench"),
+        ({"input_tokens": None}, "measure.no-length", "input_tokens"),
+    ],
+)
+def test_what_servers_cannot_take_is_an_error_before_load(profile, code, value):
+    with pytest.raises(FleetError) as caught:
+        points(ENTRIES, deployment(**profile))
+    assert caught.value.code == code
+    assert value in caught.value.values
+
+
+def test_a_queue_may_be_meant():
+    assert points(ENTRIES, deployment(concurrency=17, queue=True))[0]["point"]["concurrency"] == 17
+
+
+def test_profiles_there_are_not_and_servers_there_are_not():
+    with pytest.raises(FleetError) as caught:
+        points(ENTRIES, deployment(), "fast")
+    assert caught.value.code == "measure.profile-unknown" and "quick" in caught.value.values
+    with pytest.raises(FleetError) as caught:
+        points([], deployment())
+    assert caught.value.code == "measure.no-server"
+
+
+def test_a_fleet_is_measured_by_addresses_that_can_be_reached():
+    other = {"host": "other", "address": "10.0.0.2", "entry": {**ENTRIES[0], "host": "other", "bind": "10.0.0.2"}}
+    here = [{**entry, "bind": "10.0.0.1"} for entry in ENTRIES]
+    found = points(here, deployment(scope="fleet"), None, [other])[0]
+    assert found["point"]["urls"][-1] == "http://10.0.0.2:8000"
+    assert found["elsewhere"] == [{"host": "other", "name": "server-0", "hash": "0" * 64}]
+    with pytest.raises(FleetError) as caught:
+        points(ENTRIES, deployment(scope="fleet"), None, [other])
+    assert caught.value.code == "measure.not-reachable"

@@ -1,0 +1,132 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import sys
+
+import pytest
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import charts, measured_page
+from ansible_collections.inference.fleet.tests.unit.engines.measured_results import (
+    benchmark,
+    evaluation,
+    failed,
+    history,
+    others,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NOW = "2026-01-09T03:04:05Z"
+HOSTILE = "</pre><script>alert(1)</script><img src=x onerror='alert(1)'>{{ 7*7 }} \x00\x1b[31m \u202egnp \ud83d \u2028"
+
+
+def page(results, draw=None, **more):
+    return measured_page.render(certificate.assemble(None, results, NOW, "trn3"), results, draw=draw, **more)
+
+
+def contents(results, theirs=()):
+    return measured_page.contents(certificate.assemble(None, results, NOW, "trn3"), results, theirs)
+
+
+def test_each_chart_has_its_numbers_as_a_table():
+    found = contents(history(), others())
+    assert set(found["charts"]) == {
+        "throughput", "ttft", "tpot", "percentiles-ttft", "percentiles-tpot", "percentiles-e2e", "change", "platforms",
+        "accuracy",
+    }  # fmt: skip
+    assert set(found["charts"]) <= set(measured_page.CAPTIONS)
+    assert {name: len(section["table"]["rows"]) for name, section in found["sections"].items()} == {
+        "speed": 10, "percentiles": 24, "change": 24, "platforms": 3, "accuracy": 3,
+    }  # fmt: skip
+
+
+def test_a_point_that_failed_is_in_the_table_and_not_in_a_chart():
+    found = contents([benchmark(1), failed(benchmark(2)), benchmark(4, void="server-0 restarted")])
+    assert [row["concurrency"] for row in found["charts"]["throughput"]["data"]["values"]] == [1]
+    results = [row[-1] for row in found["sections"]["speed"]["table"]["rows"]]
+    assert results[0] == {"text": "good", "state": "passed"}
+    assert results[1]["text"].startswith("7 of 24 requests failed") and results[1]["state"] == "failed"
+    assert results[2] == {"text": "server-0 restarted", "state": "unknown"}
+
+
+def test_what_is_null_is_a_dash_and_no_error():
+    one = benchmark()
+    one["workload"].update(input_tokens=None, output_tokens=None, concurrency=None)
+    for name, value in one["metrics"].items():
+        one["metrics"][name] = dict.fromkeys(value) if isinstance(value, dict) else None
+    other = evaluation(score=0.0, reference=None, verdict="no-reference", effort=None)
+    other.update(score=None, interval=None, correct=None)
+    text = page([one, other])
+    assert "–" in text and "None" not in text
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "–"), (0, "0"), (0.123, "0.12"), (12.34, "12.3"), (123.4, "123")])
+def test_numbers(value, text):
+    assert measured_page.number(value) == text
+
+
+def test_nothing_that_a_result_says_gets_through():
+    results = [
+        benchmark(8, host=HOSTILE, recipe=HOSTILE, servers=[HOSTILE], scope="server", ok=False, reason=HOSTILE),
+        evaluation(name=HOSTILE, effort=HOSTILE, host=HOSTILE),
+    ]
+    results[0]["tool"] = {"name": HOSTILE, "version": HOSTILE, "command": [HOSTILE]}
+    text = page(results, problems=[HOSTILE])
+    assert "<script" not in text and "<img" not in text and "49" not in text.split("<main", 1)[1]
+    assert not [mark for mark in "\x00\x1b\u202e\ud83d\u2028" if mark in text]
+
+
+NAMES = st.text(st.characters(exclude_categories=()), max_size=20)
+AMOUNTS = st.none() | st.floats(0, 1e12)
+
+
+@settings(max_examples=60)
+@given(NAMES, NAMES, st.lists(AMOUNTS, min_size=6, max_size=6), st.none() | st.integers(0, 10**6))
+def test_any_result_makes_a_page(host, tool, amounts, concurrency):
+    one = benchmark(concurrency or 1, host=host)
+    one["workload"]["concurrency"] = concurrency
+    one["tool"]["name"] = tool
+    one["metrics"].update(zip(list(one["metrics"])[-6:], amounts))
+    assert page([one]).endswith("</html>\n")
+
+
+# -- charts ------------------------------------------------------------------------------------------------------------
+
+DRAWN = (
+    '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="9" onload="x()">'
+    '<script>alert(1)</script><style>*{}</style><a xlink:href="http://x"><text>away</text></a><image href="http://x"/>'
+    '<foreignObject/><defs><clipPath id="clip0"><path d="M0"/></clipPath></defs>'
+    '<g clip-path="url(#clip0)" style="x:y" onclick="x()"><text fill="currentColor" aria-label="p">8 &lt; 9</text></g>'
+    "</svg>"
+)
+
+
+def test_of_a_chart_only_what_draws_is_kept():
+    text = charts.clean(DRAWN, "ttft", 'what "it" shows')
+    assert text == (
+        '<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="graphics-document" '
+        'aria-label="what &quot;it&quot; shows"><defs><clipPath id="ttft-clip0"><path d="M0" /></clipPath></defs>'
+        '<g clip-path="url(#ttft-clip0)"><text fill="currentColor" aria-label="p">8 &lt; 9</text></g></svg>'
+    )
+
+
+def specifications():
+    return {"throughput": charts.specification("throughput", [], "what it shows")}
+
+
+@pytest.mark.parametrize("python", ["", None, "/nonexistent/python", sys.executable, "/bin/true", "/bin/false"])
+def test_without_what_draws_there_are_no_charts_and_a_reason(python):
+    drawn, problem = charts.draw(python, specifications())
+    assert drawn == {} and problem
+
+
+def test_the_page_says_why_there_are_no_charts():
+    text = page(history(), draw=lambda found: charts.draw("", found))
+    assert "Tables only: no environment with vl-convert-python." in text and "<figure" not in text
+
+
+def test_rows_of_charts_have_nothing_unseen():
+    row = charts.specification("throughput", [{"series": HOSTILE, "concurrency": 1}], "x")["data"]["values"][0]
+    assert row["concurrency"] == 1 and not [mark for mark in "\x00\x1b\u202e\ud83d" if mark in row["series"]]

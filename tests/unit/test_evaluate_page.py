@@ -1,0 +1,114 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""docs/using/evaluate.md shows the guides' commands beside ours, and the published scores that the role has."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.measure import aisbench, gpt_oss_evals
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests import doc_examples
+
+PAGE = doc_examples.USING / "evaluate.md"
+ROLE = doc_examples.USING.parents[1] / "roles" / "evaluate"
+# The guides' own words, an argument with its value each.
+QUICKSTART = ["python -m gpt_oss.evals", "--sampler chat_completions", "--eval gpqa,aime25", "--model gpt-oss-120b",
+              "--reasoning-effort low,medium"]  # fmt: skip
+ASCEND = ["ais_bench", "--models vllm_api_general_chat --datasets mmlu_gen_0_shot_cot_chat_prompt.py", "--mode all",
+          "--dump-eval-details", "--merge-ds"]  # fmt: skip
+
+
+def resolved(name, overlay):
+    return recipes.resolve_recipe(recipes.find_recipe(name, []), [], [overlay])
+
+
+def settings(name, overlay):
+    recipe = resolved(name, overlay)
+    asked = recipe["evaluate"]
+    return {
+        "eval": asked["evals"][0], "effort": asked["efforts"][0], "model": recipe["model"]["id"],
+        "urls": ["http://127.0.0.1:8000/v1"], "datasets": "/d", "folder": "/f", "temperature": 1.0, "examples": None,
+        "threads": asked["concurrency"], "max_tokens": asked.get("max_tokens", 131072), "retries": 4,
+    }  # fmt: skip
+
+
+def words(argv):
+    """An argument with its value each; of paths the last part."""
+    found = []
+    for word in argv:
+        if found and found[-1].startswith("--") and " " not in found[-1] and not word.startswith("--"):
+            found[-1] += " " + word
+        else:
+            found.append(word.rpartition("/")[2] if word.startswith("/") else word)
+    return found
+
+
+def table(heading):
+    """[(guide's words, ours, why)] without the backquotes."""
+    section = PAGE.read_text(encoding="utf-8").partition("\n%s\n" % heading)[2].partition("\n#")[0]
+    rows = [re.split(r" \| ", line.strip("| ")) for line in section.splitlines() if line.startswith("| ")]
+    return [tuple("" if cell == "–" else cell.strip("`") for cell in row) for row in rows[2:]]
+
+
+def check(rows, guide, ours):
+    assert [row[0] for row in rows if row[0]] == guide
+    assert [row[1] for row in rows] == ours
+    for row in rows:
+        assert row[2] and (row[2] == "the same") == (row[0] == row[1]), row
+
+
+def test_the_quick_starts_command_beside_ours():
+    argv = gpt_oss_evals.command("/v/bin/python", "/w/worker.pyz", settings(
+        "blackwell-quickstart-low-latency", "accuracy-tp8"))  # fmt: skip
+    own = words(argv[9:])
+    order = ["--sampler", "--eval", "--model", "--reasoning-effort", "--base-url", "--temperature", "--n-threads"]
+    own.sort(key=lambda word: order.index(word.split()[0]))
+    check(table("### TensorRT-LLM quick start"), QUICKSTART, ["python -I worker.pyz", *own])
+
+
+def test_the_ascend_tutorials_command_beside_ours():
+    argv = aisbench.command("/v/bin/python", "/d/aisbench.py", settings("ascend-a2", "tp8"))
+    check(table("### vllm-ascend"), ASCEND, words(argv))
+
+
+def test_what_the_guides_configuration_is_named_is_in_ours():
+    text = (ROLE / "files" / "aisbench.py").read_text(encoding="utf-8")
+    assert "mmlu_gen_0_shot_cot_chat_prompt import mmlu_datasets" in text
+    assert "VLLMCustomAPIChat" in text and '"stream": False' in text  # what vllm_api_general_chat is
+
+
+def test_every_published_score_of_the_role_is_on_the_page():
+    references = yaml.safe_load((ROLE / "vars" / "main.yml").read_text(encoding="utf-8"))["evaluate_references"]
+    section = PAGE.read_text(encoding="utf-8").partition("Published scores, in percent")[2].partition("\n#")[0]
+    assert {"%.2f" % one["score"] for one in references} == {
+        "%.2f" % float(number) for number in re.findall(r"(?<![\w.-])\d\d\.\d+", section)
+    }
+
+
+@pytest.mark.parametrize("parallel", ["tp8", "tp4", "dep8", "dep4"])
+@pytest.mark.parametrize("high", [False, True])
+def test_the_guides_table_of_efforts(parallel, high):
+    name = "blackwell-quickstart-" + ("low-latency" if parallel.startswith("tp") else "max-throughput")
+    recipe = resolved(name, "accuracy-" + parallel + ("-high" if high else ""))
+    assert recipe["evaluate"]["evals"] == ["gpqa", "aime25"]
+    assert recipe["evaluate"]["efforts"] == (["high"] if high else ["low", "medium"])
+    assert recipe["evaluate"]["concurrency"] == recipe["benchmark"]["concurrency"]
+
+
+def test_answers_of_mmlu_have_room_on_the_overlay_that_the_page_names():
+    for name in ("ascend-a2", "ascend-a3"):
+        recipe = resolved(name, "tp8")
+        assert recipe["evaluate"]["max_tokens"] + 1024 <= recipe["arguments"]["max-model-len"]
+
+
+@pytest.mark.parametrize("name", re.findall(r"<!-- example: (.*?) -->", PAGE.read_text(encoding="utf-8")))
+def test_the_examples_plan(name):
+    shown = doc_examples.example(name, PAGE)
+    hardware = {"accelerator": "b200", "count": 8}
+    found = fleet.plan_fleet(["node-1"], lambda host: {"fleet_hardware": hardware, **shown}, deploys=True)
+    assert found["node-1"]["deployment"]["evaluate"]["efforts"] == ["high"]
