@@ -33,6 +33,7 @@ class Step:
     target: str
     status: int | None = None
     seconds: float = 0.0
+    cpu: float = 0.0  # seconds of processor time, without what containers used
     last: collections.deque = dataclasses.field(default_factory=lambda: collections.deque(maxlen=REPEATED))
 
     def verdict(self):
@@ -65,7 +66,10 @@ def run_lane(steps, make, say):
             for line in process.stdout:
                 step.last.append(line.rstrip("\n"))
                 say("[%s] %s" % (step.lane, step.last[-1]))
+            status, used = os.wait4(process.pid, 0)[1:]
+            process.returncode = os.waitstatus_to_exitcode(status)
         step.status, step.seconds = process.returncode, time.monotonic() - began
+        step.cpu = used.ru_utime + used.ru_stime
         if step.status:
             return
 
@@ -90,7 +94,8 @@ def main(arguments, make=("make", "--no-print-directory")):
         thread.join()
     steps = [step for lane in lanes.values() for step in lane]
     for step in steps:
-        say("checks: %-10s %-10s %5d s  %s" % (step.lane, step.target, step.seconds, step.verdict()))
+        times = (step.seconds, step.cpu)
+        say("checks: %-10s %-10s %5d s, %5d s of CPU  %s" % (step.lane, step.target, *times, step.verdict()))
     for step in steps:
         if step.status:
             say("\n".join(["checks: the end of %s:" % step.target, *step.last]))

@@ -419,17 +419,22 @@ def free_address():
     return next(str(address) for address in hosts if str(address) not in taken)
 
 
-def share_venv():
-    """The environment with vLLM that the tests of this clone share, and the Python that it was made with."""
+def share_venv(recipe="cpu-tiny", place="/venv"):
+    """The environment of a recipe that the tests of this clone share, and the Python that it was made with."""
     sys.path.insert(0, str(ROOT / "tools"))
     import engine_venv
 
-    venv = engine_venv.ensure()
-    places = [(venv, SHARED + "/venv")]
+    venv = engine_venv.ensure(recipe)
+    places = [(venv, SHARED + place)]
     prefix = engine_venv.base_prefix(venv)
     if prefix != Path("/usr"):  # Debian's own Python is on the node as well
         places.append((prefix, str(prefix)))
     return places
+
+
+def share_dynamo_venv():
+    """The same with Dynamo."""
+    return share_venv("cpu-dynamo", "/dynamo-venv")
 
 
 def toolkit_packages():
@@ -536,7 +541,8 @@ def share_service_archives():
 
 SHARES = {"encodings": share_encodings, "venv": share_venv, "wheels": share_wheels, "hub-wheels": share_hub_wheels,
           "controller-wheels": share_controller_wheels, "neuron-packages": share_neuron_packages,
-          "nvidia-packages": share_nvidia_packages, "service-archives": share_service_archives}  # fmt: skip
+          "nvidia-packages": share_nvidia_packages, "service-archives": share_service_archives,
+          "dynamo-venv": share_dynamo_venv}  # fmt: skip
 
 
 def shared(names):
