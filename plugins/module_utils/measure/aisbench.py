@@ -18,10 +18,12 @@ import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.measure import result, verdict
+from ansible_collections.inference.fleet.plugins.module_utils.node import files
 
 NAME = "AISBench"
 EVALS = ("mmlu",)
 EFFORTS = ("low", "medium", "high")
+SERVERS = 1  # how many addresses it takes
 MODEL = "fleet"  # the tool's own name for what is measured, in the paths of its files
 SUBJECTS = 57  # of the whole dataset
 PREFIX = "lukaemon_mmlu_"
@@ -73,6 +75,25 @@ def questions(folder, subjects, examples):
     """{subject: how many questions are asked}, at most `examples` of each."""
     every = {name: _test_questions(os.path.join(folder, "mmlu", "test", name + "_test.csv")) for name in subjects}
     return {name: min(count, examples or count) for name, count in every.items()}
+
+
+def prepare(job, settings, environment):
+    """Write what the configuration file reads. Returns the argv, and {subject: questions} that are asked.
+
+    settings: of given() and command(), and python, config (its configuration file), files (of the dataset).
+    """
+    settings["subjects"] = subjects_of(settings["files"])
+    asked = questions(settings["datasets"], settings["subjects"], settings["examples"])
+    environment["FLEET_AISBENCH"] = job.path("given.json")
+    if environment["OPENAI_API_KEY"] == "EMPTY":
+        environment["OPENAI_API_KEY"] = ""
+    files.write_atomic(job.path("given.json"), json.dumps(given(settings), indent=1) + "\n", mode=0o600)
+    return command(settings["python"], settings["config"], settings), asked
+
+
+def whole(asked):
+    """Whether all subjects are asked, as where the reference was measured."""
+    return len(asked) == SUBJECTS
 
 
 def given(settings):

@@ -17,7 +17,7 @@ import shutil
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import aisbench, datasets, gpt_oss_evals, result
+from ansible_collections.inference.fleet.plugins.module_utils.measure import datasets, result
 from ansible_collections.inference.fleet.plugins.module_utils.node import files, http_client
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical, check_entries
@@ -40,7 +40,7 @@ TIMED_OUT = (124, 137)
 def run(params, check_mode):
     """What evaluation_run returns: {changed, finished, message, progress, measured}; measured is null until the end.
 
-    measured: {id, began, ended, eval, effort, tool, servers, plan_hash, void} and the keys of gpt_oss_evals.read().
+    measured: {id, began, ended, eval, effort, tool, servers, plan_hash, void} and the keys of the tool's read().
     Raises FleetError before a request is sent, where the servers are not the planned ones, a dataset is wrong, or the
     context is too short.
     """
@@ -54,8 +54,7 @@ def run(params, check_mode):
     entries = [one for one in check_entries(params["servers"]).values() if one["role"] in ROLES and one["port"]]
     if not entries:
         raise FleetError("evaluate.no-server", "No server of this host answers chats; there is nothing to evaluate.")
-    if tool is aisbench:
-        entries = entries[:1]  # it knows one address
+    entries = entries[: tool.SERVERS]
     node = node_of(params)
     if check_mode and not os.path.exists(_python(params)):
         return _answer(True, "would evaluate %s" % params["eval"])
@@ -178,7 +177,10 @@ def _start(job, tool, params, entries, node, folder, data, tokens):
             "urls": [_url(entry) for entry in entries],
             "host": http_client.connect_host(entries[0]["bind"]),
             "port": entries[0]["port"],
+            "python": _python(params),
+            "config": params["config"],
             "datasets": folder,
+            "files": data["files"] if data else {},
             "folder": job.path("work"),
             "max_tokens": tokens,
         }
@@ -189,20 +191,7 @@ def _start(job, tool, params, entries, node, folder, data, tokens):
             "NO_PROXY": "*",  # all requests go to this node
             "OPENAI_API_KEY": params["api_key"] or "EMPTY",
         }
-        asked = None
-        if tool is aisbench:
-            settings["subjects"] = aisbench.subjects_of(data["files"])
-            asked = aisbench.questions(folder, settings["subjects"], params["examples"])
-            environment["FLEET_AISBENCH"] = job.path("given.json")
-            environment["OPENAI_API_KEY"] = params["api_key"] or ""
-            text = json.dumps(aisbench.given(settings), indent=1) + "\n"
-            files.write_atomic(job.path("given.json"), text, mode=0o600)
-            argv = aisbench.command(_python(params), params["config"], settings)
-        else:
-            shutil.rmtree(job.path("work"))
-            os.makedirs(job.path("work"), mode=0o700)
-            files.write_atomic(job.path("worker.pyz"), packed())
-            argv = gpt_oss_evals.command(_python(params), job.path("worker.pyz"), settings)
+        argv, asked = tool.prepare(job, settings, environment)
         job.launch(
             ["/bin/sh", "-c", JOB, "sh", job.folder, str(params["budget_s"]), *argv],
             {
@@ -216,14 +205,6 @@ def _start(job, tool, params, entries, node, folder, data, tokens):
             },
             environment,
         )
-
-
-def packed():
-    """The worker of gpt_oss.evals as one file."""
-    from ansible_collections.inference.fleet.plugins.module_utils.measure import gpt_oss_evals_worker as worker
-    from ansible_collections.inference.fleet.plugins.module_utils.node import archive  # here: only a start needs it
-
-    return archive.packed([worker.__name__], "from %s import main\n\nmain()\n" % worker.__name__)
 
 
 def _progress(job, tool, name):
@@ -252,10 +233,7 @@ def _finish(job, tool, params, entries, node):
         void = error.message
     timed_out = int(status) in TIMED_OUT
     try:
-        if tool is aisbench:
-            measured = aisbench.read(job.path("work"), params["eval"], request["asked"])
-        else:
-            measured = gpt_oss_evals.read(job.path("work"), params["eval"])
+        measured = tool.read(job.path("work"), params["eval"], request["asked"])
     except FleetError as error:
         _done, total = tool.progress(job.path("work"))
         why = "it was ended after %d s" % params["budget_s"] if timed_out else _tail(job.log())
@@ -271,7 +249,7 @@ def _finish(job, tool, params, entries, node):
         servers=[entry["name"] for entry in entries],
         plan_hash=result.plan_hash(entries),
         dataset=request["dataset"],
-        whole=request["asked"] is None or len(request["asked"]) == aisbench.SUBJECTS,
+        whole=tool.whole(request["asked"]),
         void=void,
     )
     measured["complete"] = not measured["failed"] and measured["score"] is not None and void is None

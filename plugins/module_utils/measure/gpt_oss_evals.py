@@ -13,13 +13,16 @@ import glob
 import json
 import os
 import re
+import shutil
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.measure import verdict
+from ansible_collections.inference.fleet.plugins.module_utils.node import files
 
 NAME = "gpt_oss.evals"
 EVALS = ("basic", "gpqa", "aime25")
 EFFORTS = ("low", "medium", "high")
+SERVERS = None  # how many addresses it takes: all
 REPEATS = {"basic": 1}  # of each question in a whole run; 8 of the others
 REFUSED = "No response"  # how the answer of a request that was refused begins, the tool's own and the worker's
 POINT = re.compile(r"<p>Score: ([0-9.]+)</p>")
@@ -38,6 +41,30 @@ FILES = {
 def dataset_files(name, _find):
     """{path below the datasets' folder: columns that it must have} of an evaluation."""
     return FILES[name]
+
+
+def prepare(job, settings, _environment):
+    """Lay out the folder of an evaluation. Returns its argv, and None: the tool itself says how much it asks.
+
+    settings: of command(), and python.
+    """
+    shutil.rmtree(settings["folder"])  # it cannot go on with a run of before
+    os.makedirs(settings["folder"], mode=0o700)
+    files.write_atomic(job.path("worker.pyz"), packed())
+    return command(settings["python"], job.path("worker.pyz"), settings), None
+
+
+def packed():
+    """The worker as one file."""
+    from ansible_collections.inference.fleet.plugins.module_utils.measure import gpt_oss_evals_worker as worker
+    from ansible_collections.inference.fleet.plugins.module_utils.node import archive  # here: only a start needs it
+
+    return archive.packed([worker.__name__], "from %s import main\n\nmain()\n" % worker.__name__)
+
+
+def whole(_asked):
+    """Whether the dataset has all that its reference was measured with; a file that lacks some is refused before."""
+    return True
 
 
 def command(python, worker, settings):
@@ -68,7 +95,7 @@ def progress(folder):
     return len(lines), asked
 
 
-def read(folder, name):
+def read(folder, name, _asked=None):
     """What an evaluation measured, from the tool's files in a folder.
 
     {score, questions, answered, correct, failed, interval, errors [{message, count}], asked}: questions are different
