@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How far a file has come; test_model_weights_hub.py runs whole ones."""
+"""How far a file has come; modules/model_weights_hub runs whole ones."""
 
 from __future__ import annotations
 

@@ -1,0 +1,22 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A simulated hub, and a node that brings its weights."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.inference.fleet.tests.hubs.hub import Hub
+from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
+from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_hub.hub_node import REPO, Node
+
+
+@pytest.fixture
+def hub():
+    with Hub([gpt_oss(REPO, 30_000, seed=3)]) as running:
+        yield running
+
+
+@pytest.fixture
+def node(capsys, tmp_path, hub):
+    return Node(capsys, tmp_path, hub)

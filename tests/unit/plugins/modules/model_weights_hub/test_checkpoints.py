@@ -1,0 +1,297 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Checkpoints that are not what they should be, and the draft heads beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import eagle3
+from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import known
+from ansible_collections.inference.fleet.tests.hubs.hub import Hub
+from ansible_collections.inference.fleet.tests.hubs.repositories import (
+    Content,
+    Repository,
+    gpt_oss,
+    safetensors,
+)
+from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.platforms.neuron import test_eagle3 as heads
+from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_hub.hub_node import (
+    BRANCHES,
+    DRAFT,
+    REPO,
+    SHARD,
+    TOOLKIT,
+    Node,
+    both,
+)
+
+
+class TestWrongCheckpoint:
+    """Refused by config.json, before a shard is asked for."""
+
+    @both
+    @pytest.mark.parametrize(
+        ("made", "wanted", "message"),
+        [
+            ({"model_format": "mxfp4"}, "bf16", "The checkpoint in {name} is in format mxfp4, the recipe needs bf16. "
+             "Serve another checkpoint or choose a recipe that takes this one."),
+            ({"model_format": "bf16"}, "mxfp4", "The checkpoint in {name} is in format bf16, the recipe needs mxfp4. "
+             "Serve another checkpoint or choose a recipe that takes this one."),
+            ({"model_type": "llama"}, "mxfp4", 'config.json: model_type is "llama", allowed: "gpt_oss". '
+             "This collection serves gpt-oss checkpoints only."),
+        ],
+    )  # fmt: skip
+    def test_of_another_kind(self, capsys, tmp_path, source, made, wanted, message):
+        with Hub([gpt_oss(REPO, 30_000, **made)]) as hub:
+            node = Node(capsys, tmp_path, hub, source)
+            node.refused(message, format=wanted)
+            foreseen = node.run(True, format=wanted, toolkit=str(tmp_path / "none"))
+            assert foreseen["msg"] == message.format(name=node.name)
+            assert [path for path in hub.counts().get(REPO, {}) if path.endswith("safetensors")] == []
+            assert not node.models.exists()
+
+    def test_of_another_kind_once_it_is_there(self, node):
+        node.run()
+        for verify in ("quick", "full"):
+            node.refused(
+                "The checkpoint in {destination} is in format mxfp4, the recipe needs bf16. Serve another checkpoint "
+                "or choose a recipe that takes this one.", format="bf16", verify=verify
+            )  # fmt: skip
+
+    @both
+    def test_small_files_that_do_not_come_in_check_mode(self, capsys, tmp_path, hub, source, monkeypatch):
+        """That is said; what the hub refuses is refused."""
+        warnings = []
+        monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: warnings.append(text))
+        node = Node(capsys, tmp_path, hub, source)
+        for toolkit in (TOOLKIT, str(tmp_path / "none")):
+            hub.fault("status", path="config.json", status=503, on=["get", "head", "redirect"])
+            foreseen = node.run(True, toolkit=toolkit)
+            assert foreseen["message"] == "would bring %s in %s; how much is not known" % (node.name, node.destination)
+            assert warnings.pop() == (
+                "Not looked at: %s is overloaded or out of order: HTTP 503 for config.json of %s, 1 attempt. What was "
+                "downloaded is kept; run again later." % (node.called, node.name)
+            )
+            hub.mend()
+            hub.fault("status", path="config.json", status=404, code="EntryNotFound", on=["get", "head", "redirect"])
+            assert node.run(True, toolkit=toolkit)["msg"] == (
+                "%s does not have config.json of %s (HTTP 404). Check repo and revision." % (node.called, node.name)
+            )
+            hub.mend()
+        assert not node.models.exists() and not node.root.exists()
+
+    def test_known_files_that_a_hub_lists_otherwise(self, node):
+        commit = known.GPT_OSS_120B.commit
+        repository = gpt_oss(known.GPT_OSS_120B.repo, 30_000)
+        repository.commits[commit] = repository.files
+        for path in repository.files:
+            repository.changed_in[commit, path] = commit
+        node.hub.add(repository)
+        failed = node.run(repo=known.GPT_OSS_120B.repo, revision=None)
+        assert failed["msg"].startswith(
+            "%s does not list the files that openai/gpt-oss-120b commit %s is known to have: .gitattributes has "
+            % (node.called, commit)
+        )
+        assert failed["msg"].endswith(
+            "and 20 more. The hub, a mirror or a proxy is not to be trusted; choose another endpoint."
+        )
+
+
+def draft_files(hidden_size=2880, vocab_size=201088):
+    config = {"model_type": "llama", "hidden_size": hidden_size, "vocab_size": vocab_size}
+    return {"config.json": json.dumps(config).encode(), "model.safetensors": safetensors("fc.weight", 5000, 1).bytes()}
+
+
+def head_files(tensors=None):
+    """An EAGLE3 head for the model of these tests, by its header; its data are few."""
+    config = {**heads.CONFIG, "hidden_size": 2880, "vocab_size": 201088, "draft_vocab_size": 201088}
+    shapes = {
+        name if name in heads.OUTER else "midlayer." + name: shape for name, shape in eagle3.shapes(config).items()
+    }
+    entries = {
+        name: {"dtype": "U8", "shape": shape, "data_offsets": [0, 1 << 20]}
+        for name, shape in {**shapes, **(tensors or {})}.items()
+    }
+    text = json.dumps(entries).encode()
+    return {
+        "config.json": json.dumps(config).encode(),
+        "model.safetensors": Content(len(text).to_bytes(8, "little") + text, 1 << 20, 5),
+    }
+
+
+class TestDraft:
+    def test_both_come_by_one_task(self, node):
+        node.hub.add(Repository(DRAFT, draft_files()))
+        draft = node.models / "draft"
+        given = {"draft": str(draft), "draft_repo": DRAFT}
+        check, applied = node.four_steps(**given)
+        size = sum(map(len, draft_files().values()))
+        assert check["to_fetch_bytes"] == size + sum(map(len, node.wanted().values()))
+        assert (applied["draft"]["path"], applied["draft"]["commit"]) == (str(draft), node.hub.repositories[DRAFT].head)
+        assert (draft / "model.safetensors").read_bytes() == draft_files()["model.safetensors"]
+        assert node.found() == node.wanted()
+        assert sorted(os.listdir(node.models)) == ["draft", "small"]
+
+    @pytest.mark.parametrize(
+        ("sizes", "text"),
+        [({"hidden_size": 2048}, "hidden_size 2048, but {name} has 2880"),
+         ({"vocab_size": 7}, "vocab_size 7, but {name} has 201088")],
+    )  # fmt: skip
+    def test_one_that_does_not_fit_is_refused_before_anything_large_comes(self, node, sizes, text):
+        node.hub.add(Repository(DRAFT, draft_files(**sizes)))
+        node.refused(
+            "The draft model %s has " % DRAFT + text + "; speculative decoding with it cannot work. Choose a draft "
+            "that was made for this model.", draft=str(node.models / "draft"), draft_repo=DRAFT
+        )  # fmt: skip
+        assert {path for files in node.hub.counts().values() for path in files} == {
+            "config.json", "model.safetensors.index.json"
+        }  # fmt: skip
+
+    def test_one_that_went_while_the_model_failed(self, node):
+        node.hub.add(Repository(DRAFT, draft_files()))
+        fault = node.hub.fault("status", path=SHARD, status=500)
+        draft = node.models / "draft"
+        given = {"draft": str(draft), "draft_repo": DRAFT}
+        assert node.run(**given)["problem"] == "busy" and fault.happened
+        shutil.rmtree(draft)
+        node.hub.mend()
+        result = node.run(**given)
+        assert (result["changed"], result["draft"]["verified"]) == (True, "full")
+        assert (draft / "model.safetensors").read_bytes() == draft_files()["model.safetensors"]
+
+    def test_one_that_rotted_while_the_model_failed(self, node):
+        node.hub.add(Repository(DRAFT, draft_files()))
+        node.hub.fault("status", path=SHARD, status=500)
+        draft = node.models / "draft"
+        given = {"draft": str(draft), "draft_repo": DRAFT, "verify": "full"}
+        node.run(**given, caller="first")
+        rot(draft / "model.safetensors")
+        node.hub.mend()
+        result = node.run(**given, caller="second")
+        assert (result["repaired"], result["draft"]["verified"]) == (["model.safetensors"], "full")
+
+    def test_one_that_goes_while_the_model_comes(self, node, monkeypatch):
+        node.hub.add(Repository(DRAFT, draft_files()))
+        draft, real = node.models / "draft", model_weights.ensure_from_hub
+
+        def ensure(wanted, *more):
+            result = real(wanted, *more)
+            if not wanted.draft:
+                (draft / "config.json").unlink()
+            return result
+
+        monkeypatch.setattr(model_weights, "ensure_from_hub", ensure)
+        assert node.run(draft=str(draft), draft_repo=DRAFT)["msg"] == (
+            "The draft model %s at revision main came to %s, and then config.json is missing. Something else changes "
+            "that directory; find out what, and run again." % (DRAFT, draft)
+        )
+
+    def test_one_that_is_there_already_and_does_not_fit(self, node, tmp_path):
+        draft = tmp_path / "draft"
+        draft.mkdir()
+        for name, content in draft_files(hidden_size=2048).items():
+            (draft / name).write_bytes(content)
+        node.refused(
+            "The draft model %s has hidden_size 2048, but made-up/gpt-oss-small has 2880; speculative decoding with it "
+            "cannot work. Choose a draft that was made for this model." % draft, check_too=False, draft=str(draft)
+        )  # fmt: skip
+        assert node.hub.sent(REPO, SHARD) == 0
+
+    def test_one_that_is_there_already_is_recorded_and_compared(self, node, tmp_path):
+        draft = tmp_path / "draft"
+        draft.mkdir()
+        for name, content in draft_files().items():
+            (draft / name).write_bytes(content)
+        _check, applied = node.four_steps(draft=str(draft))
+        assert (applied["draft"]["changed"], applied["draft"]["verified"]) == (True, "structure")
+        rot(draft / "model.safetensors")
+        assert not node.run(draft=str(draft))["changed"]
+        assert node.run(draft=str(draft), verify="full")["rotted"] == ["model.safetensors"]
+        (draft / "model.safetensors").unlink()
+        assert node.run(draft=str(draft))["msg"] == (
+            "The draft model in %s is incomplete, missing: model.safetensors. Fetch or copy it again." % draft
+        )
+
+    @both
+    def test_one_that_is_no_whole_checkpoint_on_the_hub_itself(self, capsys, tmp_path, hub, source):
+        node = Node(capsys, tmp_path, hub, source)
+        hub.add(Repository(DRAFT, {**draft_files(), "model.safetensors": b"x" * 5000}))
+        node.refused(
+            "The draft model in %s at revision %s is damaged: model.safetensors has no safetensors header (5000 bytes "
+            "long). Fetch or copy it again." % (DRAFT, BRANCHES[source]),
+            check_too=False, draft=str(node.models / "draft"), draft_repo=DRAFT,
+        )  # fmt: skip
+        assert hub.sent(REPO, SHARD) == 0 and os.listdir(node.models) == [".draft.inference-fleet-new"]
+
+    @both
+    @pytest.mark.parametrize("start", [True, False], ids=["the hub gives the start", "it does not"])
+    def test_a_head_that_the_engine_does_not_run(self, capsys, tmp_path, hub, source, start):
+        """Told before its weights come where the hub gives the start of a file, else before the model comes."""
+        node = Node(capsys, tmp_path, hub, source)
+        hub.add(Repository(DRAFT, head_files({"eagle_norm.weight": [2880]})))
+        given = {"draft": str(node.models / "draft"), "draft_repo": DRAFT, "draft_eagle3": True}
+        if not start:
+            hub.fault("status", path="model.safetensors", on=["redirect", "get"], status=404, count=1)
+        name = "%s at revision %s" % (DRAFT, BRANCHES[source])
+        failed = node.refused(
+            "The draft model in %s is no EAGLE3 head that NxD Inference runs: layer eagle_norm.weight is unknown to "
+            "it. It runs heads of the Llama 3 dense architecture with the layers %s. %s"
+            % (name, eagle3.LAYERS, eagle3.INSTEAD),
+            check_too=False, **given,
+        )  # fmt: skip
+        assert failed["layers"] == ["layer eagle_norm.weight is unknown to it"]
+        assert (hub.sent(DRAFT, "model.safetensors") < 1 << 20) == start
+        assert hub.sent(REPO, SHARD) == 0
+        hub.mend()
+        hub.add(Repository(DRAFT, head_files()))
+        assert node.run(**given)["draft"]["verified"] == "full"
+        assert not node.run(**given)["changed"]
+
+    @both
+    def test_a_head_of_another_configuration(self, capsys, tmp_path, hub, source):
+        node = Node(capsys, tmp_path, hub, source)
+        hub.add(Repository(DRAFT, draft_files()))
+        failed = node.run(draft=str(node.models / "draft"), draft_repo=DRAFT, draft_eagle3=True)
+        assert failed["msg"].startswith(
+            "config.json describes no EAGLE3 head that NxD Inference runs: architectures is "
+        )
+        assert hub.sent(DRAFT, "model.safetensors") == 0 and not node.models.exists()
+
+    @both
+    @pytest.mark.parametrize(
+        ("made", "message"),
+        [
+            ({"model_format": "bf16"}, "The checkpoint in {name} is in format bf16, the recipe needs mxfp4. Serve "
+             "another checkpoint or choose a recipe that takes this one."),
+            ({"model_type": "llama"}, 'config.json: model_type is "llama", allowed: "gpt_oss". This collection serves '
+             "gpt-oss checkpoints only."),
+        ],
+    )  # fmt: skip
+    def test_a_model_of_another_kind_is_told_before_its_draft_comes(self, capsys, tmp_path, source, made, message):
+        with Hub([gpt_oss(REPO, 30_000, **made), Repository(DRAFT, draft_files())]) as hub:
+            node = Node(capsys, tmp_path, hub, source)
+            node.refused(message, draft=str(node.models / "draft"), draft_repo=DRAFT)
+            assert hub.sent(DRAFT, "model.safetensors") == 0 and not node.models.exists()
+
+    def test_a_model_that_lacks_a_shard_is_told_before_its_draft_comes(self, node):
+        node.hub.add(Repository(DRAFT, draft_files()))
+        node.refused(
+            "include and exclude leave out %s of {name}, and its index names it. Change the patterns." % SHARD,
+            draft=str(node.models / "draft"), draft_repo=DRAFT, exclude=["*-00003-of-*"],
+        )  # fmt: skip
+        assert node.hub.sent(DRAFT, "model.safetensors") == 0
+
+    def test_another_model_at_the_destination_is_told_before_its_draft_comes(self, node):
+        node.run()
+        node.hub.add(Repository(DRAFT, draft_files()))
+        failed = node.run(repo="made-up/other", draft=str(node.models / "draft"), draft_repo=DRAFT)
+        assert failed["msg"].startswith("%s holds another model, %s " % (node.destination, REPO))
+        assert node.hub.sent(DRAFT) == 0

@@ -1,0 +1,366 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The job that brings weights: watched, killed, timed out, left behind, started once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+    jobs,
+    worker,
+)
+from ansible_collections.inference.fleet.tests.hubs.hub import Hub
+from ansible_collections.inference.fleet.tests.hubs.repositories import (
+    gpt_oss,
+    gpt_oss_files,
+)
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
+from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_hub.hub_node import (
+    REPO,
+    SHARD,
+    TOKEN,
+    TOOLKIT,
+    Node,
+    both,
+)
+
+
+class TestJob:
+    def test_polled_to_its_end_and_told_once(self, node):
+        node.hub.fault("hold", path=SHARD, at=1000)
+        first = node.run(wait_s=0)
+        assert (first["changed"], first["finished"]) == (False, False)
+        assert sorted(first["progress"]) == [
+            "bytes_done", "bytes_total", "eta_s", "file", "percent", "phase", "rate_bytes_s", "waiting",
+        ]  # fmt: skip
+        last = node.finish()
+        assert (last["changed"], last["finished"]) == (True, True)
+        assert not node.run()["changed"]
+        assert not (node.job() / "state.json").exists()
+
+    def test_progress_grows(self, node):
+        held = node.hub.fault("hold", path=SHARD, at=10_000)
+        total = sum(map(len, node.wanted().values()))
+        seen = []
+
+        def all_but_the_held():
+            seen.append(node.run(wait_s=0)["progress"])
+            return seen[-1]["file"] == SHARD and seen[-1]["bytes_done"] >= total - len(node.wanted()[SHARD])
+
+        wait_until(all_but_the_held)
+        loading = [item for item in seen if item["phase"] == "downloading"]
+        done = [item["bytes_done"] for item in loading]
+        assert done == sorted(done)
+        assert {item["bytes_total"] for item in loading} == {total}
+        assert done[-1] < total and loading[-1]["percent"] < 100
+        held.release()
+        assert node.finish()["progress"]["bytes_done"] == total
+
+    def test_two_runs_start_one_job(self, node):
+        node.hub.fault("hold", path=SHARD, at=1000)
+        assert not node.run(wait_s=0)["finished"]
+        pid = node.pid()
+        assert not node.run(wait_s=0)["finished"]
+        assert node.pid() == pid
+        assert node.finish()["changed"]
+        assert node.hub.asked(REPO, SHARD) == 1
+
+    def test_the_connection_breaks(self, node):
+        """The job has a session of its own, and goes on when the process that started it is gone."""
+        held = node.hub.fault("hold", path=SHARD, at=1000)
+        node.run(wait_s=0)
+        assert os.getsid(node.pid()) == node.pid() != os.getsid(0)
+        held.release()
+        wait_until(lambda: node.phase() == "done", 120)
+        assert node.found() == node.wanted()
+
+    @both
+    def test_killed_and_gone_on_with(self, capsys, tmp_path, hub, source):
+        node = Node(capsys, tmp_path, hub, source)
+        big = gpt_oss(REPO, 5_000_000, shards=2, seed=8)
+        hub.add(big)
+        hub.fault("hold", at=4_000_000, path="*.safetensors")
+        node.run(wait_s=0)
+        wait_until(lambda: sum(size > 2_500_000 for size in node.incomplete_sizes()) == 2)
+        os.kill(node.pid(), signal.SIGKILL)
+        assert not node.destination.exists()
+        hub.mend()
+        sent = hub.sent(REPO)
+        assert node.finish()["changed"]
+        assert node.found() == node.wanted()
+        total = sum(len(content) for content in node.wanted().values())
+        # Each of the two open files may lose a piece that was not on the disk yet, and what was on its way.
+        assert hub.sent(REPO) - sent < total - 2 * 2_000_000
+
+    @both
+    def test_a_wrong_setting_costs_nothing_of_what_has_come(self, capsys, tmp_path, hub, source):
+        node = Node(capsys, tmp_path, hub, source)
+        hub.fault("hold", path=SHARD, at=1000)
+        node.run(wait_s=0)
+        staging = node.models / ".small.inference-fleet-new"
+        whole = set(node.wanted()) - {SHARD}
+        wait_until(lambda: all((staging / name).exists() for name in whole))
+        node.kill()
+        before = {path: path.read_bytes() for path in staging.rglob("*") if path.is_file()}
+        node.refused(
+            "The checkpoint in {name} is in format mxfp4, the recipe needs bf16. Serve another checkpoint or choose a "
+            "recipe that takes this one.", format="bf16"
+        )  # fmt: skip
+        assert {path: path.read_bytes() for path in staging.rglob("*") if path.is_file()} == before
+        hub.forget()
+        assert node.finish()["changed"] and node.found() == node.wanted()
+        assert set(hub.counts()[REPO]) == {SHARD}
+
+    def test_what_came_of_another_revision_is_not_counted(self, node):
+        """In check mode as in a run."""
+        node.hub.fault("hold", path=SHARD, at=1000)
+        node.run(wait_s=0)
+        staging = node.models / ".small.inference-fleet-new"
+        other = "model-00000-of-00014.safetensors"
+        small = {name for name in node.wanted() if not name.endswith(".safetensors")}
+        wait_until(lambda: all((staging / name).exists() for name in [other, *small]))
+        node.kill()
+        repository = node.hub.repositories[REPO]
+        files = {**repository.files, other: gpt_oss_files(30_000, seed=4)[other]}
+        repository.commit(files, refs=("next",))
+        before = node.run(True)["to_fetch_bytes"]
+        foreseen = node.run(True, revision="next")
+        assert foreseen["to_fetch_bytes"] == before + files[other].size
+        node.hub.forget()
+        assert node.run(revision="next")["to_fetch_bytes"] == foreseen["to_fetch_bytes"]
+        assert node.hub.sent(REPO, other) == files[other].size and not small & set(node.hub.counts()[REPO])
+
+    def test_what_other_patterns_brought_is_no_part_of_it(self, node):
+        node.hub.fault("hold", path=SHARD, at=1000)
+        node.run(wait_s=0)
+        wait_until((node.models / ".small.inference-fleet-new" / "README.md").exists)
+        node.kill()
+        assert node.run(exclude=["README.md", "original/*", "metal/*"])["changed"]
+        wanted = node.wanted()
+        del wanted["README.md"]
+        assert node.found() == wanted
+
+    def test_a_job_that_dies_at_once_is_told(self, node, tmp_path):
+        toolkit = tmp_path / "broken" / "bin"
+        toolkit.mkdir(parents=True)
+        (toolkit / "python").write_text("#!/bin/sh\necho no such thing >&2\nexit 1\n")
+        (toolkit / "python").chmod(0o755)
+        failed = node.run(toolkit=str(toolkit.parent))
+        assert failed["msg"] == (
+            "The job that brings %s to %s did not start. The last lines of %s/log:\nno such thing"
+            % (node.name, node.destination, str(node.job()))
+        )
+
+    def test_a_job_that_dies_again_and_again_is_told(self, node):
+        node.hub.fault("hold", path="*.json", at=0)
+        for death in range(4):
+            assert not node.run(wait_s=0)["finished"], death
+            wait_until(lambda: node.phase() == "downloading")
+            os.kill(node.pid(), signal.SIGKILL)
+            wait_until(lambda: not jobs.Job(str(node.job().parent), TOOLKIT, str(node.destination)).alive())
+        failed = node.run(wait_s=0)
+        assert failed["msg"].startswith(
+            "The job that brings %s to %s died 4 times without getting further. The last lines of %s/log:\n"
+            % (node.name, node.destination, str(node.job()))
+        )
+
+    def test_another_job_for_the_same_place(self, node):
+        node.hub.fault("hold", path=SHARD, at=1000)
+        node.run(wait_s=0)
+        pid = node.pid()
+        failed = node.run(wait_s=0, exclude=["original/*", "metal/*", "README.md"])
+        assert failed["msg"] == (
+            "Another job brings weights to %s: %s, process %d. Wait until it has ended, or end it with `kill %d`; "
+            "what has come stays." % (node.destination, node.name, pid, pid)
+        )
+        assert node.finish()["changed"]
+
+    def test_another_way_to_the_same_weights(self, node, monkeypatch):
+        """A wrong proxy: the job that tries in vain is ended; its successor goes on and is not ended in turn."""
+        monkeypatch.setattr(jobs, "STUCK_S", 0.5)
+        node.hub.fault("stall", path=SHARD, at=1000, seconds=600, count=2)
+        node.run(wait_s=0, timeout_s=600)
+        pid = node.pid()
+        wait_until(lambda: node.hub.asked(REPO, SHARD) == 1)
+        wait_until(lambda: node.run(wait_s=0, timeout_s=500) and node.pid() != pid)
+        second = node.pid()
+        wait_until(lambda: node.hub.asked(REPO, SHARD) == 2)
+        wait_until(lambda: time.time() - node.kept_state()["moved"] > 1)
+        assert not node.run(wait_s=0, timeout_s=600)["finished"] and node.pid() == second
+        wait_until(lambda: node.run(wait_s=0) and node.pid() != second)
+        last = node.finish()
+        assert last.get("changed"), last
+        assert node.found() == node.wanted()
+
+    def test_the_worker_needs_nothing_of_this_clone(self, tmp_path):
+        """What runs on the node is one file; with -I no other path leads to the collection."""
+        script = tmp_path / "worker.pyz"
+        script.write_bytes(jobs.packed())
+        code = "import sys; sys.path.insert(0, %r); import %s as worker; print(worker.__file__)" % (
+            str(script), worker.__name__
+        )  # fmt: skip
+        done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith(str(script))
+        assert jobs.packed() == jobs.packed()
+
+
+class TestLeftBehind:
+    """A job that no play was told of: what it says is news, and no more than that."""
+
+    @pytest.mark.parametrize("caller", [None, "second"])
+    @pytest.mark.parametrize("verify", ["quick", "full"])
+    def test_the_weights_are_gone_again(self, node, verify, caller):
+        node.left_behind()
+        shutil.rmtree(node.destination)
+        result = node.run(verify=verify, caller=caller)
+        assert (result["changed"], result["finished"], result["verified"]) == (True, True, "full")
+        assert node.found() == node.wanted()
+
+    @pytest.mark.parametrize("before", ["quick", "full"])
+    def test_a_byte_rotted_since(self, node, before):
+        assert node.left_behind(verify=before, caller="first")["result"]["verified"] == "full"
+        rot(node.destination / SHARD)
+        result = node.run(verify="full", caller="second")
+        assert (result["repaired"], result["verified"]) == ([SHARD], "full")
+        assert node.found() == node.wanted()
+
+    def test_it_is_news_where_it_is_still_so_and_nothing_was_read(self, node):
+        node.left_behind(caller="first")
+        pid = node.pid()
+        result = node.run(caller="second")
+        assert (result["changed"], result["verified"], node.pid()) == (True, "quick", pid)
+        assert result["message"].startswith("brought ")
+        for caller in ("third", "second"):
+            assert not node.run(caller=caller)["changed"]
+        assert node.run(caller="first")["changed"]  # who waited for it is told, once
+        assert node.kept_state() is None
+
+    def test_a_new_time_is_looked_into_and_it_is_still_news(self, node):
+        node.left_behind(caller="first")
+        good = (node.destination / SHARD).read_bytes()
+        (node.destination / SHARD).write_bytes(bytes(len(good)))
+        result = node.run(caller="second")
+        assert (result["changed"], result["repaired"]) == (True, [SHARD])
+        assert result["message"].startswith("brought ") and "; repaired in " in result["message"]
+        assert (node.destination / SHARD).read_bytes() == good
+
+    def test_read_again_it_is_still_news(self, node):
+        node.left_behind(caller="first")
+        pid = node.pid()
+        result = node.run(verify="full", caller="second")
+        assert (result["changed"], result["verified"]) == (True, "full") and node.pid() != pid
+        assert result["message"].startswith("brought ") and result["diff"]["before"] == "" != result["diff"]["after"]
+        assert not node.run(verify="full", caller="third")["changed"]
+
+    def test_a_listing_of_before_is_asked_for_again(self, node):
+        node.run()
+        node.left_behind(refresh=True, caller="first")
+        node.hub.repositories[REPO].commit({**gpt_oss_files(30_000, seed=3), "README.md": b"new"})
+        assert node.run(refresh=True, caller="second")["fetched"] == ["README.md"]
+
+    def test_what_goes_again_and_again_is_an_error(self, node, monkeypatch):
+        monkeypatch.setattr(model_weights, "_differs_from_hub", lambda wanted, strict: "config.json is missing")
+        assert node.run()["msg"] == (
+            "%s came to %s twice, and then config.json is missing. Something else changes that directory; find out "
+            "what, and run again." % (node.name, node.destination)
+        )
+        monkeypatch.undo()
+        assert node.run()["message"] == "up to date"
+
+    def test_a_failure_without_the_token_that_is_there_now(self, capsys, tmp_path):
+        with Hub([gpt_oss(REPO, 30_000, access="gated", tokens=[TOKEN])]) as hub:
+            node = Node(capsys, tmp_path, hub)
+            assert node.left_behind()["state"] == "failed"
+            assert node.run(token=TOKEN)["changed"]
+            assert node.found() == node.wanted()
+
+    def test_a_failure_by_a_proxy_that_is_mended(self, node):
+        node.left_behind(environment={"http_proxy": "http://127.0.0.1:9", "no_proxy": ""})
+        assert node.run()["changed"]
+
+    def test_a_failure_is_told_to_who_waited_for_it_alone(self, capsys, tmp_path):
+        with Hub([gpt_oss(REPO, 30_000, access="gated", tokens=[TOKEN])]) as hub:
+            node = Node(capsys, tmp_path, hub)
+            node.left_behind(token="not-yet", caller="first")
+            pid = node.pid()
+            assert node.run(token="not-yet", caller="first")["problem"] == "access" and node.pid() == pid
+            node.left_behind(token="not-yet", caller="first")
+            hub.repositories[REPO].tokens.add("not-yet")  # the conditions were accepted meanwhile
+            assert node.run(token="not-yet", caller="second")["changed"]
+
+    def test_a_failure_between_two_looks_is_reported_once(self, capsys, tmp_path, monkeypatch):
+        """The worker has written its end, and is not gone yet."""
+        with Hub([gpt_oss(REPO, 30_000, access="gated", tokens=[TOKEN])]) as hub:
+            node = Node(capsys, tmp_path, hub)
+            given = {"token": "not-yet", "caller": "first"}
+            node.left_behind(**given)
+            with monkeypatch.context() as patch:
+                patch.setattr(jobs.Job, "gone", lambda *_given: False)
+                patch.setattr(jobs.Job, "alive", lambda _self: True)
+                assert not node.run(wait_s=0, **given)["finished"]
+            assert node.run(**given)["problem"] == "access"
+            hub.repositories[REPO].tokens.add("not-yet")
+            assert node.run(**given)["changed"]
+
+    @pytest.mark.parametrize(("told", "changed"), [([], True), (["first"], False)])
+    def test_the_end_of_a_job_that_an_older_version_started(self, node, told, changed):
+        node.left_behind(caller="first")
+        path = node.job() / "request.json"
+        request = json.loads(path.read_text())
+        old = {"way": request.pop("settings"), "callers": {"first": ""}, "told": told, "left": [], "owed": {}}
+        for key in ("waiting", *jobs.BEFORE):
+            del request[key]
+        path.write_text(json.dumps({**request, **old}))
+        assert node.run(caller="second")["changed"] is changed
+
+
+@pytest.mark.parametrize("wait_s", [0, 60])
+def test_many_calls_at_once_start_one_job(node, tmp_path, wait_s):
+    """Processes, as plays would."""
+    held = node.hub.fault("hold", path=SHARD, at=1000)
+    code = (
+        "import json, os, sys;"
+        "from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as m;"
+        "open(sys.argv[1] + str(os.getpid()), 'w').close();"
+        "print(json.dumps(m.bring(json.load(sys.stdin))))"
+    )
+    given = {
+        "include": [], "exclude": ["original/*", "metal/*"], "token": None, "refresh": False, "workers": 8,
+        "verify": "quick", "draft": None, "draft_repo": None, "draft_revision": None, "draft_eagle3": False,
+        "ca_bundle": None, "sha256sums": None, "sums": None, "min_rate": 0, "min_rate_window_s": 60,
+        **node.arguments, "wait_s": wait_s,
+    }  # fmt: skip
+    answers, errors = [], []
+
+    def call():
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "calls-")],
+            input=json.dumps(given), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        errors.append(done.stderr)
+        answers.append(json.loads(done.stdout or "null"))
+
+    threads = [threading.Thread(target=call) for _number in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(list(tmp_path.glob("calls-*"))) == 4 and node.hub.sent(REPO, SHARD) == 1000)
+    if wait_s:
+        held.release()
+    for thread in threads:
+        thread.join()
+    assert errors == [""] * 4
+    answers.append(node.finish())
+    assert [answer["changed"] for answer in answers].count(True) == 1
+    assert node.hub.asked(REPO, SHARD) == 1

@@ -1,0 +1,233 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Two plays at one job, and two nodes with one destination."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node.redact import Redactor
+from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+    jobs,
+    worker,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.weights.progress import Progress
+from ansible_collections.inference.fleet.tests.hubs.hub import Hub
+from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
+from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_hub.hub_node import (
+    DRAFT,
+    REPO,
+    SHARD,
+    Node,
+    both,
+)
+
+
+class TestTwoPlays:
+    """On one node, at the same weights."""
+
+    @pytest.mark.parametrize("changes", [{"workers": 2}, {"environment": {"no_proxy": "*", "http_proxy": "http://p"}}])
+    def test_who_wants_another_way_joins(self, node, changes):
+        held = node.hub.fault("hold", path=SHARD, at=1000)
+        ways, ends, pids = {"first": {}, "second": {**changes, "verify": "full"}}, {}, set()
+
+        def all_told():
+            for caller, way in ways.items():
+                if caller not in ends:
+                    result = node.run(wait_s=0, caller=caller, **way)
+                    ends.update({caller: result} if result.get("failed") or result["finished"] else {})
+                    pids.add(node.pid())
+            held.release()  # now that both have asked
+            return len(ends) == 2
+
+        wait_until(all_told)
+        assert [ends[caller]["changed"] for caller in ways] == [True, True], ends
+        assert [ends[caller]["verified"] for caller in ways] == ["full", "full"]
+        assert len(pids) == 1
+        assert node.kept_state() is None
+
+    def test_what_was_asked_comes_after_what_was_at_work(self, node, monkeypatch):
+        node.run()
+        (node.destination / SHARD).unlink()
+        held = node.hub.fault("hold", path=SHARD, at=1000)
+        assert not node.run(wait_s=0, caller="first")["finished"]
+        pid, turn = node.pid(), jobs.Job._turn
+
+        def asked(self, *more):
+            try:
+                return turn(self, *more)
+            finally:
+                held.release()
+
+        monkeypatch.setattr(jobs.Job, "_turn", asked)
+        rotten = "model-00005-of-00014.safetensors"
+        rot(node.destination / rotten)
+        result = node.run(verify="full", caller="second")
+        assert result["repaired"] == [rotten] and node.pid() != pid
+        assert result["message"].startswith("repaired in %s: %s is missing; repaired in " % (node.destination, SHARD))
+        assert node.found() == node.wanted()
+
+    @pytest.mark.parametrize("good", [True, False])
+    def test_the_failure_of_one_way_is_told_to_who_asked_for_it(self, node, good):
+        """And to nobody else; where neither way leads there they are not tried in turn."""
+        node.hub.fault("stall", path="*", at=0, seconds=600, on="list", count=1)
+        first, second = {"workers": 2, "caller": "first", "timeout_s": 10}, {"workers": 3, "caller": "second"}
+        assert not node.run(wait_s=0, **first)["finished"]
+        if not good:
+            node.hub.fault("page", path="*", on="list")
+        ended = node.run(**second)
+        assert ended["changed"] if good else ended["problem"] == "foreign", ended
+        asked = node.hub.asked(REPO, "", kinds=("list",))
+        ended = node.run(**first)
+        assert ended["message"] == "up to date" if good else ended["problem"] == "network", ended
+        assert node.hub.asked(REPO, "", kinds=("list",)) == asked == 2
+
+    @pytest.mark.parametrize("caller", [None, "each its own"])
+    @pytest.mark.parametrize("starter", [True, False])
+    def test_one_is_told_the_end_before_the_other_looks(self, node, monkeypatch, starter, caller):
+        """Two that wait in their calls: neither is told that the job did not start."""
+        given = {
+            "include": [], "exclude": ["original/*", "metal/*"], "token": None, "refresh": False, "workers": 8,
+            "verify": "quick", "draft": None, "draft_repo": None, "draft_revision": None, "draft_eagle3": False,
+            "ca_bundle": None, "sha256sums": None, "sums": None, "min_rate": 0, "min_rate_window_s": 60,
+            **node.arguments,
+        }  # fmt: skip
+        fault = node.hub.fault("hold", path=SHARD, at=1000)
+        turn, waits, told, looks, ends = jobs.Job._turn, threading.Event(), threading.Event(), [], {}
+        asked = set()
+
+        def held(self, *more):
+            """The held call has one look, and the next when the other one has been told."""
+            if threading.current_thread().name == "held":
+                looks.append(1)
+            try:
+                return turn(self, *more)
+            finally:
+                asked.add(threading.current_thread().name)
+                if len(asked) == 2:
+                    fault.release()
+
+        def pause(seconds):
+            if threading.current_thread().name == "held" and looks:
+                waits.set()
+                told.wait(300)
+            else:
+                sleep(seconds)
+
+        sleep = time.sleep
+        monkeypatch.setattr(jobs.Job, "_turn", held)
+        monkeypatch.setattr(jobs.time, "sleep", pause)
+
+        def call(name):
+            try:
+                ends[name] = model_weights.bring({**given, "caller": caller and name})
+            except FleetError as error:
+                ends[name] = {"failed": error.message}
+            if name == "other":
+                told.set()
+
+        def begin(name):
+            thread = threading.Thread(target=call, args=(name,), name=name)
+            thread.start()
+            return thread
+
+        order = ["held", "other"] if starter else ["other", "held"]
+        threads = [begin(order[0])]
+        wait_until(lambda: list(node.root.glob("var/lib/inference-fleet/jobs/weights-*/pid")))
+        threads.append(begin(order[1]))
+        for thread in threads:
+            thread.join()
+        assert waits.is_set()
+        assert [end.get("finished") for end in ends.values()] == [True, True], ends
+        assert ends["other"]["changed"] and ends["held"]["changed"] == bool(caller)
+        assert node.hub.asked(REPO, SHARD) == 1
+
+
+def test_the_last_state_stays(tmp_path):
+    """One that was being made when the job ended does not take its place."""
+    reporter = worker.Reporter(str(tmp_path / "state.json"), Progress(), Redactor())
+    late = reporter.state("running")
+    reporter.end(reporter.state("done"))
+    reporter.write(late)
+    assert json.loads((tmp_path / "state.json").read_text())["state"] == "done"
+
+
+class TestTwoNodes:
+    """Nodes that share a mount, or two fleet_roots: each has jobs of its own, and they have one destination."""
+
+    @pytest.fixture
+    def another(self, node):
+        """The second: the same destination, another root."""
+        other = Node(node.capsys, node.root.parent, node.hub)
+        other.root = node.root.parent / "another-root"
+        other.arguments["root"] = str(other.root)
+        return other
+
+    def waiting(self, node):
+        """What a node says that waits for another."""
+        return wait_until(lambda: "waiting" in (found := node.run(wait_s=0))["message"] and found)
+
+    def test_one_brings_the_other_waits(self, node, another):
+        held = node.hub.fault("hold", path=SHARD, at=1000)
+        assert not node.run(wait_s=0)["finished"]
+        wait_until(lambda: node.hub.asked(REPO, SHARD))
+        told = self.waiting(another)
+        phase = told["progress"]["phase"]
+        assert phase.startswith("waiting for %s (process %d, since " % (os.uname().nodename, node.pid()))
+        assert told["message"] == "%s to bring %s" % (phase, node.name)
+        assert node.hub.asked(REPO, SHARD) == 1
+        held.release()
+        assert node.finish()["changed"]
+        ended = another.finish()
+        assert (ended["changed"], ended["message"], ended["fetched"]) == (False, "up to date", [])
+        assert node.found() == node.wanted() and node.hub.asked(REPO, SHARD) == 1
+        assert os.listdir(node.models) == ["small"]
+
+    @both
+    def test_the_other_goes_on_where_a_killed_one_was(self, capsys, tmp_path, source):
+        with Hub([gpt_oss(REPO, 5_000_000, shards=2, seed=8)]) as hub:
+            node, another = (Node(capsys, tmp_path, hub, source) for _number in range(2))
+            another.arguments["root"] = str(tmp_path / "another-root")
+            held = hub.fault("hold", at=4_000_000, path="*.safetensors")
+            node.run(wait_s=0)
+            wait_until(lambda: sum(node.incomplete_sizes()) > 4_000_000)
+            self.waiting(another)
+            os.kill(node.pid(), signal.SIGKILL)
+            held.release()
+            assert another.finish()["changed"]
+            assert another.found() == another.wanted()
+            assert os.listdir(node.models) == ["small"]
+
+    def test_who_waits_is_not_given_up_for_another_way(self, node, another, monkeypatch):
+        node.hub.fault("hold", path=SHARD, at=1000)
+        node.run(wait_s=0)
+        wait_until(lambda: node.hub.asked(REPO, SHARD))
+        self.waiting(another)
+        monkeypatch.setattr(jobs, "STUCK_S", -1)
+        pid = another.pid()
+        assert not another.run(wait_s=0, workers=3, caller="another way")["finished"]
+        assert another.pid() == pid
+        assert node.finish()["changed"] and another.finish()["finished"]
+
+
+def test_a_destination_that_cannot_be_looked_at(node, monkeypatch):
+    """It is told in one sentence before a draft comes, too."""
+
+    def refuse(destination, *_more, **_options):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), destination)
+
+    monkeypatch.setattr(model_weights, "own_manifest", refuse)
+    assert node.run(draft=str(node.models / "draft"), draft_repo=DRAFT)["msg"] == (
+        "Cannot bring %s to %s: [Errno 13] Permission denied: '%s'." % (REPO, node.destination, node.destination)
+    )

@@ -1,0 +1,238 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Check mode, the token that is seen nowhere, proxies and certificates."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.fleet.plugins.module_utils.weights import hub as hub_package
+from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+    jobs,
+    plain,
+)
+from ansible_collections.inference.fleet.plugins.modules import model_weights as module
+from ansible_collections.inference.fleet.tests.hubs.hub import Hub
+from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
+from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_hub.hub_node import (
+    BRANCHES,
+    REPO,
+    SHARD,
+    TOKEN,
+    Node,
+    both,
+)
+
+
+class TestCheckMode:
+    @both
+    def test_without_the_toolkit_the_hub_is_asked_all_the_same(self, capsys, tmp_path, source):
+        with Hub([gpt_oss(REPO, 30_000, access="private", tokens=[TOKEN])], page=10) as hub:
+            node = Node(capsys, tmp_path, hub, source)
+            proxied = {
+                "endpoint": "http://hub.example.org", "environment": {"HTTP_PROXY": hub.endpoint, "NO_PROXY": ""}
+            }  # fmt: skip
+            for ways in ({}, proxied):
+                foreseen = node.run(True, toolkit=str(tmp_path / "none"), token=TOKEN, **ways)
+                assert foreseen["fetched"] == sorted(node.wanted()), foreseen
+                assert foreseen["to_fetch_bytes"] == sum(map(len, node.wanted().values()))
+                assert foreseen["commit"] == hub.repositories[REPO].head
+            assert [entry["proxied"] for entry in hub.requests if entry["kind"] == "list"][-1]
+            assert not node.models.exists() and not node.root.exists()
+            refused = node.run(True, toolkit=str(tmp_path / "none"))
+            assert refused["problem"] in ("repository", "access")
+            missing = node.run(True, toolkit=str(tmp_path / "none"), token=TOKEN, revision="v9")
+            assert missing["problem"] == "revision"
+
+    @both
+    def test_without_the_toolkit_and_with_the_hub_down_it_says_so(self, capsys, tmp_path, hub, source, monkeypatch):
+        warnings = []
+        monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: warnings.append(text))
+        node = Node(capsys, tmp_path, hub, source)
+        hub.stop()
+        foreseen = node.run(True, toolkit=str(tmp_path / "none"))
+        assert foreseen["message"] == "would bring %s in %s; how much is not known" % (node.name, node.destination)
+        assert warnings == [
+            "Not looked at: %s cannot be reached, or breaks off: [Errno 111] Connection refused for %s, 1 attempt. "
+            "What was downloaded is kept; check endpoint, proxies and certificates, and run again."
+            % (node.called, node.name)
+        ]
+
+    def test_without_the_toolkit_the_known_files_are_told(self, node, tmp_path):
+        foreseen = node.run(True, repo="openai/gpt-oss-120b", revision=None, toolkit=str(tmp_path / "none"))
+        assert foreseen["to_fetch_bytes"] == 65_276_859_410
+        assert len(foreseen["fetched"]) == 26
+        assert foreseen["message"] == (
+            "would bring openai/gpt-oss-120b at revision b5c939de8f754692c1647ca79fbf85e8c1e70f8a in %s: 26 files, "
+            "65276859410 bytes to fetch" % node.destination
+        )
+
+    def test_with_the_hub_down_it_says_so(self, node, monkeypatch):
+        warnings = []
+        monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: warnings.append(text))
+        node.hub.stop()
+        foreseen = node.run(True)
+        assert (foreseen["changed"], foreseen["message"]) == (
+            True, "would bring %s in %s; how much is not known" % (node.name, node.destination)
+        )  # fmt: skip
+        assert warnings == [
+            "Not looked at: %s cannot be reached, or breaks off: [Errno 111] Connection refused for %s, "
+            "1 attempt. What was downloaded is kept; check endpoint, proxies and certificates, and run again."
+            % (node.called, node.name)
+        ]
+
+    def test_a_hub_that_lets_wait_is_not_waited_for(self, node, monkeypatch):
+        warnings = []
+        monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: warnings.append(text))
+        monkeypatch.setattr(jobs, "LOOK_S", 600)
+        fault = node.hub.fault("status", path="*", status=429, retry_after=300, on=["info", "list"])
+
+        def give_up_soon():
+            wait_until(lambda: fault.happened, 300)
+            jobs.LOOK_S = 2
+
+        impatience = threading.Thread(target=give_up_soon)
+        impatience.start()
+        foreseen = node.run(True, retries=5)
+        impatience.join()
+        assert foreseen["changed"] and foreseen["message"].endswith("; how much is not known") and fault.happened
+        assert warnings == [
+            "Not looked at: A look at %s got no further for 2 s and was ended. %s may be overloaded or out of reach; "
+            "check endpoint and proxies, or try later." % (node.name, node.called)
+        ]
+        assert not node.models.exists() and not node.root.exists()
+
+    def test_it_writes_nothing(self, node):
+        node.run(True)
+        assert not node.models.exists() and not node.root.exists()
+
+
+class TestSecrets:
+    @both
+    def test_the_token_is_nowhere(self, capsys, tmp_path, source):
+        with Hub([gpt_oss(REPO, 30_000, access="private", tokens=[TOKEN])]) as hub:
+            node = Node(capsys, tmp_path, hub, source)
+            hub.fault("hold", path=SHARD, at=1000)
+            said = [node.run(wait_s=0, token=TOKEN)]
+            argv = Path("/proc/%d/cmdline" % node.pid()).read_bytes()
+            said.append(node.finish(token=TOKEN))
+            assert said[-1]["changed"], said[-1]
+            said += [node.run(token=TOKEN, verify="full"), node.run(token=TOKEN + "x", refresh=True)]
+            assert said[-1]["problem"] in ("access", "repository")
+            assert TOKEN not in json.dumps(said) and TOKEN.encode() not in argv
+            for path in [*tmp_path.rglob("*")]:
+                assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
+            assert [entry for entry in hub.requests if entry.get("on_cdn") and entry.get("token")] == []
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"endpoint": "https://me:%s@mirror" % TOKEN}, {"endpoint": "me:%s@mirror" % TOKEN},
+         {"endpoint": "https://%s@mirror" % TOKEN}, {"environment": {"HF_TOKEN": TOKEN}},
+         {"environment": {"https_proxy": "http://me:%s@proxy" % TOKEN}, "workers": 0},
+         {"environment": {"https_proxy": "http://me:a#b/%s?@proxy" % TOKEN}, "workers": 0},
+         {"environment": {"https_proxy": "http://me:%s\0@proxy" % TOKEN}},
+         {"environment": {"MY_AUTH": TOKEN}}, {"environment": {"A\0B": "x"}}, {"environment": {"AB": "x\0"}},
+         {"endpoint": "https://mirror/?token=%s" % TOKEN}, {"endpoint": "https://mirror/a?access_token=%s&b=1" % TOKEN},
+         {"token": TOKEN[:9] + "\n" + TOKEN[9:]}, {"token": "\0" + TOKEN}, {"token": TOKEN + "é"},
+         {"revision": "main\0"}, {"destination": "/models/a\nb"}, {"repo": "a/b\n"}, {"include": ["*\0"]}],
+    )  # fmt: skip
+    def test_secrets_in_the_wrong_place(self, capsys, node, changes):
+        """Not in what -vvv shows either, which is the module's own arguments."""
+        with patch_module_args({**node.arguments, **changes}), pytest.raises(SystemExit):
+            module.main()
+        said = json.loads(capsys.readouterr().out)
+        assert said["failed"] and set(changes) <= set(said["invocation"]["module_args"])
+        assert TOKEN not in json.dumps(said) and TOKEN[9:] not in said["msg"] and "Traceback" not in json.dumps(said)
+
+    def test_the_password_of_a_proxy(self, node):
+        proxy = "http://me:s3cr3tProxy@127.0.0.1:9"
+        failed = node.run(environment={"http_proxy": proxy, "no_proxy": ""})
+        assert failed["failed"] and "s3cr3tProxy" not in json.dumps(failed)
+        for path in node.root.rglob("*"):
+            assert not path.is_file() or b"s3cr3tProxy" not in path.read_bytes(), path
+
+
+class TestWays:
+    @both
+    def test_the_start_of_a_file_and_the_token_for_the_hub_alone(self, source):
+        with Hub([gpt_oss(REPO, 30_000, access="private", tokens=[TOKEN])]) as hub:
+            wanted = hub_package.Desired(source, REPO, BRANCHES[source], "/models/small", hub.endpoint, timeout_s=10)
+            client = plain.Client(wanted, TOKEN)
+            content = hub.repositories[REPO].files[SHARD].bytes()
+            for count in (8, 1000, len(content) + 1):
+                assert client.head(client.listing(), SHARD, count) == content[:count]
+            assert [entry for entry in hub.requests if entry["on_cdn"]]
+            assert [entry for entry in hub.requests if entry["on_cdn"] and entry.get("token")] == []
+            assert {bool(entry.get("token")) for entry in hub.requests if not entry["on_cdn"]} == {True}
+
+    @both
+    def test_through_a_proxy(self, capsys, tmp_path, hub, source):
+        node = Node(capsys, tmp_path, hub, source)
+        endpoint = "http://hub.example.org"
+        environment = {"HTTP_PROXY": hub.endpoint, "NO_PROXY": ""}
+        assert node.run(endpoint=endpoint, environment=environment)["changed"]
+        assert {entry["proxied"] for entry in hub.requests if entry["kind"] == "list"} == {True}
+
+    @both
+    @pytest.mark.parametrize(
+        ("content", "why"),
+        [(None, "No such file or directory"), ("hello", "no certificate or crl found"),
+         ("", "no certificate or crl found"), ("/", "Is a directory"),
+         ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "")],
+        ids=["none", "no PEM", "empty", "folder", "broken"],
+    )  # fmt: skip
+    def test_a_ca_bundle_that_is_none(self, capsys, tmp_path, hub, source, content, why):
+        bundle = tmp_path / "ca.pem"
+        if content == "/":
+            bundle.mkdir()
+        elif content is not None:
+            bundle.write_text(content)
+        node = Node(capsys, tmp_path, hub, source)
+        for check_mode in (True, False):
+            message = node.run(check_mode, ca_bundle=str(bundle))["msg"]
+            start = "ca_bundle is %s, which is no file with certificates (PEM) on this node: %s" % (bundle, why)
+            end = ". Give the absolute path of one (in a play: fleet_ca_bundle), or none for the system's own."
+            assert message == start + end if why else message.startswith(start) and message.endswith(end)
+        assert hub.requests == [] and not node.root.exists()
+
+    @both
+    def test_a_private_ca(self, capsys, tmp_path, source, monkeypatch):
+        certificate = tmp_path / "ca.pem"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(certificate) + ".key",
+             "-out", str(certificate)],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, str(certificate) + ".key")
+        with Hub([gpt_oss(REPO, 30_000)], context=context) as hub:
+            node = Node(capsys, tmp_path, hub, source)
+            failed = node.run()
+            assert failed["problem"] == "network" and "certificate" in failed["msg"].lower()
+            foreseen = node.run(True, toolkit=str(tmp_path / "none"), ca_bundle=str(certificate))
+            assert len(foreseen["fetched"]) == 26
+            monkeypatch.chdir(tmp_path)
+            assert node.run(ca_bundle="ca.pem")["msg"] == (
+                "ca_bundle is ca.pem, which is no file with certificates (PEM) on this node: it is relative. Give the "
+                "absolute path of one (in a play: fleet_ca_bundle), or none for the system's own."
+            )
+            assert node.run(ca_bundle=str(certificate))["changed"]
+            assert node.found() == node.wanted()
+
+
+def test_the_toolkit_installs_what_the_worker_was_written_for():
+    from importlib.metadata import version
+
+    for requirement in [name for names in hub_package.PACKAGES.values() for name in names]:
+        name, pinned = requirement.split("==")
+        assert version(name) == pinned

@@ -1,0 +1,319 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Servers that die: killed, followed, restarted up to a limit, healed without Ansible."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from ansible_collections.inference.fleet.plugins.module_utils.launchers import process as process_launcher
+from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
+from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
+from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import alive, rehash, wait_until
+from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import (
+    CALL,
+    pids,
+    row,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+def test_a_killed_engine_comes_back_and_leaves_nothing(node):
+    """Children in the process group are the reaper's, those that left it the guard's; a process without the markers in
+    its environment is found through its parent."""
+    entries = [node.entry("server-0", "--child"), node.entry("server-1", "--child", "--away")]
+    first = pids(node.servers(entries))
+    old = {name: wait_until(lambda name=name: _both(node.running(name))) for name in first}
+    for pid in first.values():
+        os.kill(pid, signal.SIGKILL)
+    node.ready(entries)
+    result = node.servers(entries)
+    assert result["changed"] is False
+    for name in first:
+        server = row(result, name)
+        assert (server["restarts"], server["pid"] not in old[name]) == (1, True)
+        assert [pid for pid in old[name] if alive(pid)] == []
+
+
+def _both(found):
+    return found if len(found) == 2 else None
+
+
+def test_an_engine_that_ends_at_once_is_restarted_until_our_limit_and_not_supervisords(node, monkeypatch):
+    real = supervisord.Supervisord.definition
+    monkeypatch.setattr(
+        supervisord.Supervisord,
+        "definition",
+        lambda self, entry, user: real(self, entry, user).replace(" --root", " --restart-delay 0.05 --root"),
+    )
+    entry = rehash(node.entry("server-0"), command=["true"])
+    node.servers([entry])
+    # A look may fall between the guard's last word and its end.
+    wait_until(lambda: _info(node, entry)["state"] == "failed" and _info(node, entry)["reason"] != "starting")
+    server = _info(node, entry)
+    assert (server["restarts"], server["reason"]) == (
+        4,
+        "start limit: it started 5 times within 300 s and ended each time",
+    )
+    assert "gave up" not in pathlib.Path(node.paths.log + "/supervisord.log").read_text(encoding="utf-8")
+
+
+def _info(node, entry):
+    return row(node.module("engine_servers_info", [entry]), "server-0")
+
+
+def test_an_engine_that_ignores_term_is_killed(node, monkeypatch):
+    monkeypatch.setattr(supervisord, "STOP_WAIT_S", 0)
+    monkeypatch.setattr(process_launcher, "TERM_S", 0.2)
+    entry = node.entry("server-0", "--ignore-term", "--child", "--away")
+    node.servers([entry])
+    node.ready([entry])
+    old = wait_until(lambda: _both(node.running("server-0")))
+    result = node.servers([entry], state="stopped")
+    assert row(result, "server-0")["state"] == "stopped"
+    assert [pid for pid in old if alive(pid)] == []
+    assert processes.port_holder("127.0.0.1", entry["port"]) is None
+
+
+def test_a_follower_restarts_with_its_leader_where_it_says_so(node):
+    """By the play and when the leader dies; one that only loaded what its leader made is left alone."""
+    lead = node.entry("lead")
+    bound = node.entry("bound", start={"after": ["lead"], "restart_with_leader": True})
+    loose = node.entry("loose", start={"after": ["lead"], "restart_with_leader": False})
+    node.servers([lead, bound, loose])
+    node.ready([lead, bound, loose])
+
+    def pids():
+        return {row["name"]: row["pid"] for row in node.module("engine_servers_info", [lead, bound, loose])["servers"]}
+
+    before = pids()
+    os.kill(before["lead"], signal.SIGKILL)
+    wait_until(lambda: not alive(before["bound"]), what="the end of the follower")
+    node.ready([lead, bound, loose])
+    after = pids()
+    assert {name: after[name] == before[name] for name in after} == {"lead": False, "bound": False, "loose": True}
+    changed = rehash(lead, environment={"A": "1"})
+    result = node.servers([changed, bound, loose], only=["lead"])
+    assert [row["name"] for row in result["servers"]] == ["lead", "bound"]
+    assert "bound:\n  state: running (restarted)\n" in result["diff"]["after"]
+    node.ready([changed, bound, loose])
+    assert pids()["bound"] != after["bound"] and pids()["loose"] == after["loose"]
+    assert not node.servers([changed, bound, loose], only=["lead"])["changed"]
+    node.servers([changed, bound, loose], only=["bound"], state="stopped")
+    assert [row["name"] for row in node.servers([lead, bound, loose], only=["lead"])["servers"]] == ["lead"]
+    assert node.running("bound") == []  # a stopped one stays stopped
+
+
+def test_cpus_that_the_node_lacks_are_an_error_before_anything_is_changed(node):
+    entry = node.entry("server-0", cpus="0,9000-9001")
+    for check in (True, False):
+        assert node.module("engine_servers", [entry], check=check)["msg"] == (
+            "Server 'server-0': its cpus 0,9000-9001 are not all among this node's, 9000-9001 are not. Correct cpus of "
+            "the server, or fleet_hardware.cpu_affinity. Nothing was changed."
+        )
+    assert not os.path.exists(node.paths.etc)
+
+
+def test_a_follower_waits_for_its_leader(node, tmp_path):
+    leader = node.entry("server-1", "--wait-for", str(tmp_path / "go"))
+    follower = node.entry("server-0", start={"after": ["server-1"]})
+    result = node.servers([follower, leader])
+    assert row(result, "server-0")["state"] == "waiting"
+    assert row(result, "server-0")["reason"] == "waiting for server-1"
+    assert row(result, "server-1")["state"] == "running"
+    failed = node.module("engine_ready", [follower, leader])
+    assert failed["failed"]
+    assert not failed["final"]
+    released = time.time()
+    (tmp_path / "go").touch()
+    node.ready([follower, leader])
+    started = {name: read_json(node.paths.server_state(name))["started"] for name in ("server-0", "server-1")}
+    assert started["server-1"] < released <= started["server-0"] + 0.001
+
+
+def test_a_server_that_always_dies_fails_and_is_started_by_the_next_run(node):
+    entry = node.entry("server-0")
+    first = pids(node.servers([entry]))["server-0"]
+    node.ready([entry])
+    path = node.paths.server_state("server-0")
+    state = read_json(path)
+    state["starts"] = [state["started"]] * 5
+    with open(path, "w", encoding="utf-8") as stream:
+        json.dump(state, stream)
+    os.kill(first, signal.SIGKILL)
+
+    reason = "start limit: it started 5 times within 350 s and ended each time"
+    manager = supervisord.Supervisord(node.paths, sys.prefix)
+    wait_until(lambda: manager.statuses()["server-0"].state == "failed")
+    check = node.servers([entry], check=True)
+    assert row(check, "server-0")["state"] == "failed"
+    assert row(check, "server-0")["reason"] == "would start: failed: " + reason
+    assert row(check, "server-0")["log_tail"][-1].endswith(" guard: " + reason)
+    failed = node.module("engine_ready", [entry])
+    assert (failed["final"], reason in failed["msg"]) == (True, True)
+
+    result = node.servers([entry])
+    assert (result["changed"], row(result, "server-0")["state"], row(result, "server-0")["restarts"]) == (
+        True,
+        "running",
+        0,
+    )
+    assert node.servers([entry])["changed"] is False
+
+
+def test_restarts_that_were_asked_for_do_not_end_at_the_start_limit(node):
+    lead = node.entry("lead")
+    bound = node.entry("bound", start={"after": ["lead"], "restart_with_leader": True})
+    node.servers([lead, bound])
+    node.ready([lead, bound])
+    manager = supervisord.Supervisord(node.paths, sys.prefix)
+    full = "inference-fleet-lead:inference-fleet-lead"
+    for number in range(guard_state.BURST + 1):
+        manager._call("stopProcess", full, True)
+        paths = [node.paths.server_state(name) for name in ("lead", "bound")]
+        wait_until(lambda paths=paths: [read_json(path)["starts"] for path in paths] == [[], []], what="the reaper")
+        manager._call("startProcess", full, True)
+        wait_until(lambda paths=paths, number=number: [len(read_json(path)["starts"]) for path in paths] == [1, 1])
+        node.ready([lead, bound])
+        assert [read_json(path)["count"] for path in paths] == [number + 2] * 2
+
+
+def test_a_killed_supervisord_is_replaced_without_double_processes(node):
+    entries = [node.entry("server-0"), node.entry("server-1", start={"after": ["server-0"]})]
+    node.servers(entries)
+    first = pids(node.servers(entries))
+    node.ready(entries)
+    for pid in node.daemons():
+        with contextlib.suppress(ProcessLookupError):  # the reaper ends by itself when its daemon has ended
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: node.daemons() == [])
+    assert alive(first["server-0"])
+
+    check = node.servers(entries, check=True)
+    assert row(check, "server-0")["state"] == "running"
+    assert row(check, "server-0")["reason"] == "would restart: it runs without its service manager"
+    result = node.servers(entries)
+    assert result["changed"]
+    assert not alive(first["server-0"])
+    node.ready(entries)
+    assert [len(node.running(name)) for name in ("server-0", "server-1")] == [1, 1]
+    assert node.servers(entries)["changed"] is False
+
+
+def test_a_foreign_process_on_the_port_is_named_before_anything_stops(node):
+    entries = [node.entry("server-0"), node.entry("server-1")]
+    first = pids(node.servers(entries))
+    port = small_node.free_port()
+    with socket.create_server(("127.0.0.1", port)):  # reuses an address that only waits to be forgotten
+        moved = rehash(node.entry("server-1", port=port))
+        for check_mode in (True, False):
+            result = node.module("engine_servers", [entries[0], moved], check=check_mode)
+            assert result["msg"] == (
+                "Server 'server-1': its port %d on 127.0.0.1 is held by process %d of %s (%s). Nothing was changed; "
+                "end that process or plan another port."
+                % (port, os.getpid(), processes.user_name(os.getuid()), processes.command(os.getpid())[:200])
+            )
+            assert result["holder"]["pid"] == os.getpid()
+    assert pids(node.servers(entries)) == first
+
+    # servers that swap their ports are no conflict
+    swapped = [node.entry("server-0", port=entries[1]["port"]), node.entry("server-1", port=entries[0]["port"])]
+    second = pids(node.servers(swapped))
+    node.ready(swapped)
+    assert second.keys() == first.keys()
+    # nor is a port that a server gives up, but one that a server keeps is
+    result = node.module("engine_servers", [swapped[0], node.entry("server-1", port=swapped[0]["port"])])
+    assert "is held by our server 'server-0', process %d of" % second["server-0"] in result["msg"]
+    assert pids(node.servers(swapped)) == second
+
+
+WORDS = st.text(
+    st.one_of(st.sampled_from("%$\"'\\ \n\t{}[]:;#=é漢😀`!&|"), st.characters(exclude_characters="\0", codec="utf-8")),
+    max_size=12,
+)  # fmt: skip
+SLEEP = "import time; time.sleep(900)"
+
+
+def test_argv_and_environment_arrive_as_planned(node):
+    names = ["server-%d" % number for number in range(4)]
+    keys = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,8}", fullmatch=True)
+
+    @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(st.lists(st.tuples(st.lists(WORDS, max_size=6), st.dictionaries(keys, WORDS, max_size=6)),
+                    min_size=4, max_size=4))  # fmt: skip
+    def arrives(drawn):
+        _check_arrival(node, names, drawn)
+
+    words = ["", " ", "%(here)s %%d", '{"a": "b c"}', "$HOME `id` $(id)", "a\nb\\", "trailing ", "'\"'", "; #"]
+    _check_arrival(node, names, [(words, {"V%d" % number: word for number, word in enumerate(words)})] * 4)
+    arrives()
+
+
+def _check_arrival(node, names, drawn):
+    entries = [
+        rehash(
+            node.entry(name, port=1, role="decode"),
+            port=None,
+            command=small_node.python_command("-c", SLEEP, *arguments),
+            environment=environment,
+        )
+        for name, (arguments, environment) in zip(names, drawn)
+    ]
+    node.servers(entries)
+    user = guard_state.user_of_process()
+    base = {"PATH": node_paths.PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name,
+            "LANG": "C.UTF-8", "SPT_NOENV": "1"}  # fmt: skip
+    for entry in entries:
+        (pid,) = wait_until(lambda name=entry["name"]: _executed(node, name))
+        assert processes.argv(pid) == entry["command"]
+        own = {**base, **entry["environment"], processes.MARKER_SERVER: entry["name"], processes.MARKER_ROOT: node.root}
+        with open("/proc/%d/environ" % pid, "rb") as stream:
+            items = stream.read().split(b"\0")[:-1]
+        assert sorted(items) == sorted(("%s=%s" % item).encode() for item in own.items())
+
+
+def _executed(node, name):
+    found = [pid for pid in node.running(name) if SLEEP in processes.argv(pid)]
+    return found if len(found) == 1 else None
+
+
+def test_a_kill_is_healed_when_the_environment_of_ansible_is_gone(node, tmp_path):
+    """`make clean` after a deployment, and then another clone with an environment of its own."""
+    entry, found = node.entry("server-0"), []
+    site = pathlib.Path(archive.__file__).parents[6]
+    for name in ("first", "second"):
+        controller = tmp_path / name
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(controller)], check=True)
+        run = subprocess.run(
+            [str(controller / "bin" / "python"), "-c", CALL, json.dumps({"servers": [entry], "root": node.root,
+             "manager": "supervisord", "toolkit": sys.prefix})],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *filter(None, sys.path)])},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stdout + run.stderr
+        result = json.loads(run.stdout)
+        found.append((result["changed"], result["servers"][0]["pid"], os.readlink(node_python.link(node.paths))))
+        shutil.rmtree(controller)
+    assert found == [(True, *found[0][1:]), (False, *found[0][1:])]
+    node.ready([entry])
+    os.kill(found[0][1], signal.SIGKILL)
+    wait_until(lambda: node.running("server-0") not in ([], [found[0][1]]))
+    node.ready([entry])
+    assert node.servers([entry])["changed"] is False
