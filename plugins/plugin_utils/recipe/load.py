@@ -29,7 +29,7 @@ else:
     SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 OWN_RECIPES = os.path.join(COLLECTION, "recipes")
-IMAGES = "images.yml"
+IMAGES, PROBES = "images.yml", "probes"
 IMAGE_KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")  # an image with its registry or tag has a / or a :
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -194,10 +194,33 @@ def _mapping_of(path, what):
         raise error.within(label + ": ") from error
 
 
+def _with_probes(recipe, folder):
+    """The recipe with the requests of probes/NAME.yml, of its folder or the collection, where `probes` is that name."""
+    name = recipe.get("probes")
+    if not isinstance(name, str):
+        return recipe
+    folders = [os.path.join(one, PROBES) for one in (folder, OWN_RECIPES)]
+    known = available(folders)
+    if name not in known:
+        close = close_to(name, known)
+        raise FleetError(
+            "recipe.probes-unknown",
+            "'probes' is %s, but there is no such file of requests%s; allowed: a list of requests, or one of %s. "
+            "Looked in: %s.",
+            (show(name), "; did you mean '%s'?" % close if close else "", ", ".join(known), ", ".join(folders)),
+        )
+    found = next(path for path in (os.path.join(one, name + ".yml") for one in folders) if os.path.isfile(path))
+    return {**recipe, "probes": _mapping_of(found, ("the key probes", "probes/*.yml")).get("probes", [])}
+
+
 @functools.cache
 def _load(path, _stamp):
     label = label_of(path)
     recipe = _mapping_of(path, ("the keys " + ", ".join(recipe_schema()["required"]), "cpu-tiny.yml"))
+    try:
+        recipe = _with_probes(recipe, os.path.dirname(path))
+    except FleetError as error:
+        raise error.within(label + ": ") from error
     found = all_problems(recipe, in_file=True)
     if recipe.get("name") != os.path.basename(path)[:-4] and not any(where == ["name"] for where, _text in found):
         words = "'name' is %s; allowed: the file's own name, %s"
@@ -205,7 +228,7 @@ def _load(path, _stamp):
     if found:
         raise FleetError.together(FleetError("recipe.key-invalid", "%s: %s.", (label, text)) for _path, text in found)
     for name in recipe.get("overlays", ()):
-        _checked(_with_overlays(recipe, label, [name]), label, "overlays.%s: " % name)
+        _checked(_with_overlays(recipe, path, [name]), label, "overlays.%s: " % name)
     return recipe
 
 
@@ -218,10 +241,10 @@ def _checked(recipe, label, where):
     return recipe
 
 
-def _with_overlays(recipe, label, names):
+def _with_overlays(recipe, path, names):
     """The recipe with its own overlays of these names merged over it, in this order."""
     known = recipe.get("overlays") or {}
-    result = recipe
+    label, result = label_of(path), recipe
     for name in names:
         if name not in known:
             close = close_to(name, known)
@@ -238,7 +261,7 @@ def _with_overlays(recipe, label, names):
                 (label, name, fixed[0]),
             )
         result = overrides.apply(result, known[name])
-    return result
+    return _with_probes(result, os.path.dirname(path))
 
 
 def label_of(path):
@@ -273,7 +296,7 @@ def resolve_recipe(path, layers, overlays=(), wanted=None, accelerator=None):
     if key not in _resolved:
         base, taken = recipe, {"overlays": list(overlays)} if overlays else {}
         if overlays:
-            base = _checked(_with_overlays(recipe, label, overlays), label, "with fleet_overlay: ")
+            base = _checked(_with_overlays(recipe, path, overlays), label, "with fleet_overlay: ")
         result = _resolve(base, path, layers)
         if wanted is not None:
             table = _table_of(result, path)
@@ -309,7 +332,7 @@ def _resolve(recipe, path, layers):
     names = ", ".join(name for name, layer in layers if layer)
     try:
         overrides.check_nulls(recipe, merged)
-        result = overrides.apply(recipe, coerce(merged))
+        result = _with_probes(overrides.apply(recipe, coerce(merged)), os.path.dirname(path))
     except FleetError as error:
         raise error.within(names + ": ") from error
     result = coerce(result)

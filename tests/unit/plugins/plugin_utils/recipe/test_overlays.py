@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Variants that a recipe offers: its overlays, and tables of measured settings."""
+"""Variants that a recipe offers: its overlays, and tables of measured settings. Requests that recipes share."""
 
 from __future__ import annotations
 
@@ -68,6 +68,41 @@ def test_an_overlay_is_merged_before_the_overrides(tmp_path):
     assert item["deployment"]["overlays"] == ["short"]
     item = planned(tmp_path, fleet_overlay="short", fleet_override={"arguments": {"max-model-len": 512}})["node1"]
     assert item["servers"][0]["arguments"]["max-model-len"] == 512
+
+
+def test_requests_come_from_a_file_beside_the_recipe_or_of_the_collection(tmp_path):
+    own = [{"name": "mine", "body": {"messages": [{"role": "user", "content": "Hello"}]}}]
+    (tmp_path / "probes").mkdir()
+    (tmp_path / "probes" / "own.yml").write_text(yaml.safe_dump({"probes": own}))
+    write(tmp_path, probes="own", overlays={"theirs": {"probes": "dynamo"}})
+    assert planned(tmp_path)["node1"]["deployment"]["probes"] == own
+    theirs = recipes.load_recipe(recipes.find_recipe("cpu-dynamo", []))["probes"]
+    assert theirs[0]["name"] == "guide-responses"
+    assert planned(tmp_path, fleet_overlay="theirs")["node1"]["deployment"]["probes"] == theirs
+    overridden = planned(tmp_path, fleet_override={"probes": "dynamo"})["node1"]
+    assert overridden["deployment"]["probes"] == theirs
+
+
+def test_a_file_of_requests_that_is_not_there_is_named(tmp_path):
+    path = write(tmp_path, probes="dynamos")
+    words = (
+        "'probes' is \"dynamos\", but there is no such file of requests; did you mean 'dynamo'?; allowed: a list of "
+        "requests, or one of dynamo. Looked in: %s/probes, %s/probes."
+    ) % (tmp_path, recipes.OWN_RECIPES)
+    with pytest.raises(FleetError) as caught:
+        recipes.load_recipe(path)
+    assert (caught.value.problems[0].code, caught.value.message) == ("recipe.probes-unknown", path + ": " + words)
+    write(tmp_path)
+    code, message = refusal(tmp_path, fleet_override={"probes": "dynamos"})
+    assert (code, message.endswith("fleet_override: " + words)) == ("recipe.probes-unknown", True)
+
+
+def test_what_is_wrong_in_a_file_of_requests_is_said(tmp_path):
+    (tmp_path / "probes").mkdir()
+    (tmp_path / "probes" / "own.yml").write_text(yaml.safe_dump({"probes": [{"nam": "mine"}]}))
+    with pytest.raises(FleetError) as caught:
+        recipes.load_recipe(write(tmp_path, probes="own"))
+    assert "unknown key 'probes[0].nam' (value \"mine\"); did you mean 'name'?" in caught.value.message
 
 
 @pytest.mark.parametrize("given", [["short", "one"], "short, one"])
