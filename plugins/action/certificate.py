@@ -21,7 +21,7 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("check_only", "python", "regression_limit", "reports_dir", "strict", "this_run"))
+    _VALID_ARGS = frozenset(("python", "regression_limit", "reports_dir", "strict", "this_run"))
 
     def run(self, tmp=None, task_vars=None):
         """Returns {changed, certificate, reports_dir, ansible_stats}; see modules/certificate.py."""
@@ -33,7 +33,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(error.message) from error
         folder = reports_folder(given("reports_dir"), task_vars, self._templar)
         result.update(changed=False, certificate=None, reports_dir=folder)
-        if boolean(given("check_only", False)) or self._task.check_mode:
+        if self._task.check_mode:
             return result
         if not folder:
             raise AnsibleActionFail("A certificate is made of reports: set fleet_reports_dir to a folder for them.")

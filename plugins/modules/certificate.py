@@ -37,10 +37,6 @@ options:
     description: Whether the task fails where anything is not good or missing.
     type: bool
     default: false
-  check_only:
-    description: Whether to check the options alone, before anything is measured.
-    type: bool
-    default: false
 attributes:
   check_mode:
     description: Nothing is written; the options are checked.
@@ -70,7 +66,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 certificate:
-  description: What certificate.json holds; null in check mode and with O(check_only).
+  description: What certificate.json holds; null in check mode.
   returned: success
   type: dict
   contains:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import ANSWERING
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_values import mapping, mappings
 
 SCHEMA = 1
@@ -15,17 +16,18 @@ PARTS = ("verify", "benchmark", "evaluate")
 REASONS = 20  # so many are kept of each part
 
 
-def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=None):
+def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=None, kept=()):
     """The certificate: {schema, ok, generated, inventory, since, regression_limit, parts, benchmarks, evaluations}.
 
     fleet: the content of verdict.json, or None; results: the history, of any order; percent: compare.limit(); since:
-    only results that began then or later count, as results write times; None: the newest of each point of the recipe
-    that was measured last. parts: {verify|benchmark|evaluate: {ok, summary, reasons}}. ok is True where all parts are,
-    False where one is not, None where something is missing. benchmarks and evaluations: what was judged, by id, with
-    the comparison of compare.compare().
+    when the run began whose results alone count, and kept: their ids; each host of the run has to have some. None: the
+    newest of each point of the recipe that was measured last on each host. parts: {verify|benchmark|evaluate: {ok,
+    summary, reasons}}. ok is True where all parts are, False where one is not, None where something is missing.
+    benchmarks and evaluations: what was judged, by id, with the comparison of compare.compare().
     """
-    benchmarks = latest([one for one in results if one["kind"] == "benchmark"], compare.point, since)
-    evaluations = latest([one for one in results if one["kind"] == "evaluation"], evaluated, since)
+    benchmarks = latest([one for one in results if one["kind"] == "benchmark"], compare.point, kept if since else None)
+    evaluations = latest([one for one in results if one["kind"] == "evaluation"], evaluated, kept if since else None)
+    due = answering(fleet) if since else []
     compared = [
         {
             "id": one["id"],
@@ -37,8 +39,8 @@ def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=
     ]
     parts = {
         "verify": _verify(fleet),
-        "benchmark": _benchmark(benchmarks, compared, percent),
-        "evaluate": _evaluate(evaluations),
+        "benchmark": _benchmark(benchmarks, compared, percent, due),
+        "evaluate": _evaluate(evaluations, due),
     }
     states = [part["ok"] for part in parts.values()]
     return {
@@ -59,13 +61,25 @@ def evaluated(result):
     return (*(result[key] for key in ("recipe", "scope", "host", "eval", "effort")), result["tool"]["name"])
 
 
-def latest(results, key, since=None):
-    """The newest result of each key, in the order of keys' first results; see assemble() for `since`."""
+def answering(fleet):
+    """The hosts of the last run that have a server which answers requests. fleet: the content of verdict.json."""
+    hosts = mapping(mapping(fleet).get("hosts"))
+    run = mapping(mapping(fleet).get("run")).get("hosts") or ()
+    found = []
+    for name in run:
+        servers = mappings(mapping(mapping(hosts.get(name)).get("deployed")).get("servers"))
+        found += [name] if any(one.get("role") in ANSWERING and one.get("port") for one in servers) else []
+    return found
+
+
+def latest(results, key, kept=None):
+    """The newest result of each key, in the order of keys' first results; of the ids `kept` alone, where given."""
     results = sorted(results, key=lambda one: (one["began"], one["id"]))
-    if since is not None:
-        results = [one for one in results if one["began"] >= since]
-    elif results:
-        results = [one for one in results if one["recipe_hash"] == results[-1]["recipe_hash"]]
+    if kept is not None:
+        results = [one for one in results if one["id"] in kept]
+    else:
+        newest = {one["host"]: one["recipe_hash"] for one in results}
+        results = [one for one in results if one["recipe_hash"] == newest[one["host"]]]
     return list({key(one): one for one in results}.values())
 
 
@@ -115,7 +129,7 @@ def _verify(fleet):
     return _part(ok, "%d of %d servers verified" % (passed, total), reasons)
 
 
-def _benchmark(benchmarks, compared, percent):
+def _benchmark(benchmarks, compared, percent, due):
     if not benchmarks:
         return _part(None, "not measured", ["benchmark.yml has not measured this"])
     reasons = []
@@ -127,7 +141,15 @@ def _benchmark(benchmarks, compared, percent):
             changes = ", ".join("%s %.0f %%" % (label(row), row["change"]) for row in worse)
             reasons.append("%s: worse than before by more than %g %%: %s" % (named(one), percent, changes))
     good = sum(judged["ok"] for judged in compared)
-    return _part(not reasons, "%d of %d points measured" % (good, len(benchmarks)), reasons)
+    return _whole("%d of %d points measured" % (good, len(benchmarks)), reasons, benchmarks, due)
+
+
+def _whole(summary, reasons, results, due):
+    """A part that is good only where each host that is due has a result."""
+    done = {one["host"] for one in results}
+    everywhere = any(one["scope"] == "fleet" for one in results)
+    missing = [] if everywhere else ["%s: no result in this run" % host for host in due if host not in done]
+    return _part(False if reasons else None if missing else True, summary, reasons + missing)
 
 
 def label(row):
@@ -144,7 +166,7 @@ def evaluation_ok(result):
     return result["ok"] and not result["void"] and result["verdict"] != "below"
 
 
-def _evaluate(evaluations):
+def _evaluate(evaluations, due):
     if not evaluations:
         return _part(None, "not evaluated", ["evaluate.yml has not asked this"])
     reasons = []
@@ -155,4 +177,4 @@ def _evaluate(evaluations):
             reasons.append("%s: %.1f %% is below the reference of %.1f %%"
                            % (named(one), one["score"], one["reference"]["score"]))  # fmt: skip
     good = sum(evaluation_ok(one) for one in evaluations)
-    return _part(not reasons, "%d of %d evaluations good" % (good, len(evaluations)), reasons)
+    return _whole("%d of %d evaluations good" % (good, len(evaluations)), reasons, evaluations, due)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.measure import result
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import readable_json, write_atomic
@@ -29,7 +30,8 @@ def write(folder, percent, python=None, run_id=None):
     inventory = os.path.basename(os.path.normpath(folder))
     generated = result.now()
     since = _began(fleet, run_id) or generated if run_id else None
-    made = certificates.assemble(fleet, results, generated, inventory, percent, since)
+    kept = {one["id"] for one in results if _kept(folder, one["id"]) >= since} if since else ()
+    made = certificates.assemble(fleet, results, generated, inventory, percent, since, kept)
     others = [one for path in _siblings(folder) for one in result.history(path)[0]]
     page = measured_page.render(made, results, fleet, problems, others, functools.partial(charts.draw, python))
     os.makedirs(folder, exist_ok=True)
@@ -41,6 +43,14 @@ def write(folder, percent, python=None, run_id=None):
 def _began(fleet, run_id):
     run = (fleet or {}).get("run") or {}
     return run.get("began") if run.get("id") == run_id else None
+
+
+def _kept(folder, identity):
+    """When a result was added to the history, by this machine's clock: a node's may differ."""
+    try:
+        return time.strftime(result.TIME, time.gmtime(os.path.getmtime(result.path_of(folder, identity))))
+    except OSError:
+        return ""
 
 
 def _siblings(folder):

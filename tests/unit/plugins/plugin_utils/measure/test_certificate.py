@@ -73,11 +73,23 @@ def test_a_host_that_was_not_reached_is_no_good_verdict():
     assert states(made(fleet, [benchmark(), evaluation()]))[:2] == [None, None]
 
 
-def test_only_what_this_run_measured_counts():
+def test_only_what_this_run_measured_counts_and_each_host_of_it_has_to_be_measured():
     old, new = benchmark(8, day=1), benchmark(4, day=3)
-    value = made(verdicts(), [old, new], since=new["began"])
+    fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": ["trn3-1", "trn3-2", "worker"]}}
+    servers = {"server": {"role": "server", "port": 8000}, "decode": {"role": "decode", "port": None}}
+    for host, role in (("trn3-1", "server"), ("trn3-2", "server"), ("worker", "decode")):
+        fleet["hosts"].setdefault(host, {})["deployed"] = {"servers": [servers[role]]}
+    value = made(fleet, [old, new], since=NOW, kept={new["id"]})
     assert [one["id"] for one in value["benchmarks"]] == [new["id"]]
     assert value["parts"]["evaluate"]["ok"] is None
+    assert value["parts"]["benchmark"] == {
+        "ok": None, "summary": "1 of 1 points measured", "reasons": ["trn3-2: no result in this run"],
+    }  # fmt: skip
+    fleet["run"]["hosts"].remove("trn3-2")
+    assert made(fleet, [old, new], since=NOW, kept={new["id"]})["parts"]["benchmark"]["ok"] is True
+    everywhere = benchmark(4, scope="fleet")
+    fleet["run"]["hosts"].append("trn3-2")
+    assert made(fleet, [everywhere], since=NOW, kept={everywhere["id"]})["parts"]["benchmark"]["ok"] is True
 
 
 def test_without_a_run_the_newest_of_each_point_counts():

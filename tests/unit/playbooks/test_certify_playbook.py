@@ -1,0 +1,163 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""certify.yml with scripts for tools: what runs after a part has failed, what the certificate says, bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.inference.fleet.tests.runs import CLONE
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
+from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet
+from ansible_collections.inference.fleet.tests.unit.node_helpers import script
+
+ANSWERS = CLONE / "tests" / "unit" / "fixtures" / "measure" / "evals" / "basic-good"
+# As AIPerf: it counts its calls, and answers as many requests as the file `count` beside it says.
+TOOL = """
+folder=$(dirname "$0")
+echo called >> "$folder/calls"
+while [ $# -gt 1 ]; do [ "$1" = --artifact-dir ] && out=$2; shift; done
+count=$(cat "$folder/count")
+echo '{"request_count": {"avg": '$count'}, "output_token_throughput": {"avg": 100}, "is_complete": true}' \\
+  > "$out/profile_export_aiperf.json"
+"""
+PROFILE = {"tool": "aiperf", "input_tokens": 64, "output_tokens": 32, "concurrency": 2, "requests": 8}
+# no environment is made for the scripts
+VARIABLES = {"benchmark_tools": {}, "evaluate_with_gpt_oss": False, "fleet_charts": False, "fleet_verify": "quick"}
+
+
+class Certified(Fleet):
+    """A Fleet whose hosts have scripts for AIPerf and gpt_oss.evals."""
+
+    def __init__(self, folder, *ports):
+        super().__init__(folder, *ports)
+        for host in self.hosts.values():
+            override, root = host["fleet_override"], Path(host["fleet_root"])
+            override["benchmark"] = {"profiles": {"quick": PROFILE}}
+            override["model"] = {"path": str(folder / "model")}
+            lib = root / "var" / "lib" / "inference-fleet"
+            for venv in ("aiperf-", "gpt-oss-evals-0.0.9"):
+                (lib / "venvs" / venv / "bin").mkdir(parents=True)
+            script(lib / "venvs/aiperf-/bin/aiperf", TOOL)
+            script(lib / "venvs/aiperf-/bin/python", "echo 10\n")
+            (lib / "venvs/aiperf-/bin/count").write_text("8")
+            script(lib / "venvs/gpt-oss-evals-0.0.9/bin/python", 'cp %s/*.json* "$4"\n' % ANSWERS)
+        (folder / "model").mkdir()
+        (folder / "model" / "tokenizer.json").write_text("{}")
+
+    def tool(self, host):
+        return Path(self.hosts[host]["fleet_root"]) / "var/lib/inference-fleet/venvs/aiperf-/bin"
+
+    @property
+    def load(self):
+        """The hosts whose servers got load, once for each time."""
+        return [
+            host
+            for host in self.hosts
+            for _call in (
+                (self.tool(host) / "calls").read_text().split() if (self.tool(host) / "calls").exists() else ()
+            )
+        ]
+
+    def certify(self, *arguments, **more):
+        variables = {**VARIABLES, "fleet_reports_dir": str(self.reports), **more.pop("variables", {})}
+        return self.play(*arguments, playbook="playbooks/certify.yml", variables=variables, **more)
+
+    @property
+    def certificate(self):
+        return json.loads((self.reports / "certificate.json").read_text())
+
+    @property
+    def parts(self):
+        """{part: (ok, reasons)} of the certificate."""
+        return {name: (part["ok"], part["reasons"]) for name, part in self.certificate["parts"].items()}
+
+
+def engine():
+    return ScriptedEngine(model="gpt-oss-small")
+
+
+def test_a_part_that_fails_is_in_the_certificate_and_the_others_run(tmp_path):
+    with engine() as first, engine() as second, Certified(tmp_path, None, None).deployed(first, second) as fleet:
+        run = fleet.certify().ok()
+        assert (fleet.certificate["ok"], fleet.parts) == (True, dict.fromkeys(fleet.parts, (True, [])))
+        assert list(fleet.parts) == ["verify", "benchmark", "evaluate"]
+        assert fleet.load == ["n1", "n2"]
+        assert (fleet.reports / "report.html").exists()
+
+        (fleet.tool("n1") / "count").write_text("5")
+        run = fleet.certify()
+        assert run.status == 2
+        run.failed("Not certified. %s/report.html" % fleet.reports)
+        words = "aiperf of n1, 2 at once: 3 of 8 requests failed"
+        assert fleet.parts == {"verify": (True, []), "benchmark": (False, [words]), "evaluate": (True, [])}
+        assert len(fleet.certificate["evaluations"]) == 2
+        assert "  " + words in run.output
+
+        # the part alone again, beside the newest of the others
+        (fleet.tool("n1") / "count").write_text("8")
+        fleet.certify("--tags", "benchmark").ok()
+        assert fleet.certificate["ok"] is True
+        assert len(fleet.certificate["evaluations"]) == 2
+
+        before, load = (fleet.reports / "certificate.json").read_bytes(), fleet.load
+        run = fleet.certify("--check", "--diff").ok()
+        assert "changed: [n1] => (item=aiperf, node, 2 at once)" in run.output
+        assert "changed: [n1] => (item=basic, effort low)" in run.output
+        assert ((fleet.reports / "certificate.json").read_bytes(), fleet.load) == (before, load)
+
+
+def test_hosts_that_are_down_or_not_verified_get_no_load(tmp_path):
+    with engine() as first, Certified(tmp_path, None, 18001, 18002).deployed(first) as fleet:
+        run = fleet.certify(broken=["n3"])
+        assert run.status == 2
+        assert fleet.load == ["n1"]
+        assert fleet.certificate["ok"] is False
+        parts = fleet.parts
+        assert parts["verify"][0] is False
+        assert any(reason.startswith("n2 / server-0: ") for reason in parts["verify"][1])
+        assert any(reason.startswith("n3: No verdict of this run yet") for reason in parts["verify"][1])
+        absent = ["n2: no result in this run", "n3: no result in this run"]
+        assert parts["benchmark"] == (None, absent)
+        assert parts["evaluate"] == (None, absent)
+
+        run = fleet.certify("--limit", "n3", broken=["n3"]).failed("fatal: [n3]")
+        assert (fleet.certificate["ok"], fleet.load) == (False, ["n1"])
+        assert fleet.parts["benchmark"] == (None, ["benchmark.yml has not measured this"])
+
+        run = fleet.certify("--limit", "n1", "--skip-tags", "evaluate").failed("Not certified.")
+        assert (fleet.parts["benchmark"][0], fleet.parts["evaluate"][0]) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            {"fleet_regression_limit": "ten"},
+            "fleet_regression_limit is 'ten'; it has to be a number of percent, more than 0, such as 15. Leave it out "
+            "for 15.",
+        ),
+        (
+            {"benchmark_profile": "long"},
+            'the recipe node-small has no benchmark profile "long"; allowed: quick. Set benchmark_profile to one of '
+            "these.",
+        ),
+        (
+            {"evaluate_evals": ["aime25"], "evaluate_files": [], "evaluate_datasets": ""},
+            "2 file(s) of datasets below %s/root1/var/lib/inference-fleet/datasets cannot be used: aime2025-I.jsonl "
+            "(aime25) is missing; aime2025-II.jsonl (aime25) is missing. Set evaluate_datasets to a directory that has "
+            "them (docs/using/evaluate.md says which), or correct evaluate_checksums.",
+        ),
+    ],
+)
+def test_bad_input_is_one_error_before_anything_is_asked(tmp_path, more, words):
+    with engine() as first, Certified(tmp_path, None).deployed(first) as fleet:
+        run = fleet.certify(variables=more)
+        assert run.status == 2
+        flat = " ".join(run.output.split())
+        assert (words % tmp_path if "%s" in words else words) in flat
+        assert flat.count("FAILED!") == 1
+        assert (fleet.load, "Ask every server" in flat) == ([], False)
