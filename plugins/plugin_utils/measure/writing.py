@@ -29,8 +29,9 @@ def write(folder, percent, python=None, run_id=None):
     results, problems = result.history(folder)
     inventory = os.path.basename(os.path.normpath(folder))
     generated = result.now()
-    since = _began(fleet, run_id) or generated if run_id else None
-    kept = {one["id"] for one in results if _kept(folder, one["id"]) >= since} if since else ()
+    began = _began(fleet, run_id)
+    since = began or generated if run_id else None
+    kept = {one["id"] for one in results if _kept(folder, one["id"]) >= began} if began else ()
     made = certificates.assemble(fleet, results, generated, inventory, percent, since, kept)
     others = [one for path in _siblings(folder) for one in result.history(path)[0]]
     page = measured_page.render(made, results, fleet, problems, others, functools.partial(charts.draw, python))
