@@ -13,6 +13,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.measure import result as results
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import head
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import clean
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 
 
 class ActionModule(ActionBase):
@@ -32,6 +33,10 @@ class ActionModule(ActionBase):
         for name in ("deployment", "hardware"):
             arguments.pop(name, None)
         result.update(self._execute_module(module_args=arguments, task_vars=task_vars))
+        if folder and result.get("restarted") and not self._task.check_mode:
+            report.void_verdicts(
+                folder, task_vars["inventory_hostname"], dict.fromkeys(result["restarted"], "restarted")
+            )
         document = result.get("document")
         if not document or result.get("failed") or self._task.check_mode:
             return result

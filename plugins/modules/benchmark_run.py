@@ -19,6 +19,9 @@ description:
     must split a sentence.
   - Requests are counted by what the tool wrote, never by how it ended. Whatever of the requests is missing has failed,
     and a result with failed requests is not good. Servers that restarted or changed during the run void it.
+  - Some tools start an engine of their own. The servers of the node are stopped for it when all checks have passed.
+    They come back when the tool has ended, however that was and whoever waits for it; the point has its result when
+    they are ready again.
   - An action plugin of the same name adds what the recipe says, keeps the result in the history on the controller, and
     fails the task where the result is not good.
 options:
@@ -45,6 +48,13 @@ options:
         description: Hash of its plan entry.
         type: str
         required: true
+  beside:
+    description:
+      - The plan entries of the node's other servers. They stop with those of O(servers) for a tool that starts an
+        engine of its own.
+    type: list
+    elements: dict
+    default: []
   point:
     description: The workload, as P(inference.fleet.benchmark_points#filter) returns it.
     type: dict
@@ -77,7 +87,7 @@ options:
     type: bool
     default: false
   api_key:
-    description: Key that is sent. It is given to the tool in its environment alone.
+    description: Key that is sent. It is given to the tool in its environment alone, and is in no command line.
     type: str
     default: ''
   wait_s:
@@ -159,6 +169,13 @@ progress:
     seconds:
       description: Since it began.
       type: int
+restarted:
+  description:
+    - Names of the servers that were stopped for the tool and started again. What was verified of them is no longer
+      known; the action plugin voids their verdicts in the reports.
+  type: list
+  elements: str
+  returned: success
 path:
   description: The file of the result on the controller, added by the action plugin.
   type: str
@@ -185,6 +202,7 @@ def main():
                     "hash": {"type": "str", "required": True},
                 },
             },
+            "beside": {"type": "list", "elements": "dict", "default": []},
             "point": {"type": "dict", "required": True},
             "profile": {"type": "str", "default": ""},
             "scope": {"type": "str", "choices": ["server", "node", "fleet"], "default": "node"},

@@ -5,7 +5,7 @@
 
 It ends with status 0 when every request failed, with "-" for a score. So predictions and failures are counted here:
 predictions/<model>/<dataset>.jsonl has those that came, <dataset>_failed.jsonl the others, and the accuracy is in
-results/<model>/<dataset>.json. Its performance mode gives strings with units, and no 95th percentile.
+results/<model>/<dataset>.json. tools/aisbench_perf.py is its performance mode.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result, verdict
+from ansible_collections.inference.fleet.plugins.module_utils.measure import verdict
 from ansible_collections.inference.fleet.plugins.module_utils.node import files
 
 NAME = "AISBench"
@@ -32,8 +32,6 @@ LETTERS = ("A", "B", "C", "D")
 SPLITS = ("dev", "test")
 QUANTITY = re.compile(r"^(-?[0-9.]+(?:e[+-]?[0-9]+)?) ?(.*)$", re.IGNORECASE)
 SCALES = {"ms": 1.0, "s": 1000.0, "us": 0.001, "": 1.0, "token/s": 1.0, "req/s": 1.0}
-ROWS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "ITL": "itl_ms", "E2EL": "e2e_ms"}
-STATISTICS = {"Average": "mean", "Median": "p50", "P90": "p90", "P99": "p99"}
 
 
 # ---- accuracy
@@ -236,52 +234,11 @@ def quantity(text):
     return float(match.group(1)) * SCALES[match.group(2)]
 
 
-def performance(folder, dataset, asked):
-    """(workload, counts, errors, metrics) of a result of the kind benchmark, from the files of `--mode perf`.
-
-    folder: the tool's working directory; dataset: its name there; asked: {input_tokens, output_tokens, concurrency,
-    requests, accelerators}. What failed is what was asked for and not completed. Raises FleetError without a result.
-    """
-    run = latest(folder)
-    at = "%s/performances/%s/%s" % (run, MODEL, dataset)
-    try:
-        with open(at + ".json", encoding="utf-8") as stream:
-            totals = {key: value["total"] for key, value in json.load(stream).items()}
-        with open(at + ".csv", encoding="utf-8", newline="") as stream:
-            rows = {row["Performance Parameters"]: row for row in csv.DictReader(stream)}
-        metrics = result.no_metrics()
-        for name, key in ROWS.items():
-            for column, statistic in STATISTICS.items():
-                metrics[key][statistic] = quantity(rows[name][column])
-        completed = int(quantity(totals["Success Requests"]))
-        output = quantity(totals["Output Token Throughput"])
-        metrics.update(
-            requests_per_s=quantity(totals["Request Throughput"]),
-            output_tokens_per_s=output,
-            total_tokens_per_s=quantity(totals["Total Token Throughput"]),
-            output_tokens_per_s_per_user=quantity(rows["OutputTokenThroughput"]["Average"]),
-            output_tokens_per_s_per_accelerator=output / asked["accelerators"] if asked["accelerators"] else None,
-        )
-        workload = {
-            "input_tokens_asked": asked["input_tokens"],
-            "output_tokens_asked": asked["output_tokens"],
-            "input_tokens": quantity(rows["InputTokens"]["Average"]),
-            "output_tokens": quantity(rows["OutputTokens"]["Average"]),
-            "concurrency": asked["concurrency"],
-            "request_rate": None,
-            "requests": asked["requests"],
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FleetError(
-            "evaluate.performance-unreadable",
-            "%s measured nothing that can be read (%s: %r). Its output is in the file log there.",
-            (NAME, at, error),
-        ) from error
-    failed = max(asked["requests"] - completed, 0)
-    errors = {}
-    for line in _lines(at + "_details.jsonl"):
+def failures(path):
+    """[{message, count}] of the requests of a _details.jsonl that failed."""
+    counts = {}
+    for line in _lines(path):
         if not line.get("success"):
             why = " ".join(str(line.get("error_info") or "The request failed.").split())[:300]
-            errors[why] = errors.get(why, 0) + 1
-    counts = {"asked": asked["requests"], "completed": completed, "failed": failed}
-    return workload, counts, [{"message": text, "count": count} for text, count in sorted(errors.items())], metrics
+            counts[why] = counts.get(why, 0) + 1
+    return [{"message": text, "count": count} for text, count in sorted(counts.items())]

@@ -17,7 +17,7 @@ import subprocess
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.module_utils.measure import own_engine, result
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import programs
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.base import Point
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.registry import TOOLS
@@ -48,7 +48,8 @@ def bring(params, check_mode=False):
     params: those of the module benchmark_run.
     """
     given = params["point"]
-    point = Point(**{**given, "urls": tuple(given["urls"]), "arguments": tuple(given.get("arguments") or ())})
+    sequences = {name: tuple(given.get(name) or ()) for name in ("urls", "arguments", "engine_arguments")}
+    point = Point(**{**given, **sequences})
     planned = check_entries(params["servers"])
     node = node_of(params)
     run = _Run(params, point, planned, node)
@@ -75,6 +76,9 @@ class _Run:
         first = next(iter(planned.values()))
         if first["container"] and self.tool.NAME not in programs.OWN:  # what the container sees as well
             self.output = os.path.join(first["directories"]["work"], "benchmark-" + digits)
+        self.stopped = None
+        if self.tool.OWN_ENGINE:
+            self.stopped = own_engine.Servers(node, check_entries([*planned.values(), *(params["beside"] or ())]))
 
     def kept(self):
         """The document of the last run of this point; None without one."""
@@ -86,7 +90,7 @@ class _Run:
         mine = request.get("caller") == self.params["caller"]
         if not self.job.alive():
             if kept and kept["ok"] and (mine or not self.params["again"]):
-                return self.answer(False, kept)
+                return self.answer(mine and self.stopped is not None, kept)
             if kept and mine:
                 return self.answer(True, kept)
             if not kept and request and (mine or not self.params["again"]):
@@ -101,29 +105,25 @@ class _Run:
         return self.answer(True, self.collect(self.job.request()))
 
     def answer(self, changed, document):
-        """What the module returns."""
-        return {"changed": changed, "finished": document is not None, "document": document, "progress": self.progress()}
+        """What the module returns. It is finished when servers that were stopped are ready again."""
+        progress = self.progress()
+        lack = self.stopped.lack() if self.stopped and document and changed else None
+        if lack:
+            document, progress["phase"] = None, "the servers come back: " + lack
+        restarted = sorted(self.stopped.entries) if self.stopped and changed else []
+        return {
+            "changed": changed, "finished": document is not None, "document": document, "progress": progress,
+            "restarted": restarted,
+        }  # fmt: skip
 
     def start(self):
         """Check what must be right, then send load."""
         key = next(iter(api_keys(self.params["api_key"], "benchmark_api_key")), "")
-        if key and not self.tool.KEY_IN_ENVIRONMENT:
-            raise FleetError(
-                "measure.no-key-in-argv",
-                "The servers ask for an API key, and %s takes one in its arguments alone, which others on the node can "
-                "read; so nothing was sent. Use a profile with another tool, such as that of the engine.",
-                (self.point.tool,),
-            )
         before = self.check()
         make_directory(self.folder)
-        argv, variables, python = programs.program(
-            self.point.tool,
-            self.params["environment_path"],
-            self.first,
-            self.node.paths.root,
-            self.folder,
-            (self.params["head"].get("versions") or {}).get("engine"),
-        )
+        argv, variables, python = self.program()
+        if key and hasattr(self.tool, "with_key"):
+            argv = self.tool.with_key(argv)
         self.check_tokenizer(python)
         for folder in (self.output, self.job.folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -139,6 +139,8 @@ class _Run:
             **variables,
             **self.tool.variables(self.point, self.output),
         }
+        if self.first["user"] and self.tool.NAME not in programs.OWN:
+            shutil.chown(self.output, self.first["user"])
         environment = {name: value for name, value in environment.items() if value is not None}
         request = {
             "caller": self.params["caller"],
@@ -147,8 +149,20 @@ class _Run:
             "command": argv,
             "before": before,
         }
-        limit = ["timeout", "--kill-after=%d" % KILL_S, str(self.point.timeout_s)]
-        self.job.launch([*limit, *argv], request, environment)
+        argv = ["timeout", "--kill-after=%d" % KILL_S, str(self.point.timeout_s), *argv]
+        if self.stopped:
+            self.stopped.stop()
+            argv = self.stopped.wrapped(argv)
+        self.job.launch(argv, request, environment)
+
+    def program(self):
+        """What programs.program() says of the tool."""
+        version = (self.params["head"].get("versions") or {}).get("engine")
+        root = self.node.paths.root
+        if self.stopped:
+            return programs.own_engine(self.point.tool, self.tool.ACTION, self.first, root, self.folder, version)
+        environment = self.params["environment_path"]
+        return programs.program(self.point.tool, environment, self.first, root, self.folder, version)
 
     @property
     def first(self):
@@ -205,8 +219,12 @@ class _Run:
     def collect(self, request):
         """The document of a job that has ended, kept in the folder."""
         self.job.stop()  # what a tool left behind
+        changed = []
+        if self.stopped:
+            self.stopped.start()
+        else:
+            changed = sorted(name for name, start in self.processes().items() if request["before"].get(name) != start)
         reading = self.tool.read(self.point, self.output, self.job.log())
-        changed = sorted(name for name, start in self.processes().items() if request["before"].get(name) != start)
         document = self.document(reading, request, changed)
         files.write_json(os.path.join(self.folder, "result.json"), document)
         return document

@@ -157,6 +157,10 @@ class ServiceManager(abc.ABC):
         """(Re)read the definitions and start these servers in this order, without waiting for them."""
 
     @abc.abstractmethod
+    def start_argv(self, names):
+        """argv of a command that starts these stopped servers as they are defined, without waiting for them."""
+
+    @abc.abstractmethod
     def enable(self, names):
         """Have these servers, which are defined and not restarted, started after a reboot too; and have the manager
         hold their definitions as they are on disk, where that does no harm to others."""

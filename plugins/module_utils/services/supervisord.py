@@ -408,6 +408,10 @@ class Supervisord(ServiceManager):
             self._do("addProcessGroup", PREFIX + name, accept=(ALREADY_ADDED,))
             self._do("startProcess", _full(name), False, accept=(ALREADY_STARTED,))
 
+    def start_argv(self, names):
+        program = self.toolkit + "/bin/supervisorctl"
+        return [program, "-c", self.conf, "add", *(PREFIX + name for name in names)]  # stop() took them out
+
     def enable(self, names):
         pass  # a program section on disk is all that its start needs
 

@@ -400,6 +400,9 @@ class Systemd(ServiceManager):
             self._call("systemctl", "daemon-reload")
         self._call("systemctl", "start", "--no-block", "--", *map(unit_of, names))
 
+    def start_argv(self, names):
+        return ["systemctl", "start", "--no-block", "--", *map(unit_of, names)]
+
     def properties(self, unit):
         """What systemd says of any unit, {property: value}."""
         shown = self._call("systemctl", "show", "--no-pager", "--property=" + ",".join(OTHER_SHOWN), "--", unit)

@@ -282,7 +282,7 @@ class Worker(Dynamo):
     """Dynamo around another engine."""
 
     TAKEN = ("parallel", "aliases", "config_wins", "whole", "sizes", "shares", "lengths", "variables", "automatic",
-             "knobs", "longer", "memory")  # fmt: skip
+             "knobs", "longer", "memory", "takes")  # fmt: skip
 
     def __init__(self, engine):
         self.engine = engine

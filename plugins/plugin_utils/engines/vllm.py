@@ -84,6 +84,13 @@ class Vllm(Engine):
     def longer(self, names, environment):
         return bool(names & set(LONGER_FLAGS)) or environment.get(LONGER_VARIABLE) == "1"
 
+    def takes(self, entry):
+        """Each data-parallel rank has a scheduler of its own."""
+        found = super().takes(entry)
+        if found["sequences"]:
+            found["sequences"] *= read_degree(entry["arguments"], "data-parallel-size")
+        return found
+
     def memory(self, entry, hardware, model):
         values = entry["arguments"]
         max_len = read_number(values, (LENGTH,), model.max_len) if values.get(LENGTH) != "auto" else None

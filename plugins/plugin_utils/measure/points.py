@@ -44,9 +44,11 @@ def profile_of(deployment, name=None):
 
 
 def points(entries, deployment, name=None, elsewhere=()):
-    """[{label, scope, profile, servers: [entries], elsewhere, point}] in the order in which they are run.
+    """[{label, scope, profile, servers: [entries], beside: [entries], elsewhere, point}] in the order in which they are
+    run.
 
-    servers: those that are asked, then the workers behind a frontend.
+    servers: those that are asked, then the workers behind a frontend. beside: the host's others, where the tool starts
+    an engine of its own and they stop for it.
 
     entries: plan entries of the host where the tool runs. elsewhere: [{host, address, entry}] of other hosts, for scope
     fleet. point: the keys of measure.tools.base.Point. Raises FleetError with every mistake, before any load.
@@ -66,36 +68,51 @@ def points(entries, deployment, name=None, elsewhere=()):
             "point of its own then; another tool takes several at once.",
             (name, tool.NAME, scope),
         )
+    _check_tool(name, profile, tool)
     groups = [[entry] for entry in answering] if scope == "server" else [answering]
+    if tool.OWN_ENGINE:  # the servers are alike, and each call stops them all
+        groups = groups[:1]
     behind = [entry for entry in entries if entry not in answering and answering[0]["role"] == "frontend"]
     others = _reachable(name, answering, elsewhere) if scope == "fleet" else []
     found = []
-    for concurrency in _levels(profile):
-        for group in groups:
+    for group in groups:
+        contexts, most = _taken(deployment, group, behind, len(others))
+        for level, concurrency in enumerate(_levels(profile, most, len(group) + len(others))):
             point = _point(profile, deployment, group, others, concurrency)
-            _check(name, profile, point, group, len(others))
-            found.append(
-                {
-                    "label": _label(profile, point, group, scope),
-                    "scope": scope,
-                    "profile": name,
-                    "servers": group + behind,
-                    "elsewhere": [{key: one["entry"][key] for key in ("host", "name", "hash")} for one in others],
-                    "point": point,
-                }
-            )
-    return found
+            if tool.OWN_ENGINE:
+                engine = ENGINES[group[0]["engine"]]
+                point["engine_arguments"] = tool.engine_arguments(group[0], engine, point["tokenizer"])
+            _check(name, profile, point, contexts, most)
+            one = {
+                "label": _label(profile, point, group, scope),
+                "scope": scope,
+                "profile": name,
+                "servers": group + behind,
+                "beside": [entry for entry in entries if entry not in group] if tool.OWN_ENGINE else [],
+                "elsewhere": [{key: one["entry"][key] for key in ("host", "name", "hash")} for one in others],
+                "point": point,
+            }
+            found.append((level, one))
+    return [one for level, one in sorted(found, key=lambda item: item[0])]
 
 
-def _levels(profile):
+def _levels(profile, most, servers=1):
+    """Numbers of concurrency, one for each point. most: requests that the servers answer at once, None: not known."""
     given = profile.get("concurrency")
-    return given if isinstance(given, list) else [given]
+    levels = given if isinstance(given, list) else [given]
+    if profile.get("per_server"):
+        levels = [one and one * servers for one in levels]
+    if profile.get("up_to_full") and most and levels != [None]:
+        levels = [*(one for one in levels if one < most), most]
+    return levels
 
 
 def _point(profile, deployment, group, others, concurrency):
     urls = [base_url(entry["bind"], entry["port"]) for entry in group]
     urls += [base_url(one["address"], one["entry"]["port"]) for one in others]
-    per_user = profile.get("requests_per_user", REQUESTS_PER_USER)
+    times = len(urls) if profile.get("per_server") else 1
+    per_user = profile.get("requests_per_user") or REQUESTS_PER_USER
+    rate = profile.get("request_rate")
     return {
         "tool": profile["tool"],
         "model": group[0]["model_id"],
@@ -104,8 +121,8 @@ def _point(profile, deployment, group, others, concurrency):
         "input_tokens": profile["input_tokens"],
         "output_tokens": profile["output_tokens"],
         "concurrency": concurrency,
-        "request_rate": profile.get("request_rate"),
-        "requests": profile.get("requests") or per_user * (concurrency or 1),
+        "request_rate": rate and rate * times,
+        "requests": profile["requests"] * times if profile.get("requests") else per_user * (concurrency or 1),
         "warmup_requests": profile.get("warmup_requests", 0),
         "seed": profile.get("seed", 0),
         "endpoint": profile.get("endpoint", "/v1/chat/completions"),
@@ -123,34 +140,62 @@ def _limits(given):
 
 
 def _label(profile, point, group, scope):
-    load = "%d at once" % point["concurrency"] if point["concurrency"] else "%g/s" % (point["request_rate"] or 0)
+    load = "%d at once" % point["concurrency"] if point["concurrency"] else "all at once"
+    if point["request_rate"]:
+        load = "%g/s" % point["request_rate"]
     return "%s, %s, %s" % (profile["tool"], group[0]["name"] if scope == "server" else scope, load)
 
 
-def _check(name, profile, point, group, more):
+def _check_tool(name, profile, tool):
+    """What a tool cannot be told, which it would leave out without a word."""
+    levels = profile.get("concurrency")
+    for key, given, takes, instead in (
+        ("concurrency", None in (levels if isinstance(levels, list) else [levels]), not tool.NEEDS_CONCURRENCY,
+         "a number: this tool has no other load"),
+        ("request_rate", profile.get("request_rate"), tool.TAKES_RATE, "null: this tool's load is concurrency alone"),
+        ("limits", profile.get("limits"), tool.TAKES_LIMITS, "null: this tool counts no goodput"),
+    ):  # fmt: skip
+        if given and not takes:
+            raise FleetError(
+                "measure.not-of-this-tool",
+                "benchmark.profiles.%s.%s is %s, and the tool is %s; allowed: %s. Change it, or choose another tool.",
+                (name, key, show(profile.get(key)), tool.NAME, instead),
+            )
+
+
+def _taken(deployment, group, behind, more):
+    """([(context, whether answers count to it)], requests that are answered at once or None) of a point's servers.
+
+    A frontend takes what its workers do, those of other hosts not counted. more: servers elsewhere, each like these.
+    """
+    backend = deployment.get("backend")
+    workers = behind if group[0]["role"] == "frontend" else group
+    found = [(one["role"], ENGINES[one["engine"]].running(backend).takes(one)) for one in workers]
+    contexts = [(one["context"], role != "prefill") for role, one in found if one["context"]]
+    at_once = [one["sequences"] for role, one in found if role != "prefill"]
+    if not at_once or None in at_once:
+        return contexts, None
+    return contexts, sum(at_once) + more * min(at_once)
+
+
+def _check(name, profile, point, contexts, most):
     """What the servers cannot take is a mistake before they are asked."""
     problems = []
-    taken = [ENGINES[entry["engine"]].takes(entry) for entry in group]
-    context = min((one["context"] for one in taken if one["context"]), default=None)
     overhead = OVERHEAD if "chat" in point["endpoint"] else 0
-    wanted = point["input_tokens"] + point["output_tokens"] + overhead
-    if context and wanted > context:
-        problems.append(
-            FleetError(
-                "measure.too-long",
-                "benchmark.profiles.%s: %d tokens of input, %d of output and up to %d of the chat template are %d, and "
-                "the servers' context is %d. Lower input_tokens or output_tokens.",
-                (name, point["input_tokens"], point["output_tokens"], overhead, wanted, context),
+    for context, answers in sorted(contexts):
+        output = point["output_tokens"] if answers else 0
+        wanted = point["input_tokens"] + output + overhead
+        if wanted > context:
+            problems.append(
+                FleetError(
+                    "measure.too-long",
+                    "benchmark.profiles.%s: %d tokens of input, %d of output and up to %d of the chat template are %d, "
+                    "and the servers' context is %d. Lower input_tokens or output_tokens.",
+                    (name, point["input_tokens"], output, overhead, wanted, context),
+                )
             )
-        )
-    sequences = [one["sequences"] for one in taken if one["sequences"]]
-    most = sum(sequences) + more * min(sequences, default=0)
-    if (
-        point["concurrency"]
-        and len(sequences) == len(taken)
-        and point["concurrency"] > most
-        and not profile.get("queue")
-    ):
+            break
+    if point["concurrency"] and most and point["concurrency"] > most and not profile.get("queue"):
         problems.append(
             FleetError(
                 "measure.too-many-at-once",

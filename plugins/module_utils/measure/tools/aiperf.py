@@ -21,7 +21,13 @@ from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.base
 )
 from ansible_collections.inference.fleet.plugins.module_utils.node import files
 
-NAME, SEVERAL, KEY_IN_ENVIRONMENT = "aiperf", True, False
+NAME, SEVERAL = "aiperf", True
+NEEDS_CONCURRENCY, TAKES_RATE, TAKES_LIMITS, OWN_ENGINE = False, True, True, False
+# It takes a key in its arguments alone, which others on the node can read; so they are made in its process.
+WITH_KEY = (
+    "import os, sys; sys.argv = ['aiperf', *sys.argv[1:], '--api-key', os.environ['OPENAI_API_KEY']]; "
+    "from aiperf.cli import app; sys.exit(app())"
+)
 PROFILE, RECORDS = "profile_export_aiperf.json", "profile_export.jsonl"
 LATENCIES = {
     "ttft_ms": "time_to_first_token",
@@ -72,6 +78,11 @@ def command(point, program, folder):
     argv += ["--goodput", " ".join(limits)] if limits else []
     argv += ["--no-gpu-telemetry", "--no-server-metrics", "--ui-type", "none", "--artifact-dir", folder]
     return [*argv, *point.arguments]
+
+
+def with_key(program):
+    """The program where servers ask for an API key."""
+    return [os.path.join(os.path.dirname(program[0]), "python"), "-c", WITH_KEY]
 
 
 def variables(point, folder):

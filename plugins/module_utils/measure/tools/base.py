@@ -4,8 +4,12 @@
 """What every benchmark tool is asked for, and the words in which it answers.
 
 A tool is a module with:
-  NAME; SEVERAL, whether one call takes several URLs; KEY_IN_ENVIRONMENT, whether it takes OPENAI_API_KEY from there
-  command(point, program, folder) -> argv. No secret is in it.
+  NAME; SEVERAL, whether one call takes several URLs
+  NEEDS_CONCURRENCY, TAKES_RATE, TAKES_LIMITS: what its load can be
+  OWN_ENGINE, whether it starts an engine of its own, for which the servers of the node stop. Such a tool has also
+    engine_arguments(entry, engine, model) -> argv for an engine like that of the entry
+  command(point, program, folder) -> argv. No secret is in it: an API key is in the environment, as OPENAI_API_KEY
+  with_key(program) -> program for a server that asks for a key, where the tool's own does not take it from there
   variables(point, folder) -> environment of its process, besides what all get.
   read(point, folder, log) -> a Reading; it never looks at an exit code.
   done(point, folder, log) -> how many requests have ended, while it runs; None where it does not tell.
@@ -26,7 +30,7 @@ RESULT = "result.json"
 class Point:
     """One call of a tool. urls: http://host:port, without a path. concurrency: None for no limit. limits: {ttft_ms,
     tpot_ms} or None. server_token_count: whether tokens are those of the server's `usage`. arguments: more of the
-    tool's own. sampling: what goes into each request's body."""
+    tool's own. sampling: what goes into each request's body. engine_arguments: of a tool's own engine."""
 
     tool: str
     model: str
@@ -45,6 +49,7 @@ class Point:
     sampling: dict = field(default_factory=dict)
     arguments: tuple = ()
     limits: dict | None = None
+    engine_arguments: tuple = ()
     timeout_s: int = 3600
 
 

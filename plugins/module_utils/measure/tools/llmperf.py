@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """LLMPerf: several URLs by round robin, a flat summary in seconds and one record per request.
 
-Its inter_token_latency is the mean gap of a request, which is TPOT here; it has no ITL. A request that fails ends the
-thread that sent it, so fewer requests may be completed than were asked for while its error rate says 0.
-https://github.com/ray-project/llmperf
+Its inter_token_latency is the mean gap of a request, which is TPOT here; it has no ITL. Without llmperf_worker a
+request that fails ends the thread that sent it: fewer are completed than were asked for while its error rate says 0.
+https://github.com/ray-project/llmperf, and the Neuron SDK's patches for it
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.base
 )
 from ansible_collections.inference.fleet.plugins.module_utils.node import files
 
-NAME, SEVERAL, KEY_IN_ENVIRONMENT = "llmperf", True, True
+NAME, SEVERAL = "llmperf", True
+NEEDS_CONCURRENCY, TAKES_RATE, TAKES_LIMITS, OWN_ENGINE = True, False, False, False
 LATENCIES = {"ttft_ms": "ttft_s", "tpot_ms": "inter_token_latency_s", "e2e_ms": "end_to_end_latency_s"}
 RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.*)$", re.MULTILINE)
 MESSAGE = 300
@@ -65,7 +66,7 @@ def read(point, folder, log):
         return Reading(errors=_raised(log))
     completed = int(found.get("results_num_completed_requests") or 0)
     failed = int(found.get("results_number_errors") or 0)
-    reading = Reading(completed=max(completed - failed, 0), failed=failed, errors=_errors(folder) or _raised(log))
+    reading = Reading(completed=completed, failed=failed, errors=_errors(folder) or _raised(log))
     if not reading.completed:
         return reading
     for key, name in LATENCIES.items():

@@ -10,12 +10,16 @@ import os
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import engine_of_entry
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.launchers.container import container_name
-from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import trtllm_serving
+from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import llmperf_worker, trtllm_serving
+from ansible_collections.inference.fleet.plugins.module_utils.node import archive
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.supervise import containers
+from ansible_collections.inference.fleet.plugins.module_utils.supervise.run import engine_environment
 
-OWN = ("aiperf", "llmperf")
+OWN = {"aiperf": "aiperf", "aisbench": "ais_bench", "llmperf": "python"}
 SOURCE = "-source"  # beside the environment
-BENCH = ("bench", "serve")
+WORKER = "llmperf_worker.pyz"
+MAIN = "from %s import main\n\nmain()\n"
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: %s\n"
 
 
@@ -28,14 +32,16 @@ def program(tool, environment, entry, root, folder, version=None):
     """
     if tool in OWN:
         python, variables = os.path.join(environment, "bin", "python"), {}
-        argv = [os.path.join(environment, "bin", tool)]
+        argv = [os.path.join(environment, "bin", OWN[tool])]
         if tool == "llmperf":  # no package: a script beside its modules
-            argv = [python, os.path.join(environment + SOURCE, "token_benchmark_ray.py")]
-            variables = {"PYTHONPATH": os.path.join(environment + SOURCE, "src")}
+            script, worker = os.path.join(environment + SOURCE, "token_benchmark_ray.py"), os.path.join(folder, WORKER)
+            _there([*argv, script], tool)
+            write_atomic(worker, archive.packed([llmperf_worker.__name__], MAIN % llmperf_worker.__name__))
+            return [*argv, worker, script], {"PYTHONPATH": os.path.join(environment + SOURCE, "src")}, python
         _there(argv, tool)
         return argv, variables, python
     if entry["container"]:
-        inner = list(trtllm_serving.SCRIPT) if tool == trtllm_serving.NAME else ["vllm", *BENCH]
+        inner = list(trtllm_serving.SCRIPT) if tool == trtllm_serving.NAME else ["vllm", "bench", "serve"]
         argv = engine_of_entry(entry).argv("exec", "-e", "OPENAI_API_KEY", container_name(entry["name"], root), *inner)
         return argv, {}, None
     if tool == trtllm_serving.NAME:
@@ -44,13 +50,39 @@ def program(tool, environment, entry, root, folder, version=None):
             "%s is part of the engine's image, and %s does not run in a container. Choose another tool.",
             (tool, entry["name"]),
         )
+    argv, python = _vllm(entry, tool, folder, version)
+    variables = {name: value for name, value in entry["environment"].items() if name != "PATH"}
+    return [*argv, "bench", "serve"], {**variables, "PYTHONPATH": folder}, python
+
+
+def own_engine(tool, action, entry, root, folder, version=None):
+    """program() of a tool that starts an engine like that of an entry, in its place: on its cores, in its container.
+
+    The next start of the server finds and ends what may be left of it, as of an earlier start of its own.
+    """
+    if entry["container"]:
+        argv = ["vllm", "bench", action]
+        launch = [*entry["launch"][: len(entry["launch"]) - len(entry["command"])], *argv]
+        argv = containers.launch_command({**entry, "launch": launch, "command": argv})
+        return argv, containers.client_environment(entry, {}, root), None
+    argv, python = _vllm(entry, tool, folder, version)
+    argv += ["bench", action]
+    if entry["cpus"]:
+        argv = ["taskset", "--cpu-list", entry["cpus"], *argv]
+    variables = {**engine_environment(entry, {}, root), "PYTHONPATH": folder}
+    if entry["user"]:  # what it writes into the engine's folders is the server's
+        argv = ["runuser", "-u", entry["user"], "--", *argv]
+    return argv, variables, python
+
+
+def _vllm(entry, tool, folder, version):
+    """(argv of the engine's own command line, its Python)."""
     python = entry["command"][0]
     if os.path.basename(python) == "vllm":
         python = os.path.join(os.path.dirname(python), "python")
     _there([python], tool)
-    variables = {name: value for name, value in entry["environment"].items() if name != "PATH"}
     _write_metadata(folder, version or "0")
-    return [python, "-m", "vllm.entrypoints.cli.main", *BENCH], {**variables, "PYTHONPATH": folder}, python
+    return [python, "-m", "vllm.entrypoints.cli.main"], python
 
 
 def _write_metadata(folder, version):

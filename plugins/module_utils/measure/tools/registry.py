@@ -7,9 +7,22 @@ from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import (
     aiperf,
+    aisbench_perf,
     llmperf,
     trtllm_serving,
     vllm_bench,
+    vllm_offline,
 )
 
-TOOLS = {tool.NAME: tool for tool in (aiperf, llmperf, trtllm_serving, vllm_bench)}
+TOOLS = {
+    tool.NAME: tool
+    for tool in (
+        aiperf,
+        aisbench_perf,
+        llmperf,
+        trtllm_serving,
+        vllm_bench,
+        vllm_offline.LATENCY,
+        vllm_offline.THROUGHPUT,
+    )
+}

@@ -13,7 +13,8 @@ import urllib.parse
 
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import vllm_bench
 
-NAME, SEVERAL, KEY_IN_ENVIRONMENT = "trtllm-bench", False, True
+NAME, SEVERAL = "trtllm-bench", False
+NEEDS_CONCURRENCY, TAKES_RATE, TAKES_LIMITS, OWN_ENGINE = False, True, True, False
 SCRIPT = ("python3", "-m", "tensorrt_llm.serve.scripts.benchmark_serving")
 BACKENDS = {"/v1/chat/completions": "openai-chat", "/v1/completions": "openai"}
 

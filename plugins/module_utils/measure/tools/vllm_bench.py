@@ -21,7 +21,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.base
 )
 from ansible_collections.inference.fleet.plugins.module_utils.node import files
 
-NAME, SEVERAL, KEY_IN_ENVIRONMENT = "vllm-bench", False, True
+NAME, SEVERAL = "vllm-bench", False
+NEEDS_CONCURRENCY, TAKES_RATE, TAKES_LIMITS, OWN_ENGINE = False, True, True, False
 READY_S = 3  # otherwise a dead server is measured as well
 BACKENDS = {"/v1/chat/completions": "openai-chat", "/v1/completions": "openai"}
 LATENCIES = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "itl_ms": "itl_ms", "e2e_ms": "e2el_ms"}

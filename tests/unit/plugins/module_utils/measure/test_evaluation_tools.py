@@ -142,25 +142,6 @@ def test_a_killed_run_of_aisbench_is_continued(tmp_path):
     assert aisbench.command("/v/bin/python", "/c.py", settings)[-2:] == ["--reuse", "20261122_120000"]
 
 
-ASKED_PERF = {"input_tokens": 50, "output_tokens": 32, "concurrency": 4, "requests": 8, "accelerators": 2}
-
-
-def test_the_performance_of_aisbench_in_the_words_of_results():
-    folder = str(RECORDED / "aisbench" / "perf")
-    workload, counts, errors, metrics = aisbench.performance(folder, "synthetic", ASKED_PERF)
-    assert counts == {"asked": 8, "completed": 8, "failed": 0} and errors == []
-    assert metrics["ttft_ms"] == {"mean": 25.4, "p50": 25.7, "p90": 28.2, "p95": None, "p99": 30.7}
-    assert (metrics["tpot_ms"]["mean"], metrics["itl_ms"]["p50"], metrics["e2e_ms"]["p99"]) == (7.3, 7.4, 259.2)
-    assert (metrics["output_tokens_per_s"], metrics["requests_per_s"]) == (487.7871, 15.2433)
-    assert metrics["output_tokens_per_s_per_accelerator"] == 487.7871 / 2
-    assert (workload["input_tokens"], workload["output_tokens"]) == (117, 32)
-    more = aisbench.performance(folder, "synthetic", {**ASKED_PERF, "requests": 10})
-    assert more[1] == {"asked": 10, "completed": 8, "failed": 2}
-    with pytest.raises(FleetError) as caught:
-        aisbench.performance(folder, "other", ASKED_PERF)
-    assert caught.value.code == "evaluate.performance-unreadable"
-
-
 @pytest.mark.parametrize(
     ("text", "number"), [("252.6 ms", 252.6), ("1.5 s", 1500), ("15.2 req/s", 15.2), (8, 8.0), ("117.0", 117.0)]
 )

@@ -5,18 +5,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import pathlib
+import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import (
     aiperf,
+    aisbench_perf,
     llmperf,
     trtllm_serving,
     vllm_bench,
+    vllm_offline,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.base import Point, counted
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.registry import TOOLS
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 
 SAMPLES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure"
 POINT = Point(
@@ -115,10 +123,18 @@ def test_nothing_written_is_nothing_answered(tool, tmp_path):
 
 
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
-def test_argv_is_strings_with_the_lengths(tool):
-    argv = tool.command(POINT, ["tool"], "/out")
+def test_argv_is_strings_with_the_lengths(tool, tmp_path):
+    argv = tool.command(POINT, ["tool"], str(tmp_path))
     assert argv[0] == "tool" and all(isinstance(word, str) for word in argv)
-    assert {"64", "32", "8", "2", "/out"} <= set(argv)
+    if tool is aisbench_perf:  # its arguments are a file
+        argv += re.findall(r"\w+", (tmp_path / "values.json").read_text(encoding="utf-8"))
+    wanted = {"64", "32", "8", "2"}
+    if tool.NAME == "vllm-latency":
+        wanted = {"64", "32", "4", "2"}  # four batches of two are eight requests
+    elif tool.NAME == "vllm-throughput":
+        wanted = {"64", "32", "8"}
+    assert wanted <= set(argv)
+    assert any(str(tmp_path) in word for word in argv)
 
 
 def test_aiperf_is_given_every_address_and_the_limits():
@@ -131,3 +147,96 @@ def test_aiperf_is_given_every_address_and_the_limits():
 def test_progress_is_read_from_the_last_bar():
     assert counted("0%| | 0/8 [00:00<?]\r 25%|##| 2/8 [00:01<00:02]") == 2
     assert counted("loading") is None
+
+
+def test_aisbench_is_read_in_our_words():
+    reading = aisbench_perf.read(POINT, str(SAMPLES / "evals" / "aisbench" / "perf"), "")
+    assert (reading.completed, reading.failed, reading.errors) == (8, 0, [])
+    assert reading.metrics["ttft_ms"] == {"mean": 25.4, "p50": 25.7, "p90": 28.2, "p95": None, "p99": 30.7}
+    said = [reading.metrics[key][one] for key, one in (("tpot_ms", "mean"), ("itl_ms", "p50"), ("e2e_ms", "p99"))]
+    assert said == [7.3, 7.4, 259.2]
+    assert (reading.metrics["output_tokens_per_s"], reading.metrics["requests_per_s"]) == (487.7871, 15.2433)
+    assert (reading.input_tokens, reading.output_tokens) == (117.0, 32.0)
+
+
+def test_what_aisbench_wrote_and_cannot_be_read_is_said(tmp_path):
+    folder = tmp_path / "20261122_120000" / "performances" / "fleet"
+    folder.mkdir(parents=True)
+    (folder / "synthetic.csv").write_text("Performance Parameters,Stage\n", encoding="utf-8")
+    reading = aisbench_perf.read(POINT, str(tmp_path), "")
+    assert reading.completed == 0
+    assert reading.errors == [{"message": "its files cannot be read: KeyError('Success Requests')", "count": 8}]
+
+
+def test_what_aisbench_runs_is_a_configuration_with_its_values_beside(tmp_path):
+    point = dataclasses.replace(POINT, tool="aisbench", request_rate=2.5, sampling={"temperature": 0.5})
+    argv = aisbench_perf.command(point, ["/v/bin/ais_bench"], str(tmp_path))
+    assert argv == ["/v/bin/ais_bench", "%s/config.py" % tmp_path, "--mode", "perf", "--num-warmups", "1"]
+    assert json.loads((tmp_path / "values.json").read_text(encoding="utf-8")) == {
+        "work_dir": str(tmp_path),
+        "model": {
+            "path": "/srv/models/m", "model": "gpt-oss", "host_ip": "127.0.0.1", "host_port": 8000,
+            "request_rate": 2.5, "max_out_len": 32, "batch_size": 2,
+            "generation_kwargs": {"ignore_eos": True, "temperature": 0.5},
+        },
+        "dataset": {
+            "Type": "tokenid", "RequestCount": 8, "TrustRemoteCode": False,
+            "TokenIdConfig": {"RequestSize": 64, "PrefixLen": 0},
+        },
+    }  # fmt: skip
+    compile((tmp_path / "config.py").read_text(encoding="utf-8"), "config.py", "exec")
+    assert aisbench_perf.variables(point, str(tmp_path))["FLEET_AISBENCH"] == "%s/values.json" % tmp_path
+
+
+def test_the_latency_of_batches_is_read_as_that_of_their_requests(tmp_path):
+    shutil.copy(SAMPLES / "vllm-bench-latency.json", tmp_path / "result.json")
+    point = dataclasses.replace(POINT, concurrency=4, requests=20)
+    reading = vllm_offline.LATENCY.read(point, str(tmp_path), "")
+    assert (reading.completed, reading.failed) == (20, 0)
+    assert reading.metrics["e2e_ms"]["mean"] == pytest.approx(280.94, abs=0.01)
+    assert reading.metrics["e2e_ms"]["p90"] == pytest.approx(292.33, abs=0.01)  # as the tool has it
+    assert reading.metrics["e2e_ms"]["p99"] == pytest.approx(295.72, abs=0.01)
+    assert reading.metrics["ttft_ms"]["mean"] is None
+    assert reading.metrics["output_tokens_per_s"] == pytest.approx(4 * 32 / 0.28094, rel=1e-4)
+    assert reading.metrics["output_tokens_per_s_per_user"] == pytest.approx(32 / 0.28094, rel=1e-4)
+    assert vllm_offline.LATENCY.done(point, str(tmp_path), "Profiling iterations: 40%|#| 2/5 [00:01<") == 8
+
+
+def test_throughput_is_read_without_latencies(tmp_path):
+    shutil.copy(SAMPLES / "vllm-bench-throughput.json", tmp_path / "result.json")
+    reading = vllm_offline.THROUGHPUT.read(dataclasses.replace(POINT, requests=16), str(tmp_path), "")
+    assert reading.completed == 16 and reading.metrics["e2e_ms"]["mean"] is None
+    assert reading.metrics["requests_per_s"] == pytest.approx(16.52, abs=0.01)
+    assert reading.metrics["total_tokens_per_s"] == pytest.approx(1586.27, abs=0.01)
+    assert reading.metrics["output_tokens_per_s"] == pytest.approx(16.52 * 32, abs=0.2)
+
+
+def test_an_engine_of_a_tools_own_is_started_like_the_servers():
+    arguments = {
+        "model": "/m", "host": "127.0.0.1", "port": 8000, "served-model-name": "m", "tensor-parallel-size": 4,
+        "tool-call-parser": "openai", "enable-auto-tool-choice": True, "enable-expert-parallel": True,
+        "enable-prefix-caching": False, "compilation-config": {"cudagraph_mode": "FULL"}, "data-parallel-size": 2,
+        "ssl-keyfile": "/k", "max-model-len": 4096,
+    }  # fmt: skip
+    argv = vllm_offline.engine_arguments({"arguments": arguments}, ENGINES["vllm"], "/srv/m")
+    assert argv == [
+        "--model", "/srv/m", "--tensor-parallel-size", "4", "--enable-expert-parallel", "--no-enable-prefix-caching",
+        "--compilation-config", '{"cudagraph_mode": "FULL"}', "--max-model-len", "4096",
+    ]  # fmt: skip
+
+
+def test_aiperf_gets_a_key_in_its_process_and_not_in_its_arguments(tmp_path):
+    package = tmp_path / "aiperf"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "cli.py").write_text("import sys\n\n\ndef app():\n    print(sys.argv)\n", encoding="utf-8")
+    argv = aiperf.command(POINT, aiperf.with_key(["/v/bin/aiperf"]), "/out")
+    assert argv[0] == "/v/bin/python" and argv[3] == "profile" and "sk-secret" not in " ".join(argv)
+    done = subprocess.run(
+        [sys.executable, *argv[1:5]],
+        env={"OPENAI_API_KEY": "sk-secret", "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "['aiperf', 'profile', '--model', '--api-key', 'sk-secret']\n"

@@ -41,9 +41,31 @@ def test_a_tool_with_one_address_measures_one_server_after_another():
 def test_workers_behind_a_frontend_are_measured_with_it_and_not_asked():
     frontend = {**ENTRIES[0], "name": "frontend-0", "role": "frontend", "arguments": {}}
     worker = {**ENTRIES[1], "role": "decode"}
-    found = points([worker, frontend], deployment(concurrency=500))
+    found = points([worker, frontend], deployment(concurrency=8))
     assert [one["name"] for one in found[0]["servers"]] == ["frontend-0", "server-1"]
     assert found[0]["point"]["urls"] == ["http://127.0.0.1:8000"]
+    with pytest.raises(FleetError) as caught:
+        points([worker, frontend], deployment(concurrency=9))
+    assert caught.value.code == "measure.too-many-at-once" and 8 in caught.value.values
+    assert points([frontend], deployment(concurrency=500))  # its workers are elsewhere, and what they take not known
+
+
+def test_a_sweep_ends_at_what_the_servers_take():
+    found = points(ENTRIES, deployment(concurrency=[1, 8, 64], up_to_full=True))
+    assert [one["point"]["concurrency"] for one in found] == [1, 8, 16]
+    found = points(ENTRIES, deployment(concurrency=[1, 8], up_to_full=True, scope="server"))
+    assert [(one["servers"][0]["name"], one["point"]["concurrency"]) for one in found] == [
+        ("server-0", 1), ("server-1", 1), ("server-0", 8), ("server-1", 8)
+    ]  # fmt: skip
+
+
+def test_a_tool_with_an_engine_of_its_own_measures_one_server_and_stops_all():
+    found = points(ENTRIES, deployment(tool="vllm-latency", concurrency=4))
+    assert [(one["servers"][0]["name"], [entry["name"] for entry in one["beside"]]) for one in found] == [
+        ("server-0", ["server-1"])
+    ]
+    argv = found[0]["point"]["engine_arguments"]
+    assert argv == ["--model", "/m", "--max-num-seqs", "8", "--max-model-len", "4096"]
 
 
 @pytest.mark.parametrize(
