@@ -21,15 +21,16 @@ WORDS = re.compile(
     r"o200k|harmony|reasoning_content|openai_gptoss|gpt.?oss|reasoning_effort|tiktoken_encodings_base|mxfp4",
     re.IGNORECASE,
 )
-# The files of the family, and of those whose checks depend on a format or a variable: platforms.
-PLACES = re.compile(r"^plugins/(plugin_utils/(models|platforms)/|module_utils/(verify/gpt_oss\.py|platforms/))")
+# The files of the family, and of those whose checks depend on a format or a variable: platforms, tools that measure.
+PLACES = re.compile(
+    r"^plugins/(plugin_utils/(models|platforms)/|module_utils/(verify/gpt_oss\.py|platforms/|measure/(tools/|aisbench\.)))"
+)
 REFERENCE = re.compile(r"\bgpt_oss(_evals(_worker)?)?(?= *(\.|\n|$| *,| as\b))")
 # {file: why}, five at most.
 ALLOWED = {
     "plugins/module_utils/weights/encodings_worker.py": "a script for an engine's Python: it imports nothing of ours",
     "plugins/module_utils/weights/hub/known.py": "checksums of one published repository, by its name",
     "plugins/plugin_utils/planning/plan.py": "an example of a path, in a message",
-    "plugins/module_utils/measure/aisbench.py": "how a request says the effort, in the tool's own settings",
     "plugins/action/model_weights.py": "the folder of the stand-in that the collection carries",
 }
 
