@@ -4,8 +4,8 @@
 """Runs inside an environment with vLLM: which command lines its argument parser takes, and what it makes of them.
 
 In: a JSON list of argv after `vllm`, each beginning with "serve". Out, as the last line: a JSON list of
-{"refused": the parser's complaint or null, "values": {option: value, as far as it is JSON}}. No model is loaded and no
-accelerator is looked for.
+{"refused": the parser's complaint or null, "values": {option: value, its repr where JSON has no such}}. No model is
+loaded and no accelerator is looked for.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def judge(words):
             values = vars(parser.parse_args(words))
     except SystemExit:
         return {"refused": said.getvalue().strip().splitlines()[-1], "values": {}}
-    return {"refused": None, "values": {key: value for key, value in values.items() if plain(value)}}
+    return {"refused": None, "values": {key: value if plain(value) else repr(value) for key, value in values.items()}}
 
 
 if __name__ == "__main__":

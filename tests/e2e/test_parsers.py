@@ -108,12 +108,21 @@ def npu_lines():
 def test_the_parser_of_ascend_s_tutorial_takes_every_line():
     """make test has its recorded flags instead (tests/unit/fixtures/ascend)."""
     lines = npu_lines()
-    good, wrong = judged(parser_venv.ensure(parser_venv.ASCEND), {"server-0": lines["ascend-a2, "], **lines})
+    plain = lines["ascend-a2, "]
+    unknown = [word.replace('"cudagraph_mode"', '"cudagraph_moed"') for word in plain]
+    good, wrong = judged(parser_venv.ensure(parser_venv.ASCEND), {"server-0": plain, "unknown key": unknown, **lines})
+    refused = good.pop("unknown key")["refused"]
+    assert refused is not None and "argument --compilation-config" in refused
     assert {name: verdict["refused"] for name, verdict in good.items()} == dict.fromkeys(good)
     assert all(complaint in verdict["refused"] for complaint, verdict in wrong.items())
-    values = good["ascend-a3, tp8"]["values"]
-    assert (values["tensor_parallel_size"], values["port"], values["max_model_len"]) == (8, 8001, 131072)
-    assert values["enable_expert_parallel"] is True
+    for kind, server in (("ascend-a2", 0), ("ascend-a3", 1)):
+        values = good[kind + ", tp8"]["values"]
+        assert (values["tensor_parallel_size"], values["port"], values["max_model_len"]) == (8, 8000 + server, 131072)
+        assert values["enable_expert_parallel"] is True
+        values = good[kind + ", data-parallel"]["values"]
+        assert (values["tensor_parallel_size"], values["data_parallel_size"]) == (4, 2)
+        assert "PIECEWISE" in good[kind + ", piecewise"]["values"]["compilation_config"]
+        assert "FULL_DECODE_ONLY" in good[kind + ", "]["values"]["compilation_config"]
 
 
 @pytest.fixture(scope="module")

@@ -55,8 +55,8 @@ def check(options, model):
     visible = os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "").split(",")
     if sorted(visible) != sorted(str(number) for number in range(len(chips))):
         raise SystemExit("aclrtSetDevice: invalid device id: %s of %d" % (",".join(visible), len(chips)))
-    if int(options.get("tensor-parallel-size", 1)) != len(chips):
-        raise SystemExit("tensor-parallel-size is not the number of NPUs, %d" % len(chips))
+    if int(options.get("tensor-parallel-size", 1)) * int(options.get("data-parallel-size", 1)) != len(chips):
+        raise SystemExit("tensor-parallel-size times data-parallel-size is not the number of NPUs, %d" % len(chips))
     table = subprocess.run(["npu-smi", "info"], stdout=subprocess.PIPE, text=True, check=True).stdout
     soc = "a3" if "Phy-ID" in table else "a2"
     if soc != os.environ["SIMULATED_SOC"]:

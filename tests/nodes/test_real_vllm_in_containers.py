@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Recipes for accelerators with real vLLM, which computes on the CPU; devices, driver and packages are simulated.
 
-In a container its environment and its Python are this machine's, mounted to read. A container that serves goes through
-an upgrade of docker's packages.
+Its environment and its Python are this machine's, mounted to read, into a container too. A container that serves goes
+through an upgrade of docker's packages.
 """
 
 from __future__ import annotations
@@ -60,6 +60,14 @@ ROWS = {
         "devices": ["davinci0", "davinci_manager"],
         "without": ["enable-expert-parallel", "compilation-config"],
     },
+    "environment": {
+        "platform": "nvidia",
+        "before": SIMULATED_H200 + " && chmod a+x /root",  # below which this machine's Python may be
+        "variables": {**H200, "fleet_overlay": "environment"},
+        "image": None,
+        "devices": [],
+        "without": ["max-cudagraph-capture-size"],
+    },
 }
 SMALL = {
     "gpu-memory-utilization": None,
@@ -106,16 +114,22 @@ class Real:
         own = {"fleet_override": self.override(), "fleet_reports_dir": str(self.reports), **node.variables()}
         hosts = {node.name: {**COMMON, **row["variables"], **own}}
         self.inventory.write_text(yaml.safe_dump({platform: {"hosts": hosts}, "vllm": {"children": {platform: {}}}}))
-        self.make_image()
+        self.bring_engine()
+
+    def place(self):
+        """The container, or the environment, of the server."""
+        lent = [{"source": path, "read_only": True} for path in (VENV, python_prefix())]
+        if self.row["image"]:
+            image, cache = "127.0.0.1:5000/" + self.row["image"], {"source": "${cache}", "target": "/root/.cache"}
+            return {"container": {"image": image, "mounts": [*lent, cache]}}
+        given = {"path": VENV, "create": False, "python": None, "packages": None}
+        imports = ["torch", "openai_harmony"]  # the wheel has no metadata of vllm
+        return {"venv": {**given, "verify_imports": imports}, "command": ["/usr/local/bin/vllm", "serve", "${model}"]}
 
     def override(self):
-        lent = [{"source": path, "read_only": True} for path in (VENV, python_prefix())]
         return {
+            **self.place(),
             "servers": {"server": {"count": 1, "devices": 1}},
-            "container": {
-                "image": "127.0.0.1:5000/" + self.row["image"],
-                "mounts": [*lent, {"source": "${cache}", "target": "/root/.cache"}],
-            },
             "model": {
                 "id": "gpt-oss-tiny-standin",  # by its name the verification knows a stand-in
                 "source": "standin",
@@ -134,7 +148,8 @@ class Real:
             "start": {"budget_s": 1500, "poll_s": 2},
         }
 
-    def make_image(self):
+    def bring_engine(self):
+        """`vllm` of the node, and of its image."""
         metadata = "/opt/engine/vllm-%s+cpu.dist-info/METADATA" % self.version
         for path, text in (("/usr/local/bin/vllm", PROGRAM), (metadata, METADATA % self.version)):
             here = self.folder / Path(path).name
@@ -144,7 +159,8 @@ class Real:
             self.node.copy(here, os.path.dirname(path))
         libraries = "$(dpkg -L %s 2>/dev/null | grep '[.]so' | sed 's#^/lib/#/usr/lib/#')" % LIBRARIES
         made = "engine-image %s /usr/local/bin/vllm /opt/engine /usr/bin/lscpu /etc/passwd /etc/group %s"
-        self.node.ssh(made % (self.row["image"], libraries), timeout=600)
+        if self.row["image"]:
+            self.node.ssh(made % (self.row["image"], libraries), timeout=600)
 
     def play(self, playbook, *arguments, **variables):
         return play(playbook, self.inventory, *arguments, variables=variables, timeout=1800)
@@ -153,10 +169,10 @@ class Real:
         """What the guard wrote of the server."""
         return json.loads(self.node.ssh("cat /run/inference-fleet/servers/server-0.json"))
 
-    def argv(self):
-        """The engine's own, of the process that listens."""
+    def process(self, what="cmdline"):
+        """Its argv, or its environ, of the process that listens."""
         pid = self.node.ssh("ss -Hltnp sport = :8000 | sed -n 's/.*pid=\\([0-9]*\\).*/\\1/p'").split()[0]
-        return self.node.ssh("cat /proc/%s/cmdline" % pid).rstrip("\0").split("\0")
+        return self.node.ssh("cat /proc/%s/%s" % (pid, what)).rstrip("\0").split("\0")
 
     def container(self):
         """(id, when it was started, pid) of the server's container."""
@@ -190,13 +206,17 @@ def test_the_recipe_serves_and_calls_tools(real):
     # it is the real one
     page = 'import urllib.request as r; print(r.urlopen("http://127.0.0.1:8000/version", timeout=60).read().decode())'
     assert json.loads(real.node.ssh("python3 -c '%s'" % page))["version"].startswith(real.version)
-    argv = real.argv()
+    argv = real.process()
     words = argv[argv.index("serve") :]
     assert words[1] == "/var/lib/inference-fleet/models/gpt-oss-tiny-standin"
     assert "--enable-auto-tool-choice" in words
-    listed = "docker exec inference-fleet-server-0 /usr/bin/python3 -c 'import os; print(*os.listdir(\"/dev\"))'"
-    found = real.node.ssh(listed).split()
-    assert sorted(name for name in found if name.startswith(("nvidia", "davinci"))) == real.row["devices"]
+    if real.row["image"]:
+        listed = "docker exec inference-fleet-server-0 /usr/bin/python3 -c 'import os; print(*os.listdir(\"/dev\"))'"
+        found = real.node.ssh(listed).split()
+        assert sorted(name for name in found if name.startswith(("nvidia", "davinci"))) == real.row["devices"]
+    else:
+        assert {"CUDA_VISIBLE_DEVICES=0", "VIRTUAL_ENV=" + VENV} <= set(real.process("environ"))
+        assert real.node.ssh("docker ps --all --quiet") == ""
 
 
 @pytest.mark.parametrize("real", ROWS, indirect=True)
