@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import json
 import os
+import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.measure import result
 from ansible_collections.inference.fleet.tests.runs import CLONE, play, wait_for
 from ansible_collections.inference.fleet.tools import engine_venv
 
@@ -97,6 +102,59 @@ class Dynamo(Deployment):
 
     def play(self, playbook, *arguments, **options):
         return super().play(playbook, "-e", "fleet_recipe=" + self.recipe, *arguments, **options)
+
+
+class Measured(Deployment):
+    """The local deployment as people have it: no API keys, which AIPerf takes in its arguments alone."""
+
+    def __init__(self, folder, venv, first_port=FIRST_PORT + 80):
+        super().__init__(folder, venv, first_port)
+        self.keys.write_text("{}")
+
+    def benchmark(self, name, profile, *arguments):
+        """(the Run of benchmark.yml with this profile, the results that it added to the history, the newest last)."""
+        known = {one["id"] for one in self.history()}
+        override = {"benchmark": {"profiles": {name: profile}}}
+        arguments = ["-e", "benchmark_profile=" + name, "-e", "benchmark_again=true", *arguments]
+        run = self.play("playbooks/benchmark.yml", *arguments, override=override)
+        return run, [one for one in self.history() if one["id"] not in known]
+
+    def history(self):
+        return result.history(str(self.reports))[0]
+
+
+@contextlib.contextmanager
+def killed_while_asked(one, pid, requests):
+    """kill -9 for a process of the deployment as soon as a benchmark tool has an answer of so many requests."""
+    done = re.compile(r"\b[1-9]\d*/%d\b" % requests)
+    folder = one.root / "var" / "lib" / "inference-fleet" / "benchmarks"
+
+    def answered():
+        logs = [*folder.glob("*/job/log"), *folder.glob("*/output/profile_export.jsonl")]
+        texts = [log.read_text(errors="replace") for log in logs]
+        return any(done.search(text) or '"benchmark_phase":"profiling"' in text for text in texts)
+
+    def kill():
+        wait_for(answered, 600, "an answer")
+        os.kill(pid, signal.SIGKILL)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(kill)
+        yield
+        killing.result(0)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Two servers that are measured, taken down at the end whatever happens."""
+    folder = CLONE / ".cache" / "e2e-measured" / "m"
+    one = Measured(folder, {"path": str(engine_venv.ensure()), "create": not engine_venv.borrowed()})
+    if folder.exists():
+        one.play("playbooks/stop.yml")
+        shutil.rmtree(folder)
+    one.site().ok()
+    yield one
+    one.play("playbooks/stop.yml")
 
 
 @pytest.fixture(scope="module")

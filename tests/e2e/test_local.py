@@ -17,6 +17,8 @@ from pathlib import Path
 
 import openai
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.tests.e2e.conftest import killed_while_asked
 
 MODEL = "gpt-oss-tiny-standin"
 TOOL = {
@@ -39,6 +41,9 @@ UNTOLD = {
     "long-prompt",
     "unbuffered",
 }  # what a stand-in need not know
+
+
+ONLY_1 = "{{ fleet_servers | selectattr('name', 'eq', 'server-1') }}"
 
 
 def all_passed(probes):
@@ -176,9 +181,25 @@ def test_the_openai_client_gets_answers(deployment, index):
     assert response.output_text
 
 
-def test_a_killed_server_is_back_and_verified_without_a_play(deployment):
+def test_a_server_killed_in_the_middle_of_a_benchmark_fails_it_and_is_back_and_verified_without_a_play(deployment):
     before = deployment.pids()
-    os.kill(before["server-1"], signal.SIGKILL)
+    profile = {"tool": "vllm-bench", "input_tokens": 16, "output_tokens": 32, "concurrency": 4, "requests": 400}
+    with killed_while_asked(deployment, before["server-1"], 400):
+        run = deployment.play(
+            "playbooks/benchmark.yml", "-e", json.dumps({"benchmark_profile": "killed", "benchmark_servers": ONLY_1}),
+            override={"benchmark": {"profiles": {"killed": profile}}},
+        )  # fmt: skip
+    (document,), problems = result.history(str(deployment.reports))
+    assert problems == []
+    counts = document["counts"]
+    assert (document["ok"], document["servers"], counts["asked"]) == (False, ["server-1"], 400)
+    assert 0 < counts["completed"] == 400 - counts["failed"] < 400
+    assert document["void"] == "server-1 changed or restarted during the run"
+    assert sum(one["count"] for one in document["errors"]) == counts["failed"]
+    run.failed(
+        "The benchmark of server-1 by vllm-bench failed: %d of 400 requests completed. Server-1 changed or restarted "
+        "during the run. %d of 400 requests failed." % (counts["completed"], counts["failed"])
+    )
     deployment.wait_for(lambda: deployment.state("server-1")["pid"] != before["server-1"], 300, "a new process")
     url = "http://127.0.0.1:%d/v1" % deployment.ports[1]
     client = openai.OpenAI(base_url=url, api_key=deployment.api_keys[0], max_retries=0)

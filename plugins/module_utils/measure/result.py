@@ -158,7 +158,7 @@ def plan_hash(entries):
 
 def recipe_hash(deployment):
     """sha256 (hex) of a recipe as resolved for a host, without what is measured and asked: that changes no server."""
-    left_out = ("benchmark", "evaluate", "probes", "verify", "workers_elsewhere")
+    left_out = ("benchmark", "evaluate", "probes", "tune", "verify", "workers_elsewhere")
     return hashlib.sha256(
         canonical({key: value for key, value in deployment.items() if key not in left_out})
     ).hexdigest()

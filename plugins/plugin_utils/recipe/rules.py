@@ -22,7 +22,9 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words impor
 )
 
 # Where a string may have several lines, be empty, or hold Jinja that is not for Ansible.
-FREE = ("description", "guide", "probes", "config", "arguments", "environment", "command", "benchmark", "evaluate")
+FREE = (
+    "description", "guide", "probes", "config", "arguments", "environment", "command", "benchmark", "evaluate", "tune",
+)  # fmt: skip
 EMPTY = ("entrypoint",)
 JINJA = re.compile(r"\{\{.*\}\}|\{%.*%\}", re.DOTALL)
 ANSWERS = ("server", "frontend")

@@ -1,0 +1,207 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A sweep over the settings that a recipe marks as tunable: what is tried, what was measured, which is best. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare, points
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
+
+LAYER = "fleet_override_tuned"
+LONGEST = 160  # characters of why a candidate failed, in the table
+MOST = 24  # candidates; each is a start of the servers
+LIMITS = ("ttft_ms", "tpot_ms")
+STATISTICS = ("p95", "p90")  # of a latency, which a limit is for: the first that the tool tells
+AS_IT_IS = "as it is"
+COLUMNS = ("candidate", "output tokens/s", "at once", "TTFT p95, ms", "TPOT p95, ms", "result")
+
+
+def limits_of(given, tune, name="fleet_tune_limits"):
+    """{ttft_ms, tpot_ms}, None for one without a limit: `given`, else the recipe's. Raises FleetError."""
+    if given is None:
+        return {key: (tune.get("limits") or {}).get(key) for key in LIMITS}
+    found = dict.fromkeys(LIMITS)
+    if not isinstance(given, dict) or set(given) - set(LIMITS) or not given:
+        raise FleetError(
+            "tune.limits-invalid",
+            "%s is %s; it has to be a mapping with %s, such as {ttft_ms: 2000, tpot_ms: 50}.",
+            (name, show(given), " or ".join(LIMITS)),
+        )
+    for key, value in given.items():
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if value is not None and not 0 < number < math.inf:
+            raise FleetError(
+                "tune.limit-no-number",
+                "%s.%s is %s; it has to be a number of milliseconds, more than 0. Leave it out for no limit.",
+                (name, key, show(value)),
+            )
+        found[key] = None if value is None else number
+    return found
+
+
+def settings(tune):
+    """[(setting, [(word, override)])] of a recipe's `tune`, those of `arguments` first."""
+    found = [
+        (name, [(str(value), {"arguments": {name: value}}) for value in values])
+        for name, values in (tune.get("arguments") or {}).items()
+        if values
+    ]
+    for name, variants in (tune.get("variants") or {}).items():
+        found += [(name, [(word, override or {}) for word, override in variants.items()])] if variants else []
+    return found
+
+
+def candidates(tune, recipe="the recipe"):
+    """[(name, override)]: the deployment as it is, then each combination of the settings. Raises FleetError."""
+    given = settings(tune)
+    if not given:
+        raise FleetError(
+            "tune.nothing-to-try",
+            "%s marks no setting as tunable. Set tune in fleet_override, for example {tune: {arguments: {max-num-seqs: "
+            "[4, 8]}}}.",
+            (recipe,),
+        )
+    count = math.prod(len(values) for _name, values in given)
+    if count > MOST:
+        raise FleetError(
+            "tune.too-many",
+            "The settings of tune have %d combinations, and each is a start of the servers; allowed: %d. Leave out "
+            "some values.",
+            (count, MOST),
+        )
+    found = [(AS_IT_IS, {})]
+    for chosen in itertools.product(*(values for _name, values in given)):
+        words = ["%s=%s" % (name, word) for (name, _values), (word, _override) in zip(given, chosen)]
+        layers = list(zip(("tune." + word for word in words), (override for _word, override in chosen)))
+        found.append((" ".join(words), overrides.combine(layers)[0]))
+    return found
+
+
+def calls_of(servers, deployment, profile):
+    """The points of a candidate. More requests at once than it takes wait in its queue: that is compared too.
+
+    Raises FleetError where servers would be measured one by one, which says nothing on a node as a whole.
+    """
+    name, wanted = points.profile_of(deployment, profile)
+    benchmark = deployment.get("benchmark") or {}
+    profiles = {**benchmark["profiles"], name: {**wanted, "queue": True}}
+    calls = points.points(servers, {**deployment, "benchmark": {**benchmark, "profiles": profiles}}, name)
+    if calls[0]["scope"] == "server" and len({call["servers"][0]["name"] for call in calls}) > 1:
+        raise FleetError(
+            "tune.one-server-at-a-time",
+            "benchmark.profiles.%s measures one server at a time, and there are several; what they answer together is "
+            "compared. Choose a profile with scope node by tune.profile.",
+            (name,),
+        )
+    return calls
+
+
+def measured(calls, deployment, history):
+    """The newest result that counts of each point; None for one without.
+
+    calls: calls_of(); history: results of this inventory, the oldest first.
+    """
+    found = []
+    recipe = result.recipe_hash(deployment)
+    for call in calls:
+        plan = result.plan_hash([*call["servers"], *call["elsewhere"]])
+        wanted = (plan, recipe, call["profile"], call["point"]["tool"], *(call["point"][key] for key in WORKLOAD))
+        same = [one for one in history if compare.counts(one) and _of(one) == wanted]
+        found.append(same[-1] if same else None)
+    return found
+
+
+WORKLOAD = ("input_tokens", "output_tokens", "concurrency", "request_rate", "requests")
+
+
+def _of(document):
+    asked = document["workload"]
+    return (
+        document["plan_hash"], document["recipe_hash"], document["profile"], document["tool"]["name"],
+        asked["input_tokens_asked"], asked["output_tokens_asked"], asked["concurrency"], asked["request_rate"],
+        asked["requests"],
+    )  # fmt: skip
+
+
+def latency(document, metric):
+    """What a limit is compared with, None where the tool tells neither statistic."""
+    values = document["metrics"][metric]
+    return next((values[name] for name in STATISTICS if values[name] is not None), None)
+
+
+def over(document, limits):
+    """The metrics of a result that are over their limit, or not told."""
+    return [
+        metric
+        for metric in LIMITS
+        if limits.get(metric) is not None and not (latency(document, metric) or math.inf) <= limits[metric]
+    ]
+
+
+def best_point(documents, limits):
+    """Of one candidate the result with the highest throughput within the limits; of none within, with the highest."""
+    told = [one for one in documents if one and one["metrics"]["output_tokens_per_s"]]
+    within = [one for one in told if not over(one, limits)]
+    return max(within or told, key=lambda one: one["metrics"]["output_tokens_per_s"], default=None)
+
+
+def choose(found, limits):
+    """The name of the best candidate, None where none keeps the limits.
+
+    found: {name: results of its points, None for one that is missing}. Only candidates with all points count; of equal
+    ones the first.
+    """
+    rates = {}
+    for name, documents in found.items():
+        point = best_point(documents, limits) if None not in documents else None
+        if point and not over(point, limits):
+            rates[name] = point["metrics"]["output_tokens_per_s"]
+    return max(rates, key=rates.get, default=None)
+
+
+def rows(found, limits, failed=None):
+    """The table for people, as COLUMNS. failed: {name: why it was not measured}."""
+    best, table = choose(found, limits), []
+    for name, documents in found.items():
+        point = best_point(documents, limits)
+        if point is None or None in documents:
+            why = (failed or {}).get(name)
+            table.append([name, "", "", "", "", "failed: %s" % cut(why) if why else "not measured yet"])
+            continue
+        beyond = over(point, limits)
+        words = {"ttft_ms": "TTFT", "tpot_ms": "TPOT"}
+        verdict = "over the limit of " + " and ".join(words[one] for one in beyond) if beyond else "within the limits"
+        table.append(
+            [
+                name, "%.1f" % point["metrics"]["output_tokens_per_s"], point["workload"]["concurrency"] or "-",
+                *(_number(latency(point, metric)) for metric in LIMITS), "best" if name == best else verdict,
+            ]
+        )  # fmt: skip
+    return table
+
+
+def cut(text):
+    """The first line of a message, as a table has room for it."""
+    line = (str(text).strip().splitlines() or [""])[0]
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+
+
+def _number(value):
+    return "-" if value is None else "%.1f" % value
+
+
+def words(limits):
+    """The limits in words."""
+    found = ["%s of %g ms" % (name, limits[key]) for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"))
+             if limits.get(key) is not None]  # fmt: skip
+    return " and ".join(found) if found else "no limit"

@@ -1,0 +1,138 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""tune.yml where nothing has to be measured any more, where nothing may be, and with what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import tune
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet
+from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark
+from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet
+
+PROFILE = {"tool": "aiperf", "input_tokens": 64, "output_tokens": 32, "concurrency": 2, "requests": 8}
+WORKLOAD = {
+    "input_tokens_asked": 64, "output_tokens_asked": 32, "input_tokens": 64.0, "output_tokens": 32.0, "concurrency": 2,
+    "request_rate": None, "requests": 8,
+}  # fmt: skip
+
+
+class Tuned(Fleet):
+    """One host whose setting `users` can be 2 or 4; nothing listens there."""
+
+    def __init__(self, folder, *ports):
+        super().__init__(folder, *(ports or (18001,)))
+        for host in self.hosts.values():
+            host["fleet_override"]["benchmark"] = {"profiles": {"quick": PROFILE}}
+            host["fleet_override"]["tune"] = {"arguments": {"max-num-seqs": [2, 4]}, "limits": {"ttft_ms": 100}}
+
+    def tune(self, *arguments, **more):
+        more = {"fleet_reports_dir": str(self.reports), **more}
+        return self.play(*arguments, playbook="playbooks/tune.yml", variables=more)
+
+    def measured(self, users, rate):
+        """Add what a sweep would have measured to the history."""
+        host = {**self.hosts["n1"], tune.LAYER: {"arguments": {"max-num-seqs": users}} if users else {}}
+        item = plan_fleet(["n1"], lambda name: host, deploys=True)["n1"]
+        one = benchmark(
+            plan_hash=result.plan_hash(item["servers"]), recipe_hash=result.recipe_hash(item["deployment"]),
+            workload=WORKLOAD, inventory="reports",
+        )  # fmt: skip
+        one["metrics"]["output_tokens_per_s"] = rate
+        result.keep(str(self.reports), one)
+
+    @property
+    def file(self):
+        path = self.reports / "tuned.yml"
+        return yaml.safe_load(path.read_text()) if path.exists() else None
+
+
+def rows(run):
+    table = run.output[run.output.index("TUNING *") :].splitlines()[2:]
+    return [" ".join(line.split()) for line in table[: table.index("")]]
+
+
+def test_what_is_measured_is_not_measured_again_and_the_best_is_a_file(tmp_path):
+    fleet = Tuned(tmp_path)
+    for users, rate in ((None, 100), (2, 300), (4, 200)):
+        fleet.measured(users, rate)
+    run = fleet.tune("--check", "--diff").ok()
+    assert fleet.file is None
+    run = fleet.tune().ok()
+    assert rows(run) == [
+        "as it is 100.0 2 72.0 11.7 within the limits",
+        "max-num-seqs=2 300.0 2 72.0 11.7 best",
+        "max-num-seqs=4 200.0 2 72.0 11.7 within the limits",
+    ]
+    assert run.count("changed") == 1
+    assert fleet.file == {"fleet_override_tuned": {"arguments": {"max-num-seqs": 2}}}
+    assert sorted(path.name for path in fleet.reports.iterdir()) == ["measurements", "tuned.yml"]
+    assert fleet.tune().ok().count("changed") == 0
+
+    # taken over, it is what there is
+    run = fleet.tune("-e", "@%s/tuned.yml" % fleet.reports).ok()
+    assert rows(run)[0] == "max-num-seqs=2 (as it is) 300.0 2 72.0 11.7 best"
+
+    run = fleet.tune("-e", '{"fleet_tune_limits": {"ttft_ms": 1}}', fleet_tune_file=str(tmp_path / "other.yml"))
+    run.failed(
+        "None of 3 candidates keeps the limits (TTFT of 1 ms); no file was written. Raise fleet_tune_limits, or mark "
+        "other values."
+    )
+    assert rows(run)[0] == "as it is 100.0 2 72.0 11.7 over the limit of TTFT"
+    assert not (tmp_path / "other.yml").exists()
+
+
+def test_check_says_what_would_be_tried(tmp_path):
+    fleet = Tuned(tmp_path)
+    fleet.measured(2, 300)
+    run = fleet.tune("--check").ok()
+    assert rows(run) == [
+        "as it is not measured yet",
+        "max-num-seqs=2 300.0 2 72.0 11.7 best",
+        "max-num-seqs=4 not measured yet",
+    ]
+    assert "Serve the candidate" not in run.output
+    assert not (tmp_path / "root1").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            {"fleet_tune_limits": {"ttft_ms": "soon"}},
+            'fleet_tune_limits.ttft_ms is "soon"; it has to be a number of milliseconds, more than 0. Leave it out for '
+            "no limit.",
+        ),
+        (
+            {"fleet_override": {"servers": {"server": {"count": 1, "port": 18001}}}},
+            "node-small marks no setting as tunable. Set tune in fleet_override, for example {tune: {arguments: "
+            "{max-num-seqs: [4, 8]}}}.",
+        ),
+        (
+            {"fleet_override_more": {"tune": {"variants": {"no": {"such": {"argumens": {"a": 4}}}}}}},
+            "n1: fleet_override_tuned: unknown key 'argumens' (value {\"a\": 4}); did you mean 'arguments'?",
+        ),
+        (
+            {"fleet_override_more": {"arguments": {"max-num-seqs": 3}}},
+            "fleet_override_tuned sets 'arguments.max-num-seqs' to 2, but fleet_override_more sets "
+            "'arguments.max-num-seqs' to 3; one leaf takes one value. Remove one of the two.",
+        ),
+    ],
+)
+def test_what_is_wrong_is_an_error_before_a_server_is_touched(tmp_path, more, words):
+    run = Tuned(tmp_path).tune(**more)
+    assert run.status == 2
+    assert words in " ".join(run.output.split())
+    assert not (tmp_path / "root1").exists()
+
+
+def test_one_host_at_a_time(tmp_path):
+    fleet = Tuned(tmp_path, 18001, 18002)
+    fleet.tune().failed(
+        "tune.yml would stop the servers of n1, n2 in turn; it tries settings on one host. Name one by --limit; "
+        "others like it take the same file."
+    )
+    fleet.tune("--limit", "n2", "--check").ok()

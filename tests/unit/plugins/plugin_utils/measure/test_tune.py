@@ -1,0 +1,205 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import tune
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
+from ansible_collections.inference.fleet.tests.unit.engines.measured_results import benchmark
+from hypothesis import given
+from hypothesis import strategies as st
+
+LIMITS = {"ttft_ms": 100.0, "tpot_ms": 10.0}
+NONE = dict.fromkeys(tune.LIMITS)
+
+
+def point(rate, ttft=50.0, tpot=5.0, **more):
+    one = benchmark(**more)
+    one["metrics"]["output_tokens_per_s"] = rate
+    for metric, value in (("ttft_ms", ttft), ("tpot_ms", tpot)):
+        one["metrics"][metric] = dict.fromkeys(result.STATISTICS, value)
+    return one
+
+
+def error(call, *arguments):
+    with pytest.raises(FleetError) as caught:
+        call(*arguments)
+    return caught.value.problems[0].code, caught.value.message
+
+
+def test_candidates_are_what_there_is_and_each_combination():
+    wanted = {
+        "arguments": {"max-num-seqs": [4, 8], "unused": None},
+        "variants": {
+            "speculation": {"with": None, "without": {"arguments": {"speculative-config": None}}},
+            "old": None,
+        },
+    }
+    assert tune.candidates(wanted) == [
+        ("as it is", {}),
+        ("max-num-seqs=4 speculation=with", {"arguments": {"max-num-seqs": 4}}),
+        ("max-num-seqs=4 speculation=without", {"arguments": {"max-num-seqs": 4, "speculative-config": None}}),
+        ("max-num-seqs=8 speculation=with", {"arguments": {"max-num-seqs": 8}}),
+        ("max-num-seqs=8 speculation=without", {"arguments": {"max-num-seqs": 8, "speculative-config": None}}),
+    ]
+
+
+def test_settings_that_make_no_sweep_are_errors():
+    assert error(tune.candidates, {}, "cpu-tiny") == (
+        "tune.nothing-to-try",
+        "cpu-tiny marks no setting as tunable. Set tune in fleet_override, for example {tune: {arguments: "
+        "{max-num-seqs: [4, 8]}}}.",
+    )
+    assert error(tune.candidates, {"arguments": {"a": list(range(5)), "b": list(range(5))}}) == (
+        "tune.too-many",
+        "The settings of tune have 25 combinations, and each is a start of the servers; allowed: 24. Leave out some "
+        "values.",
+    )
+    twice = {"arguments": {"a": [1]}, "variants": {"b": {"x": {"arguments": {"a": 2}}}}}
+    assert error(tune.candidates, twice) == (
+        "override.leaf-set-twice",
+        "tune.b=x sets 'arguments.a' to 2, but tune.a=1 sets 'arguments.a' to 1; one leaf takes one value. Remove one "
+        "of the two.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (None, {"ttft_ms": 2000, "tpot_ms": None}),
+        ({"tpot_ms": "50"}, {"ttft_ms": None, "tpot_ms": 50.0}),
+        ({"ttft_ms": None, "tpot_ms": 1.5}, {"ttft_ms": None, "tpot_ms": 1.5}),
+    ],
+)
+def test_limits_of_the_variable_overrule_the_recipe(wanted, expected):
+    assert tune.limits_of(wanted, {"limits": {"ttft_ms": 2000}}) == expected
+
+
+@pytest.mark.parametrize("value", [0, -1, "fast", True, float("nan"), float("inf"), [5]])
+def test_limits_that_are_no_numbers(value):
+    code, message = error(tune.limits_of, {"ttft_ms": value}, {})
+    assert code == "tune.limit-no-number"
+    assert message.endswith("it has to be a number of milliseconds, more than 0. Leave it out for no limit.")
+
+
+@pytest.mark.parametrize("value", [[], {}, "50", {"ttft": 5}])
+def test_limits_that_are_none(value):
+    code, message = error(tune.limits_of, value, {})
+    assert code == "tune.limits-invalid"
+    assert message.endswith("it has to be a mapping with ttft_ms or tpot_ms, such as {ttft_ms: 2000, tpot_ms: 50}.")
+
+
+def test_the_highest_throughput_within_the_limits_is_best():
+    found = {
+        "a": [point(100), point(300, ttft=101)],
+        "b": [point(90), point(200, tpot=10.0)],
+        "c": [point(400), None],
+        "d": [point(400, tpot=11)],
+    }
+    assert tune.choose(found, LIMITS) == "b"
+    assert tune.choose(found, NONE) == "d"
+    assert tune.rows(found, LIMITS, {"c": "0 of 2 servers ready\nmore"}) == [
+        ["a", "100.0", 8, "50.0", "5.0", "within the limits"],
+        ["b", "200.0", 8, "50.0", "10.0", "best"],
+        ["c", "", "", "", "", "failed: 0 of 2 servers ready"],
+        ["d", "400.0", 8, "50.0", "11.0", "over the limit of TPOT"],
+    ]
+    assert tune.choose({"a": found["d"], "c": found["c"]}, LIMITS) is None
+    assert tune.rows({"c": found["c"]}, LIMITS) == [["c", "", "", "", "", "not measured yet"]]
+
+
+def test_a_latency_that_is_not_told_keeps_no_limit():
+    one = point(100)
+    one["metrics"]["ttft_ms"] = {**one["metrics"]["ttft_ms"], "p95": None}
+    assert tune.over(one, LIMITS) == []  # p90 then
+    one["metrics"]["ttft_ms"]["p90"] = None
+    assert (tune.over(one, LIMITS), tune.over(one, {"tpot_ms": 10.0})) == (["ttft_ms"], [])
+
+
+rates = st.floats(1, 1e6)
+latencies = st.one_of(st.none(), st.floats(0.1, 1000))
+limits = st.fixed_dictionaries({name: st.one_of(st.none(), st.floats(0.1, 1000)) for name in tune.LIMITS})
+sweeps = st.dictionaries(
+    st.text("abc", min_size=1, max_size=3),
+    st.lists(st.one_of(st.none(), st.builds(point, rates, latencies, latencies)), min_size=1, max_size=3),
+    max_size=5,
+)
+
+
+@given(sweeps, limits)
+def test_nothing_that_keeps_the_limits_is_better_than_the_best(found, limits):
+    best = tune.choose(found, limits)
+    within = {
+        name: [one["metrics"]["output_tokens_per_s"] for one in documents if not tune.over(one, limits)]
+        for name, documents in found.items()
+        if None not in documents
+    }
+    within = {name: max(values) for name, values in within.items() if values}
+    assert (best is None) == (not within)
+    if best is not None:
+        assert within[best] == max(within.values())
+    assert [row[0] for row in tune.rows(found, limits) if row[-1] == "best"] == ([] if best is None else [best])
+
+
+def planned(override=None, **variables):
+    given = {"fleet_recipe": "cpu-tiny", "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2}, **variables}
+    given = {**given, **({tune.LAYER: override} if override else {})}
+    return plan_fleet(["node1"], lambda host: given, deploys=True)["node1"]
+
+
+def test_results_of_the_same_plan_recipe_and_load_are_not_measured_again():
+    item = planned({"arguments": {"max-num-seqs": 2}})
+    calls = tune.calls_of(item["servers"], item["deployment"], "quick")
+    assert [call["point"]["concurrency"] for call in calls] == [
+        2,
+        8,
+    ]  # more than the servers take: it waits in the queue
+    head = {"plan_hash": result.plan_hash(item["servers"]), "recipe_hash": result.recipe_hash(item["deployment"])}
+    asked = {
+        "input_tokens_asked": 64, "output_tokens_asked": 32, "input_tokens": 130.0, "output_tokens": 32.0,
+        "request_rate": None,
+    }  # fmt: skip
+    history = [
+        benchmark(**head, workload={**asked, "concurrency": 2, "requests": 16}),
+        benchmark(**head, workload={**asked, "concurrency": 8, "requests": 64}, ok=False),
+        benchmark(**head, workload={**asked, "concurrency": 8, "requests": 65}),
+        benchmark(**{**head, "plan_hash": "c" * 64}, workload={**asked, "concurrency": 8, "requests": 64}),
+    ]
+    assert tune.measured(calls, item["deployment"], history) == [history[0], None]
+    history.append(benchmark(**head, workload={**asked, "concurrency": 8, "requests": 64}))
+    assert tune.measured(calls, item["deployment"], history) == [history[0], history[-1]]
+    # what is tried and what limits there are is no reason to measure again
+    item["deployment"]["tune"] = {"limits": {"ttft_ms": 1}}
+    assert None not in tune.measured(calls, item["deployment"], history)
+
+
+def test_a_tool_with_one_address_does_not_compare_nodes():
+    item = planned()
+    assert error(tune.calls_of, item["servers"], item["deployment"], "vllm-bench") == (
+        "tune.one-server-at-a-time",
+        "benchmark.profiles.vllm-bench measures one server at a time, and there are several; what they answer together "
+        "is compared. Choose a profile with scope node by tune.profile.",
+    )
+
+
+RECIPES = [
+    name for name in load.available([load.OWN_RECIPES]) if load.load_recipe(load.find_recipe(name, [])).get("tune")
+]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_candidate_of_every_recipe_can_be_planned_and_is_another_plan(name):
+    recipe = load.load_recipe(load.find_recipe(name, []))
+    kind = recipe["needs"]["accelerators"][0]
+    hardware = {"accelerator": kind, **({"count": 1, "cores": 2} if kind == "cpu" else {"count": 16})}
+    plans = []
+    for _name, override in tune.candidates(recipe["tune"]):
+        plans.append(yaml.safe_dump(planned(override, fleet_recipe=name, fleet_hardware=hardware)["servers"]))
+    assert len(plans) > 2
+    assert plans[0] in plans[1:]  # what the recipe has is among what is tried
+    assert len(set(plans[1:])) == len(plans) - 1
