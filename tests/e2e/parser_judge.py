@@ -56,7 +56,7 @@ def judge(words):
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             values = vars(parser.parse_args(words))
     except SystemExit:
-        return {"refused": said.getvalue().strip().splitlines()[-1], "values": {}}
+        return {"refused": said.getvalue().strip().rpartition("error: ")[2], "values": {}}
     return {"refused": None, "values": {key: value if plain(value) else repr(value) for key, value in values.items()}}
 
 
