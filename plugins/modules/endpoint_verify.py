@@ -251,6 +251,12 @@ verdicts:
     not_verified:
       description: Why it is not the planned server that answers, and who does instead; null where it is.
       type: str
+    start:
+      description:
+        - When its environment was C(installed), its C(weights) were complete, and its process was C(started) and first
+          seen C(ready), in UTC; C(artifact), whether it C(compiles) or C(loads) one; C(memory_mib) of its processes.
+        - What cannot be told is null. Not in check mode.
+      type: dict
     mode:
       description: V(full) or V(quick).
       type: str

@@ -9,7 +9,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import http_c
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash, health_port
-from ansible_collections.inference.fleet.plugins.module_utils.servers import faults
+from ansible_collections.inference.fleet.plugins.module_utils.servers import faults, start_times
 from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import entry_changes
 from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Observed, condition
 from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import observe
@@ -51,6 +51,14 @@ class Watch:
         """Record that these were seen ready: the processes of the last look, which was after the probes."""
         for name in names:
             faults.note_ready(self.node.paths, name, self._last[name].state)
+
+    def starts(self):
+        """{name: start_times.of()} of all entries, by one more look."""
+        observed = self._look()
+        return {
+            name: start_times.of(self.node.paths, entry, observed.get(name) or Observed(name))
+            for name, entry in self.planned.items()
+        }
 
     def _look(self):
         return observe(self.node.paths, self.node.manager, self.planned)

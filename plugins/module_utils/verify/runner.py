@@ -78,6 +78,9 @@ def verify_from_parameters(parameters, check_mode):
     )
     if not check_mode:
         watch.note_ready(verdict["server"] for verdict in result["verdicts"] if verdict["ok"])
+        starts = watch.starts() if result["verdicts"] else {}
+        for verdict in result["verdicts"]:
+            verdict["start"] = starts[verdict["server"]]
     return result
 
 

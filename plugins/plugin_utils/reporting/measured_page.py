@@ -19,6 +19,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_val
     moment,
     natural,
     quoted,
+    time_of,
 )
 
 try:
@@ -50,6 +51,9 @@ CAPTIONS = {
 }
 LATENCY_NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "E2E"}
 OPEN = ("too-few", "no-reference")  # verdicts that say neither good nor bad
+STARTS = 64  # servers in the table of starts
+STEPS = ("installed", "weights", "started")
+ARTIFACTS = {"compiles": "compiled", "loads": "loaded"}
 TONES = {compare.WORSE: page.FAILED, compare.BETTER: page.PASSED}
 SCOPES = {"server": "one server", "node": "one node", "fleet": "the fleet"}
 
@@ -97,7 +101,7 @@ def render(certificate, results, fleet=None, problems=(), others=(), draw=None):
         "about": [moment(certificate["generated"]), cut(certificate["inventory"]), *verdict["on"]],
         "tiles": found["tiles"],
         "notes": verdict["notes"] + _notes(problems, undrawn),
-        "sections": found["sections"],
+        "sections": {**found["sections"], "start": _start(verdict["hosts"])},
         "drawn": {name: {"svg": Markup(svg), "caption": CAPTIONS[name]} for name, svg in drawn.items()},
         "tools": found["tools"],
         "hosts": verdict["hosts"],
@@ -415,6 +419,46 @@ def _accuracy(evaluations):
     label = "Score of each evaluation with its 95 % interval; the upright tick is the reference"
     return {"charts": {"accuracy": charts.specification("accuracy", points[:24], label)},
             "table": _table("Scores and references", columns, rows)}  # fmt: skip
+
+
+def _start(hosts):
+    """When the steps of each server's start were done, and the host memory that was planned for it and that it has."""
+    rows, more = [], 0
+    for host in hosts:
+        for server in host["servers"]:
+            start = server["start"]
+            if not start:
+                continue
+            if len(rows) == STARTS:
+                more += 1
+                continue
+            times = [time_of(start.get(key)) for key in ("started", "ready")]
+            took = "%d s" % (times[1] - times[0]).total_seconds() if None not in times and times[1] >= times[0] else "–"
+            rows.append(
+                [
+                    "%s / %s" % (host["name"], server["name"]),
+                    *(moment(start.get(key)) if time_of(start.get(key)) else "–" for key in STEPS),
+                    ARTIFACTS.get(cut(start.get("artifact")), "–"),
+                    moment(start.get("ready")) if None not in times else "–",
+                    took,
+                    _gib(host["memory_gib"]),
+                    _gib(start.get("memory_mib"), 1024),
+                ]
+            )
+    if not rows:
+        return None
+    columns = [
+        ("server", False), ("environment installed", False), ("weights complete", False), ("started", False),
+        ("artifact", False), ("seen ready", False), ("start to ready", True), ("host memory planned, GiB", True),
+        ("measured, GiB", True),
+    ]  # fmt: skip
+    caption = "The start of each server, and its memory on the host"
+    return {"table": _table(caption, columns, rows), "more": more}
+
+
+def _gib(value, unit=1):
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12
+    return "%.1f" % (value / unit) if number else "–"
 
 
 def _tools(results):

@@ -222,6 +222,7 @@ def _host(name, report, number, latest, grace, limit):
         "engine": _label(ENGINES, cut(deployed.get("engine"))),
         "platform": _label(PLATFORMS, cut(deployed.get("platform"))),
         "software": [cut(item) for item in items(deployed.get("software"))],
+        "memory_gib": deployed.get("memory_gib"),
         "simulated": cut(deployed.get("simulated"), LONGEST) if deployed.get("simulated") is not True else "yes",
         "model": {key: cut(model.get(key)) for key in ("id", "repo", "revision", "format")},
         "standin": model.get("source") == "standin" or any(server["standin"] for server in servers),
@@ -275,6 +276,7 @@ def _server(host, verdict, entry, limit):
         "hash": cut(verdict.get("hash")),
         "role": "" if role == "server" else role,
         "devices": cut(entry.get("devices")),
+        "start": mapping(verdict.get("start")),
         **_sums(probes),
     }
 

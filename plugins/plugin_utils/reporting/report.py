@@ -46,7 +46,8 @@ def deployed(entries, deployment=None, simulated=""):
 
     entries: the host's plan entries; deployment: the recipe as resolved for the host, or None where the caller has no
     more than entries; simulated: what is simulated there, in words. Returns {recipe, description, guide, platform,
-    engine, software: [text], model: {id, repo, revision, format, source}, simulated: text or None,
+    engine, software: [text], model: {id, repo, revision, format, source}, simulated: text or None, memory_gib: of the
+    host for each server, as the recipe needs it,
     servers: [{name, role, bind, port, devices, launcher, hash}]}; what is not known is None.
     """
     recipe = deployment if isinstance(deployment, dict) else {}
@@ -65,6 +66,7 @@ def deployed(entries, deployment=None, simulated=""):
             **{key: model.get(key) for key in ("repo", "revision", "format", "source")},
         },
         "simulated": simulated or None,
+        "memory_gib": (recipe.get("needs") or {}).get("host_memory_gib"),
         "servers": [
             {
                 **{key: entry[key] for key in ("name", "role", "bind", "port", "launcher", "hash")},

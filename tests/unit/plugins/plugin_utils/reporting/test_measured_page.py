@@ -8,6 +8,7 @@ import sys
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import charts, measured_page
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page as page_module
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import (
     benchmark,
     evaluation,
@@ -130,3 +131,39 @@ def test_the_page_says_why_there_are_no_charts():
 def test_rows_of_charts_have_nothing_unseen():
     row = charts.specification("throughput", [{"series": HOSTILE, "concurrency": 1}], "x")["data"]["values"][0]
     assert row["concurrency"] == 1 and not [mark for mark in "\x00\x1b\u202e\ud83d" if mark in row["series"]]
+
+
+def verdict(start, memory_gib=2.5):
+    """The content of verdict.json with one server."""
+    one = {"host": "n1", "server": "server-0", "ok": True, "url": "http://127.0.0.1:8000", "probes": [], "start": start}
+    deployed = {"memory_gib": memory_gib, "servers": []}
+    return {"hosts": {"n1": {"ok": True, "generated": NOW, "verdicts": [one], "deployed": deployed}}, "ok": True}
+
+
+START = {
+    "installed": "2026-01-01T00:00:00Z", "weights": "2026-01-02T00:00:00Z", "started": "2026-01-03T00:00:00Z",
+    "ready": "2026-01-03T00:01:30Z", "artifact": "loads", "memory_mib": 2048,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("start", "cells"),
+    [
+        (START, ["1 Jan 2026, 00:00:00 UTC", "2 Jan 2026, 00:00:00 UTC", "3 Jan 2026, 00:00:00 UTC", "loaded",
+                 "3 Jan 2026, 00:01:30 UTC", "90 s", "2.5", "2.0"]),
+        ({**START, "ready": None, "artifact": None, "installed": None},
+         ["–", "2 Jan 2026, 00:00:00 UTC", "3 Jan 2026, 00:00:00 UTC", "–", "–", "–", "2.5", "2.0"]),
+        (dict.fromkeys(START, HOSTILE), ["–", "–", "–", "–", "–", "–", "2.5", "–"]),
+    ],
+)  # fmt: skip
+def test_the_start_of_a_server_and_its_memory(start, cells):
+    hosts = page_module.view(verdict(start))["hosts"]
+    (row,) = measured_page._start(hosts)["table"]["rows"]
+    assert [cell["text"] for cell in row] == ["n1 / server-0", *cells]
+    text = page([benchmark()], fleet=verdict(start))
+    assert 'id="start"' in text and HOSTILE not in text
+
+
+def test_a_verdict_without_a_start_has_no_such_table():
+    assert 'id="start"' not in page([benchmark()], fleet=verdict({}))
+    assert 'id="start"' not in page([benchmark()])

@@ -169,6 +169,7 @@ def test_what_was_deployed():
         "software": ["engine:1.2@sha256:ab"],
         "model": {"id": "gpt-oss-120b", "repo": None, "revision": None, "format": None, "source": None},
         "simulated": None,
+        "memory_gib": None,
         "servers": [
             {
                 "name": entry["name"],
