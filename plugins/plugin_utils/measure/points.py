@@ -148,12 +148,15 @@ def _label(profile, point, group, scope):
 
 def _check_tool(name, profile, tool):
     """What a tool cannot be told, which it would leave out without a word."""
-    levels = profile.get("concurrency")
+    levels, sampling = profile.get("concurrency"), getattr(tool, "SAMPLING", None)
     for key, given, takes, instead in (
         ("concurrency", None in (levels if isinstance(levels, list) else [levels]), not tool.NEEDS_CONCURRENCY,
          "a number: this tool has no other load"),
         ("request_rate", profile.get("request_rate"), tool.TAKES_RATE, "null: this tool's load is concurrency alone"),
         ("limits", profile.get("limits"), tool.TAKES_LIMITS, "null: this tool counts no goodput"),
+        ("warmup_requests", profile.get("warmup_requests"), tool.TAKES_WARMUP, "0: this tool has no warm-up"),
+        ("sampling", set(profile.get("sampling") or ()) - set(sampling or ()), sampling is None,
+         ", ".join(sampling or ()) or "null: this tool sends no requests"),
     ):  # fmt: skip
         if given and not takes:
             raise FleetError(

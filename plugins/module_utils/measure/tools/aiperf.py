@@ -23,6 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import files
 
 NAME, SEVERAL = "aiperf", True
 NEEDS_CONCURRENCY, TAKES_RATE, TAKES_LIMITS, OWN_ENGINE = False, True, True, False
+TAKES_WARMUP = True
 # It takes a key in its arguments alone, which others on the node can read; so they are made in its process.
 WITH_KEY = (
     "import os, sys; sys.argv = ['aiperf', *sys.argv[1:], '--api-key', os.environ['OPENAI_API_KEY']]; "

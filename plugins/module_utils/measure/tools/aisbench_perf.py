@@ -19,6 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import files
 
 NAME, SEVERAL = "aisbench", False
 NEEDS_CONCURRENCY, TAKES_RATE, TAKES_LIMITS, OWN_ENGINE = True, True, False, False
+TAKES_WARMUP = True
 CONFIG, VALUES, DATASET = "config.py", "values.json", "synthetic"
 ROWS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "ITL": "itl_ms", "E2EL": "e2e_ms"}
 STATISTICS = {"Average": "mean", "Median": "p50", "P90": "p90", "P95": "p95", "P99": "p99"}

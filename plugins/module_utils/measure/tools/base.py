@@ -5,7 +5,8 @@
 
 A tool is a module with:
   NAME; SEVERAL, whether one call takes several URLs
-  NEEDS_CONCURRENCY, TAKES_RATE, TAKES_LIMITS: what its load can be
+  NEEDS_CONCURRENCY, TAKES_RATE, TAKES_LIMITS, TAKES_WARMUP: what its load can be
+  SAMPLING, where it takes some keys of `sampling` alone
   OWN_ENGINE, whether it starts an engine of its own, for which the servers of the node stop. Such a tool has also
     engine_arguments(entry, engine, model) -> argv for an engine like that of the entry
   command(point, program, folder) -> argv. No secret is in it: an API key is in the environment, as OPENAI_API_KEY

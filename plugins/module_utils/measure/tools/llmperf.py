@@ -26,6 +26,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import files
 
 NAME, SEVERAL = "llmperf", True
 NEEDS_CONCURRENCY, TAKES_RATE, TAKES_LIMITS, OWN_ENGINE = True, False, False, False
+TAKES_WARMUP = False
 LATENCIES = {"ttft_ms": "ttft_s", "tpot_ms": "inter_token_latency_s", "e2e_ms": "end_to_end_latency_s"}
 RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.*)$", re.MULTILINE)
 MESSAGE = 300

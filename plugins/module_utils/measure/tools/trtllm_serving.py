@@ -12,10 +12,13 @@ from __future__ import annotations
 import urllib.parse
 
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import vllm_bench
+from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.base import flags
 
 NAME, SEVERAL = "trtllm-bench", False
 NEEDS_CONCURRENCY, TAKES_RATE, TAKES_LIMITS, OWN_ENGINE = False, True, True, False
+TAKES_WARMUP = False
 SCRIPT = ("python3", "-m", "tensorrt_llm.serve.scripts.benchmark_serving")
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 BACKENDS = {"/v1/chat/completions": "openai-chat", "/v1/completions": "openai"}
 
 variables, read, done = vllm_bench.variables, vllm_bench.read, vllm_bench.done
@@ -27,4 +30,5 @@ def command(point, program, folder):
     argv = [*program, "--backend", BACKENDS.get(point.endpoint, "openai"), "--endpoint", point.endpoint]
     argv += ["--host", url.hostname, "--port", str(url.port), "--model", point.tokenizer]
     argv += ["--served-model-name", point.model, "--random-prefix-len", "0"]
+    argv += flags(**{name: point.sampling.get(name) for name in SAMPLING})
     return [*argv, *vllm_bench.workload(point, folder), *point.arguments]

@@ -23,7 +23,9 @@ from ansible_collections.inference.fleet.plugins.module_utils.node import files
 
 NAME, SEVERAL = "vllm-bench", False
 NEEDS_CONCURRENCY, TAKES_RATE, TAKES_LIMITS, OWN_ENGINE = False, True, True, False
+TAKES_WARMUP = True
 READY_S = 3  # otherwise a dead server is measured as well
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
 BACKENDS = {"/v1/chat/completions": "openai-chat", "/v1/completions": "openai"}
 LATENCIES = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "itl_ms": "itl_ms", "e2e_ms": "e2el_ms"}
 RATES = {

@@ -49,6 +49,7 @@ class Offline:
 
     SEVERAL = TAKES_RATE = TAKES_LIMITS = False
     OWN_ENGINE = True
+    TAKES_WARMUP, SAMPLING = False, ()
     engine_arguments = staticmethod(engine_arguments)
 
     def __init__(self, action, needs_concurrency):
@@ -76,6 +77,8 @@ class Offline:
 
 class Latency(Offline):
     """A batch of `concurrency` requests, again and again."""
+
+    TAKES_WARMUP = True
 
     def __init__(self):
         super().__init__("latency", True)

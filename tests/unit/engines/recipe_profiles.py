@@ -1,0 +1,57 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Shipped recipes planned for the benchmark of their guides."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+
+NAMES = recipes.available([recipes.OWN_RECIPES])
+COUNTS = {"gb200": 4, "trainium3": 16, "910c": 16, "cpu": 2, "910b": 8}
+SWEEP = [32, 64, 128, 256, 512]
+FULL = [*SWEEP, 1024, 2048, 4096]
+# {recipe: (tool of its profile guide, its numbers of concurrency)}
+GUIDES = {
+    "ascend-a2": ("vllm-bench", [None]),
+    "ascend-a3": ("vllm-bench", [None]),
+    "b200-dynamo-disagg": ("aiperf", [256]),
+    "b200-dynamo-vllm": ("aiperf", [256]),
+    "b200-dynamo-vllm-disagg": ("aiperf", [256]),
+    "b200-low-latency": ("trtllm-bench", [4, 8, 16]),
+    "b200-max-throughput": ("trtllm-bench", [*FULL, 5120]),  # 640 on each of 8 GPUs
+    "b200-vllm": ("vllm-bench", [1, 4, 16, 64, 256]),
+    "blackwell-quickstart-low-latency": ("trtllm-bench", [*SWEEP, 720]),
+    "blackwell-quickstart-max-throughput": ("trtllm-bench", [*FULL, 5760]),
+    "cpu-dynamo": ("aiperf", [4]),
+    "cpu-tiny": ("aiperf", [2, 8]),  # its guide is none, and quick the default
+    "gb200-dynamo-disagg": ("aiperf", [256]),
+    "gb200-low-latency": ("trtllm-bench", [4, 8, 16]),
+    "gb200-max-throughput": ("trtllm-bench", [*SWEEP, 1024, 2048, 2560]),  # 640 on each of 4
+    "h100-vllm": ("vllm-bench", [1, 4, 16, 48]),
+    "h200-dynamo-vllm": ("aiperf", [256]),
+    "h200-dynamo-vllm-disagg": ("aiperf", [256]),
+    "h200-low-latency": ("trtllm-bench", [4, 8, 16]),
+    "h200-max-throughput": ("trtllm-bench", [*FULL, 5120]),
+    "h200-vllm": ("vllm-bench", [1, 4, 16, 64, 256]),
+    "trn3-eagle3": ("llmperf", [8]),  # 1 on each of 8 servers
+    "trn3-start-script": ("llmperf", [8]),
+    "trn3-vllm-neuron": ("llmperf", [8]),
+}
+
+
+def planned(name, overlay=None, layers=()):
+    """(plan entries, the recipe as resolved)."""
+    clustered = name == "gb200-dynamo-disagg" or overlay in ("frontend", "prefill", "decode")
+    overlays = [one for one in ("etcd" if clustered and name == "cpu-dynamo" else None, overlay) if one]
+    recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), list(layers), overlays)
+    kind = recipe["needs"]["accelerators"][0]
+    hardware = {"accelerator": kind, "count": COUNTS.get(kind, 8)}
+    if kind == "trainium3":
+        hardware["lnc"] = 2
+    site = plan.Site(endpoints=(("etcd", "http://127.0.0.1:2379"),), clustered=clustered)
+    return plan.plan_host("node-1", recipe, parse_hardware(hardware, "x"), site), plan.deployment(
+        recipe, site, "node-1"
+    )

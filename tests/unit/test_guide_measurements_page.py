@@ -1,0 +1,111 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""docs/using/guide-measurements.md shows each guide's benchmark beside what the profile of its recipe runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.base import Point
+from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.registry import TOOLS
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points
+from ansible_collections.inference.fleet.tests import doc_examples
+from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import planned
+
+PAGE = doc_examples.USING / "guide-measurements.md"
+# The guides' own words. What is no argument of the tool stands before `--`.
+LLMPERF = """python ~/llmperf/token_benchmark_ray.py -- --model /mnt/inference/models/gpt-oss-120b
+    --mean-input-tokens 10000 --stddev-input-tokens 0 --mean-output-tokens 3000 --stddev-output-tokens 0
+    --num-concurrent-requests 1 --results-dir "./llmperf_results/" --max-num-completed-requests 50
+    --additional-sampling-params '{"temperature": 1.0, "top_k": 1.0, "top_p": 1.0}' --llm-api "openai" """
+AIPERF = r"""aiperf profile -- --model openai/gpt-oss-120b --tokenizer /model --endpoint-type chat
+    --endpoint /v1/chat/completions --streaming --url localhost:8000 --synthetic-input-tokens-mean 32000
+    --synthetic-input-tokens-stddev 0 --output-tokens-mean 256 --output-tokens-stddev 0 --extra-inputs max_tokens:256
+    --extra-inputs min_tokens:256 --extra-inputs ignore_eos:true
+    --extra-inputs "{\"nvext\":{\"ignore_eos\":true}}" --concurrency 256 --request-count 6144
+    --warmup-request-count 1000 --num-dataset-entries 8000 --random-seed 100 --artifact-dir /tmp/benchmark-results
+    -H 'Authorization: Bearer NOT USED' -H 'Accept: text/event-stream'"""
+SERVING = """python -m tensorrt_llm.serve.scripts.benchmark_serving -- --model openai/gpt-oss-120b --backend openai
+    --dataset-name "random" --random-input-len 1024 --random-output-len 1024 --random-prefix-len 0 --random-ids
+    --num-prompts ${num_prompts} --max-concurrency ${concurrency} --ignore-eos --tokenize-on-client
+    --percentile-metrics "ttft,tpot,itl,e2el" --save-result --result-dir "${result_dir}"
+    --result-filename "concurrency_${concurrency}.json" """
+BENCH = """vllm bench serve -- --model unsloth/gpt-oss-120b-BF16 --dataset-name random --random-input 200
+    --num-prompts 200 --request-rate 1 --save-result --result-dir ./"""
+GUIDES = [
+    ("## Trainium3: LLMPerf", LLMPERF, ("trn3-eagle3", "trn3-start-script")),
+    ("## Dynamo: AIPerf", AIPERF, ("b200-dynamo-disagg", "b200-dynamo-vllm", "h200-dynamo-vllm-disagg")),
+    ("## TensorRT-LLM: benchmark_serving", SERVING,
+     ("blackwell-quickstart-max-throughput", "blackwell-quickstart-low-latency")),
+    ("## Ascend: vllm bench", BENCH, ("ascend-a2", "ascend-a3")),
+]  # fmt: skip
+
+
+def words(argv):
+    """{an argument with its value}, as JSON is written here."""
+    found = []
+    for word in argv:
+        word = word.replace('": ', '":').replace(', "', ',"')
+        if found and found[-1].startswith("-") and " " not in found[-1] and not word.startswith("-"):
+            found[-1] += " " + word
+        else:
+            found.append(word)
+    return sorted(one for one in found if one.startswith("-"))
+
+
+def table(heading):
+    """[(guide's words, ours, why)] without the backquotes."""
+    section = PAGE.read_text(encoding="utf-8").partition("\n%s\n" % heading)[2].partition("\n## ")[0]
+    rows = [re.split(r" \| ", line.strip("| ")) for line in section.splitlines() if line.startswith("| ")]
+    return [tuple("" if cell == "–" else cell.strip("`") for cell in row) for row in rows[2:]]
+
+
+def shown(cells):
+    """The arguments of these cells."""
+    return words(word for cell in cells if cell.startswith("-") for word in shlex.split(cell))
+
+
+def ours(name):
+    """The arguments that the first point of the recipe's guide is measured with."""
+    point = points(*planned(name))[0]["point"]
+    argv = TOOLS[point["tool"]].command(Point(**point), [], "FOLDER")
+    return words(word.replace(point["tokenizer"], "MODEL") if argv[at - 1] in ("--tokenizer", "--model") and
+                 (argv[at - 1] == "--tokenizer" or "served-model-name" in " ".join(argv)) else word
+                 for at, word in enumerate(argv))  # fmt: skip
+
+
+@pytest.mark.parametrize(("heading", "command", "names"), GUIDES, ids=[one[0][3:] for one in GUIDES])
+def test_every_argument_of_a_guides_command_stands_beside_ours(heading, command, names):
+    rows = table(heading)
+    assert shown(row[0] for row in rows) == words(shlex.split(command.partition(" -- ")[2]))
+    assert command.partition(" -- ")[0] in [row[0] for row in rows]
+    for name in names:
+        assert shown(row[1] for row in rows) == ours(name), name
+
+
+@pytest.mark.parametrize("heading", [one[0] for one in GUIDES])
+def test_every_difference_has_its_reason(heading):
+    for guide, own, why in table(heading):
+        same = why == "the same" or why.startswith("the same")
+        assert why and (guide or own)
+        if shown([guide]) != shown([own]) and guide.startswith("-"):
+            assert not same or why == "the same, unabbreviated", (guide, own)
+
+
+def test_the_sweep_of_the_quick_start():
+    rows = {guide: own for guide, own, _why in table("## TensorRT-LLM: benchmark_serving")}
+    deployment = planned("blackwell-quickstart-max-throughput")[1]
+    profile = deployment["benchmark"]["profiles"]["guide"]
+    numbers = rows['concurrency_list="32 64 128 256 512 1024 2048 4096"']
+    assert numbers == "concurrency: %s" % profile["concurrency"]
+    assert rows["multi_round=5"] == "requests_per_user: %d" % profile["requests_per_user"]
+
+
+def test_the_environment_of_llmperf():
+    point = points(*planned("trn3-eagle3"))[0]["point"]
+    given = TOOLS["llmperf"].variables(Point(**point), "FOLDER")
+    rows = {guide.partition("=")[0]: own for guide, own, _why in table("## Trainium3: LLMPerf")}
+    assert rows["OPENAI_API_BASE"].partition('="')[2].rstrip('…"') in given["OPENAI_API_BASE"]
