@@ -65,13 +65,13 @@ class Bench:
         path = self.folder / "calls"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def call(self, caller="one", wait_s=60, check_mode=False, again=False, api_key="", **point):
+    def call(self, caller="one", wait_s=60, check_mode=False, again=False, api_key="", beside=(), **point):
         point = {
             "tool": "aiperf", "model": "m", "tokenizer": "/m", "urls": ["http://127.0.0.1:1"], "input_tokens": 64,
             "output_tokens": 32, "requests": 8, "concurrency": 2, "timeout_s": 600, **point,
         }  # fmt: skip
         params = {
-            "point": point, "servers": [plan_entry(8000)], "beside": [], "elsewhere": [], "head": HEAD,
+            "point": point, "servers": [plan_entry(8000)], "beside": beside, "elsewhere": [], "head": HEAD,
             "caller": caller, "again": again, "api_key": api_key, "wait_s": wait_s, "root": str(self.folder / "root"),
             "manager": "supervisord", "toolkit": None, "environment_path": None,
         }  # fmt: skip
@@ -205,3 +205,43 @@ def test_a_tool_that_is_not_there(tmp_path):
     with pytest.raises(FleetError) as caught:
         programs.program("trtllm-bench", None, plan_entry(8000), "", str(tmp_path))
     assert caught.value.code == "measure.tool-in-container"
+
+
+class Stopped:
+    """The servers of a node that stop for a tool: ready again at the second look."""
+
+    def __init__(self, node, entries):
+        self.entries, self.calls, self.looks = entries, [], 0
+
+    def stop(self):
+        self.calls.append("stop")
+
+    def start(self):
+        self.calls.append("start")
+
+    def wrapped(self, argv):
+        return argv
+
+    def lack(self):
+        self.looks += 1
+        return "1 of 2 servers ready" if self.looks == 1 else None
+
+
+@pytest.mark.parametrize("answered", [20, 0])
+def test_servers_that_stop_for_a_tool_are_ready_again_before_it_has_its_result(bench, monkeypatch, answered):
+    made = []
+    stopped = Stopped(None, {"server-0": {}})
+    monkeypatch.setattr(run.own_engine, "Servers", lambda node, entries: made.append(sorted(entries)) or stopped)
+    text = 'while [ "$1" != --output-json ]; do shift; done\necho \'{"latencies": [%s]}\' > "$2"' % ", ".join(
+        ["0.5"] * (answered // 4)
+    )
+    tool = script(bench.folder / "latency", text)
+    monkeypatch.setattr(programs, "own_engine", lambda *given: ([tool], {}, None))
+    workload = {"tool": "vllm-latency", "requests": 20, "concurrency": 4}
+    first = bench.call(beside=[plan_entry(8001, "server-1")], **workload)
+    assert (first["finished"], first["document"]) == (False, None)
+    assert first["progress"]["phase"] == "the servers come back: 1 of 2 servers ready"
+    second = bench.call(beside=[plan_entry(8001, "server-1")], **workload)
+    assert second["finished"] and second["document"]["ok"] is bool(answered)
+    assert second["document"]["counts"]["completed"] == answered and second["document"]["void"] is None
+    assert (made[0], second["restarted"], stopped.calls) == (["server-0", "server-1"], ["server-0"], ["stop", "start"])

@@ -191,6 +191,12 @@ def test_what_aisbench_runs_is_a_configuration_with_its_values_beside(tmp_path):
     assert aisbench_perf.variables(point, str(tmp_path))["FLEET_AISBENCH"] == "%s/values.json" % tmp_path
 
 
+def test_aisbench_writes_a_key_where_nobody_else_reads_it(tmp_path):
+    argv = aisbench_perf.with_key([sys.executable, "-c", "open('params.py', 'w').write('sk-secret')"])
+    subprocess.run(argv, env={"HOME": str(tmp_path)}, check=True)
+    assert (tmp_path / "params.py").stat().st_mode & 0o777 == 0o600
+
+
 def test_the_latency_of_batches_is_read_as_that_of_their_requests(tmp_path):
     shutil.copy(SAMPLES / "vllm-bench-latency.json", tmp_path / "result.json")
     point = dataclasses.replace(POINT, concurrency=4, requests=20)
