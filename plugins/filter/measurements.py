@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import elsewhere_of, points, scope_of
 
 
 def benchmark_points(servers, deployment, profile=None, elsewhere=()):
@@ -18,9 +18,21 @@ def benchmark_points(servers, deployment, profile=None, elsewhere=()):
         raise AnsibleFilterError(error.message) from error
 
 
+def benchmark_scope(deployment, profile=None):
+    """points.scope_of(); AnsibleFilterError where there is no such profile."""
+    try:
+        return scope_of(deployment, profile or None)
+    except FleetError as error:
+        raise AnsibleFilterError(error.message) from error
+
+
 class FilterModule:
     """Filters of inference.fleet."""
 
     def filters(self):
         """Name → function."""
-        return {"benchmark_points": benchmark_points}
+        return {
+            "benchmark_elsewhere": elsewhere_of,
+            "benchmark_points": benchmark_points,
+            "benchmark_scope": benchmark_scope,
+        }

@@ -48,6 +48,11 @@ options:
         description: Hash of its plan entry.
         type: str
         required: true
+      devices:
+        description: Its devices, which are counted.
+        type: list
+        elements: raw
+        default: []
   beside:
     description:
       - The plan entries of the node's other servers. They stop with those of O(servers) for a tool that starts an
@@ -200,6 +205,7 @@ def main():
                     "host": {"type": "str", "required": True},
                     "name": {"type": "str", "required": True},
                     "hash": {"type": "str", "required": True},
+                    "devices": {"type": "list", "elements": "raw", "default": []},
                 },
             },
             "beside": {"type": "list", "elements": "dict", "default": []},

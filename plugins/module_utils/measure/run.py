@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -21,7 +22,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.measure import own
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import programs
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.base import Point
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.registry import TOOLS
-from ansible_collections.inference.fleet.plugins.module_utils.node import files
+from ansible_collections.inference.fleet.plugins.module_utils.node import files, http_client
 from ansible_collections.inference.fleet.plugins.module_utils.node.directories import make_directory
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PATH
@@ -38,6 +39,7 @@ KILL_S = 10  # after the time limit, which is timeout's, so that it holds where 
 SENTENCE = "The quick brown fox jumps over the lazy dog."
 FEWEST = 4  # tokens of that sentence; an empty tokenizer has 3 of its own
 COUNT = "import sys, tokenizers; t = tokenizers.Tokenizer.from_file(sys.argv[1]); print(len(t.encode(sys.argv[2]).ids))"
+STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 UNTOLD = "not said by the tool"
 LOG = 2000  # characters of the end of a log, where it is all there is
 
@@ -181,7 +183,23 @@ class _Run:
                 "The servers are not verified, so nothing was sent: %s. Run site.yml, or verify.yml to see more.",
                 (why,),
             )
-        return self.processes()
+        processes = self.processes()
+        headers = {"Authorization": "Bearer " + options.api_key} if options.api_key else None
+        for url in self.others():
+            answer = http_client.request("GET", url + "/v1/models", headers=headers)
+            if answer.status != 200:
+                raise FleetError(
+                    "measure.not-answering",
+                    "%s, a server of another host, does not answer this one (%s), so nothing was sent. Verify that "
+                    "host, and see that its port can be reached from here.",
+                    (url, answer.error or "status %s" % answer.status),
+                )
+        return processes
+
+    def others(self):
+        """The addresses of servers of other hosts: those after this node's own."""
+        own = sum(1 for entry in self.planned.values() if entry["port"] and entry["role"] in ("server", "frontend"))
+        return self.point.urls[own:] if self.params["elsewhere"] else ()
 
     def processes(self):
         """{name: what tells one start of a server from another}."""
@@ -194,6 +212,9 @@ class _Run:
                 state.get("hash"), state.get("pid"), state.get("ticks"), state.get("started"),
                 sorted(container.id for container in one.containers if container.running),
             ]  # fmt: skip
+        for url in self.others():  # where they tell; another process has begun at another time
+            found = STARTED.search(http_client.request("GET", url + "/metrics").text or "")
+            starts[url] = found and found.group(1)
         return starts
 
     def check_tokenizer(self, python):

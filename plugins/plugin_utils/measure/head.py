@@ -21,7 +21,8 @@ def head_of(arguments, host, folder):
     deployment = arguments.get("deployment") or {}
     entries = [entry for entry in arguments.get("servers") or () if isinstance(entry, dict)]
     hardware = arguments.get("hardware") or {}
-    devices = {(entry.get("host"), one) for entry in entries for one in entry.get("devices") or ()}
+    measured = [*entries, *(arguments.get("elsewhere") or ())]
+    devices = {(entry.get("host"), one) for entry in measured for one in entry.get("devices") or ()}
     return {
         "inventory": os.path.basename(folder) if folder else "inventory",
         "recipe": deployment.get("name") or "none",

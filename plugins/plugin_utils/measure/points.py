@@ -9,10 +9,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.registry import TOOLS
 from ansible_collections.inference.fleet.plugins.module_utils.node.http_client import base_url
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.services import address_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 QUICK, GUIDE = "quick", "guide"
 ANSWERING = ("server", "frontend")
+WILDCARDS = ("0.0.0.0", "::", "[::]", "*", "")
 LOOPBACK = ("127.", "localhost", "::1")
 WORKLOAD = ("input_tokens", "output_tokens", "concurrency")
 OVERHEAD = 256  # tokens that a chat template may add to a request
@@ -60,7 +62,7 @@ def points(entries, deployment, name=None, elsewhere=()):
         raise FleetError(
             "measure.no-server", "%s: no planned server answers requests, so there is nothing to measure.", (name,)
         )
-    scope = profile.get("scope") or ("node" if tool.SEVERAL else "server")
+    scope = scope_of(deployment, name)
     if not tool.SEVERAL and scope != "server":
         raise FleetError(
             "measure.one-url",
@@ -73,10 +75,11 @@ def points(entries, deployment, name=None, elsewhere=()):
     if tool.OWN_ENGINE:  # the servers are alike, and each call stops them all
         groups = groups[:1]
     behind = [entry for entry in entries if entry not in answering and answering[0]["role"] == "frontend"]
-    others = _reachable(name, answering, elsewhere) if scope == "fleet" else []
+    others = _reachable(name, answering[0], elsewhere) if scope == "fleet" else []
+    found_elsewhere = [one["entry"] for one in elsewhere] if scope == "fleet" else []
     found = []
     for group in groups:
-        contexts, most = _taken(deployment, group, behind, len(others))
+        contexts, most = _taken(deployment, [*group, *behind, *found_elsewhere])
         for level, concurrency in enumerate(_levels(profile, most, len(group) + len(others))):
             point = _point(profile, deployment, group, others, concurrency)
             if tool.OWN_ENGINE:
@@ -89,7 +92,9 @@ def points(entries, deployment, name=None, elsewhere=()):
                 "profile": name,
                 "servers": group + behind,
                 "beside": [entry for entry in entries if entry not in group] if tool.OWN_ENGINE else [],
-                "elsewhere": [{key: one["entry"][key] for key in ("host", "name", "hash")} for one in others],
+                "elsewhere": [
+                    {key: one[key] for key in ("host", "name", "hash", "devices")} for one in found_elsewhere
+                ],
                 "point": point,
             }
             found.append((level, one))
@@ -166,19 +171,19 @@ def _check_tool(name, profile, tool):
             )
 
 
-def _taken(deployment, group, behind, more):
-    """([(context, whether answers count to it)], requests that are answered at once or None) of a point's servers.
+def _taken(deployment, entries):
+    """([(context, whether answers count to it)], requests that are answered at once or None) of servers together.
 
-    A frontend takes what its workers do, those of other hosts not counted. more: servers elsewhere, each like these.
+    A frontend takes what its workers do, and what that is is not known where they are on other hosts.
     """
     backend = deployment.get("backend")
-    workers = behind if group[0]["role"] == "frontend" else group
+    workers = [one for one in entries if one["role"] != "frontend"]
     found = [(one["role"], ENGINES[one["engine"]].running(backend).takes(one)) for one in workers]
     contexts = [(one["context"], role != "prefill") for role, one in found if one["context"]]
     at_once = [one["sequences"] for role, one in found if role != "prefill"]
     if not at_once or None in at_once:
         return contexts, None
-    return contexts, sum(at_once) + more * min(at_once)
+    return contexts, sum(at_once)
 
 
 def _check(name, profile, point, contexts, most):
@@ -211,15 +216,44 @@ def _check(name, profile, point, contexts, most):
         raise FleetError.together(problems)
 
 
-def _reachable(name, answering, elsewhere):
-    bound = [
-        entry for entry in (*answering, *(one["entry"] for one in elsewhere)) if entry["bind"].startswith(LOOPBACK)
-    ]
-    if bound and elsewhere:
-        raise FleetError(
-            "measure.not-reachable",
-            "benchmark.profiles.%s: scope is fleet, and %s of %s listens on %s, where other hosts cannot reach it. Set "
-            "fleet_bind_address, or use scope: node.",
-            (name, bound[0]["name"], bound[0]["host"], bound[0]["bind"]),
-        )
-    return [one for one in elsewhere if one["entry"]["role"] in ANSWERING and one["entry"]["port"]]
+def scope_of(deployment, name=None):
+    """The scope of a profile as points() takes it. Raises FleetError."""
+    profile = profile_of(deployment, name)[1]
+    return profile.get("scope") or ("node" if TOOLS[profile["tool"]].SEVERAL else "server")
+
+
+def elsewhere_of(entries, variables_of):
+    """[{host, address, entry}] of plan entries of other hosts. variables_of: {host: its variables}.
+
+    The address is the one that a server listens on; of one that listens on all, that which its host declares.
+    """
+    found = []
+    for entry in entries:
+        bind = entry["bind"]
+        if bind in WILDCARDS:
+            bind = address_of(entry["host"], variables_of[entry["host"]])
+        found.append({"host": entry["host"], "address": bind, "entry": entry})
+    return found
+
+
+def _reachable(name, first, elsewhere):
+    """Those of other hosts that are asked."""
+    asked = [one for one in elsewhere if one["entry"]["role"] in ANSWERING and one["entry"]["port"]]
+    for one in asked:
+        entry = one["entry"]
+        if entry["bind"].startswith(LOOPBACK):
+            raise FleetError(
+                "measure.not-reachable",
+                "benchmark.profiles.%s: scope is fleet, and %s of %s listens on %s, where other hosts cannot reach it. "
+                "Set fleet_bind_address, or use scope: node.",
+                (name, entry["name"], entry["host"], entry["bind"]),
+            )
+        if entry["model_id"] != first["model_id"]:
+            raise FleetError(
+                "measure.another-model",
+                "benchmark.profiles.%s: scope is fleet, and %s of %s serves %s, but %s of %s serves %s; allowed: one "
+                "model. Take the hosts of one with fleet_play_hosts or --limit.",
+                (name, entry["name"], entry["host"], entry["model_id"], first["name"], first["host"],
+                 first["model_id"]),
+            )  # fmt: skip
+    return asked

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.measure import result, run
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import programs
+from ansible_collections.inference.fleet.plugins.module_utils.node.http_client import Response
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
 from ansible_collections.inference.fleet.tests.runs import wait_for
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
@@ -245,3 +247,31 @@ def test_servers_that_stop_for_a_tool_are_ready_again_before_it_has_its_result(b
     assert second["finished"] and second["document"]["ok"] is bool(answered)
     assert second["document"]["counts"]["completed"] == answered and second["document"]["void"] is None
     assert (made[0], second["restarted"], stopped.calls) == (["server-0", "server-1"], ["server-0"], ["stop", "start"])
+
+
+def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_path, monkeypatch):
+    answers = {"/v1/models": (200, ""), "/metrics": (200, "# HELP\nprocess_start_time_seconds 1.5e9\n")}
+    monkeypatch.setattr(run, "observe", lambda *given: {})
+    monkeypatch.setattr(run.identity, "Watch", lambda node: types.SimpleNamespace(over=None))
+    verdicts = {"verdicts": [{"server": "server-0", "ok": True}]}
+    monkeypatch.setattr(run.runner, "verify_servers", lambda *given: verdicts)
+
+    def request(method, url, headers=None):
+        status, text = answers[url.replace("http://10.0.0.2:8000", "")]
+        return Response(method, url, status, text=text, error=None if status else "refused")
+
+    monkeypatch.setattr(run.http_client, "request", request)
+    point = run.Point("aiperf", "m", "/m", ("http://127.0.0.1:8000", "http://10.0.0.2:8000"), 1, 1, 1)
+    one = run._Run.__new__(run._Run)
+    one.point, one.planned, one.node = point, {"server-0": plan_entry(8000)}, types.SimpleNamespace(paths=0, manager=0)
+    one.params = {"elsewhere": [{"host": "b", "name": "server-0", "hash": "h"}], "api_key": ""}
+    assert one.check()["http://10.0.0.2:8000"] == "1.5e9"
+    answers["/metrics"] = (404, "")
+    assert one.processes()["http://10.0.0.2:8000"] is None
+    answers["/v1/models"] = (None, "")
+    with pytest.raises(FleetError) as caught:
+        one.check()
+    assert caught.value.message == (
+        "http://10.0.0.2:8000, a server of another host, does not answer this one (refused), so nothing was sent. "
+        "Verify that host, and see that its port can be reached from here."
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import elsewhere_of, points, scope_of
 
 ENTRIES = [
     {
@@ -97,12 +97,38 @@ def test_profiles_there_are_not_and_servers_there_are_not():
     assert caught.value.code == "measure.no-server"
 
 
-def test_a_fleet_is_measured_by_addresses_that_can_be_reached():
-    other = {"host": "other", "address": "10.0.0.2", "entry": {**ENTRIES[0], "host": "other", "bind": "10.0.0.2"}}
-    here = [{**entry, "bind": "10.0.0.1"} for entry in ENTRIES]
-    found = points(here, deployment(scope="fleet"), None, [other])[0]
-    assert found["point"]["urls"][-1] == "http://10.0.0.2:8000"
-    assert found["elsewhere"] == [{"host": "other", "name": "server-0", "hash": "0" * 64}]
+OTHER = {**ENTRIES[0], "host": "other", "bind": "10.0.0.2"}
+
+
+def test_a_fleet_is_measured_from_one_host_by_all_addresses():
+    found = points(ENTRIES, deployment(scope="fleet"), None, elsewhere_of([OTHER], {"other": {}}))[0]
+    assert found["point"]["urls"] == ["http://127.0.0.1:8000", "http://127.0.0.1:8001", "http://10.0.0.2:8000"]
+    assert found["elsewhere"] == [{"host": "other", "name": "server-0", "hash": "0" * 64, "devices": [0]}]
+    assert (found["label"], found["scope"]) == ("aiperf, fleet, 2 at once", "fleet")
     with pytest.raises(FleetError) as caught:
-        points(ENTRIES, deployment(scope="fleet"), None, [other])
-    assert caught.value.code == "measure.not-reachable"
+        points(ENTRIES, deployment(scope="fleet", concurrency=25), None, elsewhere_of([OTHER], {"other": {}}))
+    assert caught.value.code == "measure.too-many-at-once" and 24 in caught.value.values
+    alone = points(ENTRIES, deployment(scope="node"), None, elsewhere_of([OTHER], {"other": {}}))[0]
+    assert (len(alone["point"]["urls"]), alone["elsewhere"]) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("variables", "address"),
+    [({"fleet_address": "a", "ansible_host": "b"}, "a"), ({"ansible_host": "b"}, "b"), ({}, "other")],
+)
+def test_where_a_server_of_another_host_is_reached_that_listens_on_all_addresses(variables, address):
+    assert elsewhere_of([{**OTHER, "bind": "0.0.0.0"}], {"other": variables})[0]["address"] == address
+    assert elsewhere_of([OTHER], {"other": variables})[0]["address"] == "10.0.0.2"
+
+
+def test_servers_of_other_hosts_that_cannot_be_measured_together():
+    for change, code in (({"bind": "127.0.0.1"}, "not-reachable"), ({"model_id": "n"}, "another-model")):
+        with pytest.raises(FleetError) as caught:
+            points(ENTRIES, deployment(scope="fleet"), None, elsewhere_of([{**OTHER, **change}], {"other": {}}))
+        assert caught.value.code == "measure." + code
+
+
+def test_the_scope_of_a_profile():
+    assert [scope_of(deployment(**one)) for one in ({}, {"tool": "vllm-bench"}, {"scope": "fleet"})] == [
+        "node", "server", "fleet"
+    ]  # fmt: skip
