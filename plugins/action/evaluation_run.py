@@ -5,21 +5,16 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import os
-
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.measure import result as results
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import evaluations
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.head import head_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import clean
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
-COLLECTION = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2))
 OWN = ("reports_dir", "deployment", "hardware", "references", "profile", "telling")
 
 
@@ -42,20 +37,16 @@ class ActionModule(ActionBase):
         entries = clean(arguments["servers"], "servers")
         asked = [entry for entry in entries if entry["name"] in result["measured"]["servers"]]
         folder = reports_folder(own["reports_dir"], task_vars, self._templar)
-        what = report.deployed(asked, own["deployment"] or {})
-        head = {
-            "inventory": os.path.basename(folder) if folder else "none",
-            "host": host,
-            "profile": own["profile"] or "full",
-            "deployment": own["deployment"] or {},
-            "entries": entries,
-            "software": what["software"],
-            "collection": collection_version(),
-            "hardware": _hardware(own["hardware"] or {}, asked),
-        }
+        deployment = own["deployment"] or {}
+        known = {
+            "deployment": deployment, "servers": asked, "hardware": own["hardware"],
+            "tool_version": arguments.get("tool_version"), "profile": own["profile"] or "full",
+            "scope": "server" if len(asked) == 1 else "node",
+        }  # fmt: skip
+        head = head_of(known, host, folder)
         try:
             telling = float(own["telling"] if own["telling"] is not None else evaluations.verdict.TELLING)
-            found = evaluations.document(result.pop("measured"), head, own["references"] or [], telling)
+            found = evaluations.document(result.pop("measured"), head, deployment, own["references"] or [], telling)
             result["evaluation"] = found
             if folder and not self._task.check_mode:
                 result["path"] = results.keep(folder, found)
@@ -72,25 +63,3 @@ class ActionModule(ActionBase):
         if not found["ok"]:
             result.update(failed=True, msg="%s, effort %s: %s" % (found["eval"], found["effort"], found["reason"]))
         return result
-
-
-def _hardware(declared, asked):
-    """{accelerator, count}: the kind as declared, and how many of its devices the servers have."""
-    devices = {device for entry in asked for device in entry["devices"]}
-    return {"accelerator": str(declared.get("accelerator") or asked[0]["platform"]), "count": len(devices)}
-
-
-@functools.cache
-def collection_version():
-    """The collection's version; None where nothing tells it."""
-    try:
-        with open(os.path.join(COLLECTION, "MANIFEST.json"), encoding="utf-8") as stream:
-            return json.load(stream)["collection_info"]["version"]
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    try:
-        with open(os.path.join(COLLECTION, "galaxy.yml"), encoding="utf-8") as stream:
-            lines = dict(line.rstrip().split(": ", 1) for line in stream if line.startswith("version: "))
-            return lines.get("version")
-    except OSError:
-        return None

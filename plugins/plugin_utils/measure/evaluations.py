@@ -35,14 +35,11 @@ def reference_of(references, name, effort, model, platform):
     return None
 
 
-def document(measured, head, references, telling=verdict.TELLING):
+def document(measured, head, deployment, references, telling=verdict.TELLING):
     """A result of the kind evaluation.
 
-    measured: what evaluation_run returns; head: {inventory, host, profile, deployment, entries, software, collection,
-    hardware}, hardware of the servers that were asked.
+    measured: what evaluation_run returns; head: head.head_of() of the servers that were asked.
     """
-    deployment, entries = head["deployment"], head["entries"]
-    asked = [entry for entry in entries if entry["name"] in measured["servers"]]
     model = (deployment.get("model") or {}).get("repo")
     # of some subjects alone, a whole run's score says nothing
     whole = measured.get("whole", True)
@@ -60,23 +57,10 @@ def document(measured, head, references, telling=verdict.TELLING):
         "id": measured["id"],
         "began": measured["began"],
         "ended": measured["ended"],
-        "inventory": head["inventory"],
-        "recipe": deployment.get("name") or "unknown",
-        "recipe_hash": result.recipe_hash(deployment),
+        **head,
         "plan_hash": measured["plan_hash"],
-        "platform": deployment.get("platform") or asked[0]["platform"],
-        "engine": deployment.get("engine") or asked[0]["engine"],
-        "versions": {
-            "engine": ", ".join(head["software"]) or None,
-            "tool": measured["tool"]["version"],
-            "collection": head["collection"],
-        },
-        "hardware": {"accelerator": head["hardware"]["accelerator"], "count": head["hardware"]["count"]},
-        "scope": "server" if len(asked) == 1 else "node",
-        "host": head["host"],
         "servers": measured["servers"],
         "tool": measured["tool"],
-        "profile": head["profile"],
         "errors": measured["errors"],
         "ok": ok,
         "reason": reason,

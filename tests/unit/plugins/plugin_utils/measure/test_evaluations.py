@@ -12,16 +12,16 @@ import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.measure import gpt_oss_evals, result
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import evaluations
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.head import head_of
 
 CLONE = pathlib.Path(__file__).resolve().parents[5]
 REFERENCES = yaml.safe_load((CLONE / "roles/evaluate/vars/main.yml").read_text(encoding="utf-8"))["evaluate_references"]
 BIG, SMALL, BF16 = "openai/gpt-oss-120b", "openai/gpt-oss-20b", "unsloth/gpt-oss-120b-BF16"
-ENTRY = {"name": "server-0", "platform": "cpu", "engine": "x", "devices": [0]}
-HEAD = {
-    "inventory": "local", "host": "localhost", "profile": "full", "entries": [ENTRY], "software": ["x==1"],
-    "deployment": {"name": "r", "platform": "cpu", "engine": "x", "model": {"repo": BIG}}, "collection": "0.1.0",
-    "hardware": {"accelerator": "cpu", "count": 1},
-}  # fmt: skip
+ENTRY = {"host": "localhost", "name": "server-0", "platform": "cpu", "engine": "x", "devices": [0]}
+DEPLOYMENT = {"name": "r", "platform": "cpu", "engine": "x", "model": {"repo": BIG}}
+KNOWN = {"servers": [ENTRY], "deployment": DEPLOYMENT, "hardware": {"accelerator": "cpu"}, "profile": "full",
+         "scope": "server", "tool_version": "1"}  # fmt: skip
+HEAD = head_of(KNOWN, "localhost", "/reports/local")
 
 
 def measured(right, asked, failed=0, **more):
@@ -36,7 +36,7 @@ def measured(right, asked, failed=0, **more):
 
 
 def found(*numbers, **more):
-    document = evaluations.document(measured(*numbers, **more), HEAD, REFERENCES)
+    document = evaluations.document(measured(*numbers, **more), HEAD, DEPLOYMENT, REFERENCES)
     assert result.problems(document) == []
     assert len(evaluations.row(document)) == len(evaluations.COLUMNS)
     return document
