@@ -73,32 +73,13 @@ options:
     type: str
     choices: [server, node, fleet]
     default: node
-  deployment:
-    description: The recipe as resolved for this host.
-    type: dict
-    default: {}
-  hardware:
-    description: The variable C(fleet_hardware).
-    type: dict
-    default: {}
   environment_path:
     description: Folder of the tool's Python environment. Tools of the engine's own need none.
     type: path
-  tool_version:
-    description: Version of the tool, for the result.
-    type: str
   again:
     description: Whether to run a point again whose result counts.
     type: bool
     default: false
-  api_key:
-    description: Key that is sent. It is given to the tool in its environment alone, and is in no command line.
-    type: str
-    default: ''
-  wait_s:
-    description: Seconds to wait for the end of the job before the module returns.
-    type: int
-    default: 5
   reports_dir:
     description: Folder of the inventory's reports on the controller, which the result is added to. Empty keeps none.
     type: path
@@ -111,6 +92,7 @@ options:
     type: str
     default: ''
 extends_documentation_fragment:
+  - inference.fleet.measured
   - inference.fleet.node
 attributes:
   check_mode:
@@ -190,6 +172,7 @@ path:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.measure import run
+from ansible_collections.inference.fleet.plugins.module_utils.measure.arguments import MEASURED_ARGUMENTS
 from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import NODE_ARGUMENTS
 
 
@@ -212,16 +195,12 @@ def main():
             "point": {"type": "dict", "required": True},
             "profile": {"type": "str", "default": ""},
             "scope": {"type": "str", "choices": ["server", "node", "fleet"], "default": "node"},
-            "deployment": {"type": "dict", "default": {}},
-            "hardware": {"type": "dict", "default": {}},
             "environment_path": {"type": "path"},
-            "tool_version": {"type": "str"},
             "again": {"type": "bool", "default": False},
-            "api_key": {"type": "str", "default": "", "no_log": True},
-            "wait_s": {"type": "int", "default": 5},
             "reports_dir": {"type": "path"},
             "head": {"type": "dict", "default": {}},
             "caller": {"type": "str", "default": ""},
+            **MEASURED_ARGUMENTS,
             **NODE_ARGUMENTS,
         },
         supports_check_mode=True,

@@ -45,9 +45,6 @@ options:
     description: The Python environment on the node that holds the tool.
     type: path
     required: true
-  tool_version:
-    description: The version of the tool, for the result.
-    type: str
   config:
     description: For O(eval=mmlu), the tool's configuration file on the node.
     type: path
@@ -91,26 +88,10 @@ options:
     description: Seconds after which the tool is ended.
     type: int
     default: 14400
-  wait_s:
-    description: Seconds to wait for the end of the job before the module returns.
-    type: int
-    default: 5
   refresh:
     description: Whether to evaluate again where there is a good result.
     type: bool
     default: false
-  api_key:
-    description: API key of the servers. It is given to the job in its environment alone.
-    type: str
-    default: ''
-  deployment:
-    description: The recipe as resolved for this host, for the result. It is not sent to the node.
-    type: dict
-    default: {}
-  hardware:
-    description: As declared in C(fleet_hardware), for the result. It is not sent to the node.
-    type: dict
-    default: {}
   references:
     description:
       - Published scores, the first that is about the evaluation counts. It is not sent to the node.
@@ -167,6 +148,7 @@ attributes:
     support: full
     description: A good result of the same plan, dataset and options is returned again.
 extends_documentation_fragment:
+  - inference.fleet.measured
   - inference.fleet.node
 notes:
   - This module has an action plugin on the controller.
@@ -237,6 +219,7 @@ fleet_report:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.measure import evaluation
+from ansible_collections.inference.fleet.plugins.module_utils.measure.arguments import MEASURED_ARGUMENTS
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
 from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import NODE_ARGUMENTS
 
@@ -252,7 +235,6 @@ def main():
             "eval": {"type": "str", "choices": ["basic", "gpqa", "aime25", "mmlu"], "required": True},
             "effort": {"type": "str", "choices": ["low", "medium", "high"], "required": True},
             "venv": {"type": "path", "required": True},
-            "tool_version": {"type": "str"},
             "config": {"type": "path"},
             "datasets": {"type": "path"},
             "checksums": {"type": "dict", "default": {}},
@@ -263,11 +245,7 @@ def main():
             "examples": {"type": "int"},
             "retries": {"type": "int", "default": 4},
             "budget_s": {"type": "int", "default": 14400},
-            "wait_s": {"type": "int", "default": 5},
             "refresh": {"type": "bool", "default": False},
-            "api_key": {"type": "str", "default": "", "no_log": True},
-            "deployment": {"type": "dict", "default": {}},
-            "hardware": {"type": "dict", "default": {}},
             "references": {
                 "type": "list",
                 "elements": "dict",
@@ -284,6 +262,7 @@ def main():
             "telling": {"type": "float", "default": 15},
             "profile": {"type": "str", "default": "full"},
             "reports_dir": {"type": "path"},
+            **MEASURED_ARGUMENTS,
             **NODE_ARGUMENTS,
         },
         supports_check_mode=True,

@@ -1,0 +1,31 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation that modules which measure servers share."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  tool_version:
+    description: Version of the tool, for the result.
+    type: str
+  wait_s:
+    description: Seconds to wait for the end of the job before the module returns.
+    type: int
+    default: 5
+  api_key:
+    description: API key of the servers. It is given to the tool in its environment alone, and is in no command line.
+    type: str
+    default: ''
+  deployment:
+    description: The recipe as resolved for this host, for the result. It is not sent to the node.
+    type: dict
+    default: {}
+  hardware:
+    description: As declared in C(fleet_hardware), for the result. It is not sent to the node.
+    type: dict
+    default: {}
+"""
