@@ -105,7 +105,7 @@ class Dynamo(Deployment):
 
 
 class Measured(Deployment):
-    """The local deployment as people have it: no API keys, which AIPerf takes in its arguments alone."""
+    """The local deployment as people have it: without API keys."""
 
     def __init__(self, folder, venv, first_port=FIRST_PORT + 80):
         super().__init__(folder, venv, first_port)
