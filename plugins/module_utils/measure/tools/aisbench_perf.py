@@ -4,7 +4,7 @@
 """AISBench's performance mode: one address, results as strings with units. https://github.com/AISBench/benchmark
 
 What it runs is a configuration file in Python, which lies in the folder of a point with its values as JSON beside it.
-It ends with 1 and without a file when no request was answered.
+It ends with 0 when half of the requests failed, and with 1 and without a file when all did.
 """
 
 from __future__ import annotations

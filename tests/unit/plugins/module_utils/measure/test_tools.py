@@ -162,6 +162,13 @@ def test_aisbench_is_read_in_our_words():
     assert (reading.input_tokens, reading.output_tokens) == (117.0, 32.0)
 
 
+def test_aisbench_ends_with_0_when_half_of_the_requests_failed():
+    reading = aisbench_perf.read(POINT, str(SAMPLES / "evals" / "aisbench" / "perf-half-failed"), "")
+    assert (reading.completed, reading.failed) == (4, 4)
+    assert reading.errors == [{"message": "Internal Server Error", "count": 4}]
+    assert reading.metrics["e2e_ms"]["p95"] == 189.1  # which it tells when it is asked to
+
+
 def test_what_aisbench_wrote_and_cannot_be_read_is_said(tmp_path):
     folder = tmp_path / "20261122_120000" / "performances" / "fleet"
     folder.mkdir(parents=True)
