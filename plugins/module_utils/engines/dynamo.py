@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import base, dynamo_workers, text_only, trtllm
+from ansible_collections.inference.fleet.plugins.module_utils.engines import (
+    base,
+    dynamo_workers,
+    nixl_waits,
+    text_only,
+    trtllm,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
 
 TOOL_CALL_PARSER = "--dyn-tool-call-parser " + gpt_oss.TOOL_CALL_PARSERS["dynamo"]
@@ -16,7 +22,7 @@ NO_VOCABULARY = "the frontend has no %s where %s points" % (gpt_oss.VOCABULARY_F
 
 class Dynamo(base.Engine):
     name = "dynamo"
-    modules = ((text_only.MODULE, text_only),)
+    modules = ((text_only.MODULE, text_only), (nixl_waits.MODULE, nixl_waits))
     streamed_call_ends = ("tool_calls",)
     workers = dynamo_workers
     residue = "%s tokens reach the client: the workers were started without `%s %s`, or without %s in %s" % (

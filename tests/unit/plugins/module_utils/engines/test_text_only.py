@@ -25,9 +25,8 @@ def test_the_one_import_is_stood_in_for(tmp_path):
     (folder / "image_processing_qwen2_vl.py").write_text("import torchvision.none_such\n")
     (tmp_path / "worker").mkdir()
     (tmp_path / "worker" / "__main__.py").write_text(PROGRAM)
-    ((name, module),) = dynamo.ENGINE.modules
-    assert module is text_only
-    (tmp_path / (name + ".py")).write_text(inspect.getsource(module))
+    (name,) = [name for name, module in dynamo.ENGINE.modules if module is text_only]
+    (tmp_path / (name + ".py")).write_text(inspect.getsource(text_only))
 
     def run(*words):
         return subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, check=False)

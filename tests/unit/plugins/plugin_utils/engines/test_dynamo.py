@@ -9,6 +9,7 @@ import json
 import types
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.engines import nixl_waits
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import dynamo
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
@@ -68,6 +69,22 @@ def test_one_frontend_one_prefill_one_decode():
         front["directories"]["work"] + "/discovery"
     }
     assert {entry["reasoning_field"] for entry in entries.values()} == {"reasoning_content"}
+
+
+def test_each_recipe_sends_the_requests_of_the_guide():
+    found = [load.load_recipe(load.find_recipe(name, [])) for name in load.available([load.OWN_RECIPES])]
+    found = [recipe for recipe in found if recipe["engine"] == "dynamo"]
+    assert len(found) == 7
+    for recipe in found:
+        names = [probe["name"] for probe in recipe["probes"]]
+        assert names == ["guide-responses", "guide-tool-call", "guide-tool-result", "guide-high-effort"], recipe["name"]
+
+
+def test_idle_workers_wait():
+    """Both imports are of modules that the collection places, where the workers' Python looks."""
+    for entry in list(planned().values())[1:]:
+        assert entry["arguments"]["worker-extension-cls"] == nixl_waits.MODULE + ".Waits"
+        assert entry["environment"]["PYTHONPATH"] == "/r/var/lib/inference-fleet/lib/engine"
 
 
 def test_more_workers_get_devices_and_ports_of_their_own():
