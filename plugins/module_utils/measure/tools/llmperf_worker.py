@@ -7,6 +7,7 @@
   ends it or is empty
 - `reasoning` counts as a token, as `reasoning_content` does
 - each client starts at another address; from the first on, all would ask the same server at the same time
+- the environment, and so the API key, is in no argument and no log of Ray's processes
 - a request that fails, and an answer of one token, are a record and do not end the thread that sends the next ones
 
 It is packed into one file and run by the interpreter of the tool's environment: python worker.pyz SCRIPT and the
@@ -42,8 +43,19 @@ def main():
     import ray
     from llmperf.ray_llm_client import LLMClient
 
+    ray.init = without_environment(ray.init)
     llmperf.common.OpenAIChatCompletionsClient = Clients(ray.remote(actor(LLMClient)))
     runpy.run_path(script, run_name="__main__")
+
+
+def without_environment(init):
+    """ray.init() that is not given the environment: its processes have it anyway, and would have it, with the API key,
+    in their arguments and logs as well."""
+
+    def begin(**_given):
+        return init(include_dashboard=False)
+
+    return begin
 
 
 def one_tokenizer(loader, path):
