@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import shutil
 
 from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import engine_of_entry
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
@@ -81,12 +83,15 @@ def _vllm(entry, tool, folder, version):
     if os.path.basename(python) == "vllm":
         python = os.path.join(os.path.dirname(python), "python")
     _there([python], tool)
-    _write_metadata(folder, version or "0")
+    # a version that does not say so is not taken for a CPU's: kernels for AVX-512 are loaded then, whatever the CPU has
+    _write_metadata(folder, (version or "0") + ("+cpu" if entry["platform"] == "cpu" else ""))
     return [python, "-m", "vllm.entrypoints.cli.main"], python
 
 
 def _write_metadata(folder, version):
     """The distribution that the command line wants, where the engine was installed under another name. OSError."""
+    for other in glob.glob(os.path.join(glob.escape(folder), "vllm-*.dist-info")):
+        shutil.rmtree(other, ignore_errors=True)
     path = os.path.join(folder, "vllm-%s.dist-info" % version)
     os.makedirs(path, exist_ok=True)
     write_atomic(os.path.join(path, "METADATA"), METADATA % version)

@@ -118,7 +118,7 @@ def test_an_engine_takes_the_place_of_a_servers_process(tmp_path):
         "bench", "latency",
     ]  # fmt: skip
     assert variables["A"] == "1" and variables["INFERENCE_FLEET_SERVER"] == "server-0"
-    assert os.path.exists(tmp_path / "vllm-0.32.0.dist-info" / "METADATA")
+    assert os.path.exists(tmp_path / "vllm-0.32.0+cpu.dist-info" / "METADATA")
 
 
 def test_an_engine_takes_the_place_of_a_servers_container(monkeypatch):
