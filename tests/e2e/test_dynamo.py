@@ -97,6 +97,15 @@ def test_without_the_vocabulary_the_verdict_names_it(dynamo, tmp_path):
     assert pids(dynamo)["decode-0"] == before["decode-0"]
 
 
+def test_without_the_parser_of_tool_calls_the_verdict_names_it(dynamo):
+    """Left out on both workers; the frontend takes it from either."""
+    before = pids(dynamo)["frontend-0"]
+    dynamo.site(override={"arguments": {"dyn-tool-call-parser": None}}).failed("--dyn-tool-call-parser harmony")
+    found = failed(dynamo)
+    assert "the workers were started without `--dyn-tool-call-parser harmony`" in found["tool-call"]
+    assert pids(dynamo)["frontend-0"] == before
+
+
 def test_a_stopped_prefill_worker_fails_the_verdict_with_that_cause(dynamo):
     dynamo.site().ok()
     control = dynamo.root / "var/lib/inference-fleet/toolkit/bin/supervisorctl"
