@@ -453,6 +453,6 @@ def test_a_hundred_hosts_are_one_page_that_opens(ok):
     page.render(fleet(node_1=[verdict()]))  # the template is compiled once for each process
     started = time.process_time()
     text = page.render(value)
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 3  # 0.5 s on a core of its own
     assert len(text.encode("utf-8")) < 5e6
     assert len(re.findall(r'<a class="cell', text)) == 800
