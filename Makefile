@@ -30,9 +30,9 @@ demo-stop: .venv ## stop them; ARGS='-e fleet_purge=true' also removes what was 
 .venv/.ready: pyproject.toml tools/make_venv.py
 	$(PYTHON) tools/make_venv.py
 
-# Everything that CI runs: what is quick first, then what needs test nodes beside what does not.
+# Everything that CI runs: what is quick first, then two lanes side by side. The real engines of e2e come before those on nodes.
 test: lint ## everything that CI runs
-	$(BIN)/python tools/checks.py nodes=nodes,molecule here=sanity,matrix-one,unit,e2e
+	$(BIN)/python tools/checks.py nodes=nodes,molecule,sanity here=e2e,unit,matrix-one
 
 lint: .venv ## ruff, yamllint, ansible-lint, changelog fragments, plugin documentation
 	$(BIN)/ruff check
