@@ -34,7 +34,7 @@ def main():
     sys.argv[:2] = [script]
     with open(script, encoding="utf-8") as stream:
         if "--tokenizer" not in stream.read():
-            sys.exit("%s is without the Neuron SDK's patches: it has no --tokenizer." % script)
+            raise SystemExit("%s is without the Neuron SDK's patches: it has no --tokenizer." % script)
     import transformers  # here: they are in the tool's environment only
 
     path = sys.argv[sys.argv.index("--tokenizer") + 1]
@@ -138,7 +138,7 @@ def actor(base):
                     raise RuntimeError("the answer was empty")
             except Exception as error:  # whatever it is: a request that failed
                 code, message = code or -1, " ".join(str(error).split())[:longest]
-                print("Request failed: %s %s" % (code, message))
+                sys.stdout.write("Request failed: %s %s\n" % (code, message))
             seconds = max(time.monotonic() - began, 1e-6)
             # numpy's divide by 0 without an error, and the tool leaves out what comes of it
             metrics = {

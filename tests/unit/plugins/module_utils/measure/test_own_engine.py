@@ -92,7 +92,7 @@ def test_the_job_starts_them_when_the_tool_has_ended_however_it_did(servers, sta
 def test_the_job_starts_them_when_it_is_ended(servers, tmp_path):
     tool = script(tmp_path / "tool", "touch %s/at-work\nexec sleep 60" % tmp_path)
     job = subprocess.Popen(servers.wrapped([tool]), start_new_session=True)
-    wait_for(lambda: (tmp_path / "at-work").exists(), 60, "the tool")
+    wait_for((tmp_path / "at-work").exists, 60, "the tool")
     os.killpg(job.pid, signal.SIGTERM)
     job.wait(60)
     assert servers.back.exists()
