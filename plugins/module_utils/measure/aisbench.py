@@ -24,6 +24,7 @@ NAME = "AISBench"
 EVALS = ("mmlu",)
 EFFORTS = ("low", "medium", "high")
 SERVERS = 1  # how many addresses it takes
+NO_KEY = ""
 MODEL = "fleet"  # the tool's own name for what is measured, in the paths of its files
 SUBJECTS = 57  # of the whole dataset
 PREFIX = "lukaemon_mmlu_"
@@ -83,8 +84,6 @@ def prepare(job, settings, environment):
     settings["subjects"] = subjects_of(settings["files"])
     asked = questions(settings["datasets"], settings["subjects"], settings["examples"])
     environment["FLEET_AISBENCH"] = job.path("given.json")
-    if environment["OPENAI_API_KEY"] == "EMPTY":
-        environment["OPENAI_API_KEY"] = ""
     files.write_atomic(job.path("given.json"), json.dumps(given(settings), indent=1) + "\n", mode=0o600)
     return command(settings["python"], settings["config"], settings), asked
 

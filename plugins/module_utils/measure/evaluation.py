@@ -189,7 +189,7 @@ def _start(job, tool, params, entries, node, folder, data, tokens):
             "HOME": job.path("work"),
             "HF_HUB_OFFLINE": "1",
             "NO_PROXY": "*",  # all requests go to this node
-            "OPENAI_API_KEY": params["api_key"] or "EMPTY",
+            "OPENAI_API_KEY": params["api_key"] or tool.NO_KEY,
         }
         argv, asked = tool.prepare(job, settings, environment)
         job.launch(

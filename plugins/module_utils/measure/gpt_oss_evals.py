@@ -23,6 +23,7 @@ NAME = "gpt_oss.evals"
 EVALS = ("basic", "gpqa", "aime25")
 EFFORTS = ("low", "medium", "high")
 SERVERS = None  # how many addresses it takes: all
+NO_KEY = "EMPTY"  # its client wants one
 REPEATS = {"basic": 1}  # of each question in a whole run; 8 of the others
 REFUSED = "No response"  # how the answer of a request that was refused begins, the tool's own and the worker's
 POINT = re.compile(r"<p>Score: ([0-9.]+)</p>")
