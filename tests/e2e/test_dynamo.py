@@ -10,9 +10,9 @@ import os
 import re
 import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
-import warnings
 
 import pytest
 
@@ -28,19 +28,15 @@ def discovery(dynamo):
     return dynamo.root / "var/lib/inference-fleet/servers/frontend-0/work/discovery"
 
 
+def is_registered(dynamo, name):
+    return list((discovery(dynamo) / "v1" / "mdc").glob(CARDS[name]))
+
+
 @pytest.fixture(autouse=True)
 def registered(dynamo):
-    """A registration in a folder ends 10 s after its last renewal, and nothing brings it back. So a worker that stood
-    still for longer, on a machine that runs other tests as well, is killed and comes back."""
-    cards = discovery(dynamo) / "v1" / "mdc"
-    lost = [name for name, card in CARDS.items() if cards.exists() and not list(cards.glob(card))]
-    for name in lost:
-        pid = dynamo.state(name)["pid"]
-        if not os.path.exists("/proc/%d" % pid):
-            continue  # a test stopped it
-        warnings.warn("the registration of %s had ended" % name, stacklevel=1)
-        os.kill(pid, signal.SIGKILL)
-        dynamo.wait_for(lambda card=CARDS[name]: list(cards.glob(card)), 300, "a registration")
+    """A worker that stood still for long, on a machine that runs other tests as well, is starting again now."""
+    for name in CARDS if discovery(dynamo).exists() else ():
+        dynamo.wait_for(lambda name=name: is_registered(dynamo, name) or not runs(dynamo, name), 300, "a registration")
 
 
 def results_of(dynamo):
@@ -59,6 +55,16 @@ def failed(dynamo):
 
 def pids(dynamo):
     return {name: dynamo.state(name)["pid"] for name in NAMES}
+
+
+def runs(dynamo, name):
+    """Whether a test has not stopped it: one that ended is started again 2 s later."""
+    ends = time.monotonic() + 10
+    while not os.path.exists("/proc/%d" % dynamo.state(name)["pid"]):
+        if time.monotonic() > ends:
+            return False
+        time.sleep(1)
+    return True
 
 
 def answers(dynamo):
@@ -92,17 +98,31 @@ def test_second_run_changes_nothing_and_restarts_nothing(dynamo):
     assert list(results_of(dynamo)) == ["identity", "census", "model-id", "completion"]
 
 
-def test_a_killed_decode_worker_is_back_and_verified_without_a_play(dynamo):
+@pytest.mark.parametrize("name", NAMES)
+def test_a_killed_server_is_back_and_verified_without_a_play(dynamo, name):
     before = pids(dynamo)
-    os.kill(before["decode-0"], signal.SIGKILL)
-    dynamo.wait_for(lambda: dynamo.state("decode-0")["pid"] != before["decode-0"], 300, "a new process")
+    os.kill(before[name], signal.SIGKILL)
+    dynamo.wait_for(lambda: dynamo.state(name)["pid"] != before[name], 300, "a new process")
     dynamo.wait_for(lambda: answers(dynamo), 900, "an answer")
     run = dynamo.play("playbooks/verify.yml", "-e", "fleet_verify=full").ok()
     assert run.count("changed") == 0
     after = pids(dynamo)
-    assert {name for name in NAMES if after[name] != before[name]} == {"decode-0"}
+    assert {server for server in NAMES if after[server] != before[server]} == {name}
     # the one that died left no engine behind
     assert sum("EngineCore" in command for _pid, command in dynamo.processes()) == 2
+
+
+def test_a_worker_that_stood_still_starts_again_and_is_found(dynamo):
+    """For longer than its registration lasts; it would go on without one."""
+    before = pids(dynamo)
+    os.kill(before["decode-0"], signal.SIGSTOP)
+    try:
+        dynamo.wait_for(lambda: not is_registered(dynamo, "decode-0"), 60, "the end of the registration")
+    finally:
+        os.kill(before["decode-0"], signal.SIGCONT)
+    dynamo.wait_for(lambda: dynamo.state("decode-0")["pid"] != before["decode-0"], 300, "a new process")
+    dynamo.wait_for(lambda: answers(dynamo), 900, "an answer")
+    assert {name for name, pid in pids(dynamo).items() if pid != before[name]} == {"decode-0"}
 
 
 def test_a_router_with_other_blocks_is_refused_before_anything_stops(dynamo):

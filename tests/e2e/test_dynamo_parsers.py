@@ -66,7 +66,7 @@ def verdicts():
     hardware = parse_hardware({"accelerator": "cpu", "count": 1, "cores": 2}, "x")
     lines = {name: shlex.split(line) for name, line in {**LINES, **WRONG}.items()}
     for entry in plan.plan_host("n", recipe, hardware, plan.Site()):
-        lines[entry["name"]] = [word for word in entry["command"][2:] if word != "inference_fleet_text_only"]
+        lines[entry["name"]] = [word for word in entry["command"][2:] if not word.startswith("inference_fleet_")]
     return judged(engine_venv.ensure("cpu-dynamo"), lines)
 
 

@@ -9,6 +9,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.engines import (
     base,
     dynamo_workers,
     nixl_waits,
+    stays_registered,
     text_only,
     trtllm,
 )
@@ -22,7 +23,7 @@ NO_VOCABULARY = "the frontend has no %s where %s points" % (gpt_oss.VOCABULARY_F
 
 class Dynamo(base.Engine):
     name = "dynamo"
-    modules = ((text_only.MODULE, text_only), (nixl_waits.MODULE, nixl_waits))
+    modules = tuple((module.MODULE, module) for module in (text_only, nixl_waits, stays_registered))
     streamed_call_ends = ("tool_calls",)
     workers = dynamo_workers
     residue = "%s tokens reach the client: the workers were started without `%s %s`, or without %s in %s" % (

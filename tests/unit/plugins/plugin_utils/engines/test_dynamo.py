@@ -59,7 +59,9 @@ def test_one_frontend_one_prefill_one_decode():
         venv, "-m", "dynamo.frontend", "--router-mode", "kv", "--router-kv-events", "--kv-cache-block-size", "128",
         "--migration-limit", "3", "--http-host", "127.0.0.1", "--http-port", "8000",
     ]  # fmt: skip
-    assert prefill["command"][:4] == [venv, "-m", "inference_fleet_text_only", "dynamo.vllm"]
+    assert prefill["command"][:5] == [
+        venv, "-m", "inference_fleet_stays_registered", "inference_fleet_text_only", "dynamo.vllm",
+    ]  # fmt: skip
     for entry, role in ((prefill, "kv_producer"), (decode, "kv_consumer")):
         assert entry["arguments"]["disaggregation-mode"] == entry["role"]
         assert json.loads(entry["arguments"]["kv-transfer-config"]) == {**TRANSFER, "kv_role": role}
