@@ -169,6 +169,21 @@ def test_what_cannot_fit_does_not_take_the_place_of_what_runs(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("playbook", ["prepare", "weights", "serve"])
+def test_a_part_of_site_refuses_a_bad_plan_before_it_changes_anything(tmp_path, playbook):
+    layers = {"fleet_override_" + name: {"arguments": {"max-num-seqs": value}} for name, value in (("a", 8), ("b", 4))}
+    status, output, _seconds = play(
+        "-i", "inventories/local", "-e", json.dumps(layers), playbook=playbook, env={"FLEET_ROOT": str(tmp_path)}
+    )
+    assert status != 0
+    assert (
+        "localhost: fleet_override_b sets 'arguments.max-num-seqs' to 4, but fleet_override_a sets "
+        "'arguments.max-num-seqs' to 8; one leaf takes one value. Remove one of the two."
+    ) in output
+    assert output.count("TASK [") == 1
+    assert os.listdir(tmp_path) == []
+
+
 def test_what_cannot_fit_is_refused():
     changes = TOO_LARGE
     status, output, _seconds = play("-i", "inventories/local", "-e", json.dumps(changes))
