@@ -419,6 +419,19 @@ def free_address():
     return next(str(address) for address in hosts if str(address) not in taken)
 
 
+def made(name, make):
+    """The folder of this name in the cache; make(FOLDER) makes it where it is missing, once also where two ask."""
+    folder, beside = CACHE / name, CACHE / (name + ".part")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / (name + ".lock")).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            shutil.rmtree(beside, ignore_errors=True)
+            make(beside)
+            beside.rename(folder)
+    return folder
+
+
 def share_venv(recipe="cpu-tiny", place="/venv"):
     """The environment of a recipe that the tests of this clone share, and the Python that it was made with."""
     sys.path.insert(0, str(ROOT / "tools"))
@@ -468,19 +481,17 @@ def share_controller_wheels():
 
 def downloaded(packages):
     """A folder with the wheels of these packages and of all that they need."""
-    folder = CACHE / ("wheels-" + digest(packages))
-    if not folder.exists():
-        beside = folder.with_name(folder.name + ".part-%d" % os.getpid())
+
+    def download(folder):
         done = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", str(beside),
+            [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", str(folder),
              *packages, "setuptools"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            shutil.rmtree(beside, ignore_errors=True)
             raise RuntimeError("pip download failed: " + done.stderr.strip()[-500:])
-        beside.rename(folder)
-    return folder
+
+    return made("wheels-" + digest(packages), download)
 
 
 def share_encodings():
@@ -502,11 +513,8 @@ def share_neuron_packages():
     sys.path.insert(0, str(ROOT / "tests" / "nodes"))
     import package_indexes
 
-    folder = CACHE / ("neuron-packages-" + digest(Path(package_indexes.__file__).read_text()))
-    if not folder.exists():
-        beside = folder.with_name(folder.name + ".part-%d" % os.getpid())
-        package_indexes.make(beside, SUITE)
-        beside.rename(folder)
+    name = "neuron-packages-" + digest(Path(package_indexes.__file__).read_text())
+    folder = made(name, lambda folder: package_indexes.make(folder, SUITE))
     return [(folder, SHARED + "/neuron")]
 
 
@@ -517,11 +525,7 @@ def share_nvidia_packages():
     import nvidia_packages
 
     sources = [Path(nvidia_packages.__file__).with_name(name).read_text() for name in nvidia_packages.SOURCES]
-    folder = CACHE / ("nvidia-packages-" + digest(*sources))
-    if not folder.exists():
-        beside = folder.with_name(folder.name + ".part-%d" % os.getpid())
-        nvidia_packages.make(beside)
-        beside.rename(folder)
+    folder = made("nvidia-packages-" + digest(*sources), nvidia_packages.make)
     return [(folder, SHARED + "/nvidia")]
 
 
@@ -531,11 +535,7 @@ def share_service_archives():
     sys.path.insert(0, str(ROOT / "tests" / "nodes"))
     import service_archives
 
-    folder = CACHE / ("service-archives-" + digest(Path(service_archives.__file__).read_text()))
-    if not folder.exists():
-        beside = folder.with_name(folder.name + ".part-%d" % os.getpid())
-        service_archives.make(beside)
-        beside.rename(folder)
+    folder = made("service-archives-" + digest(Path(service_archives.__file__).read_text()), service_archives.make)
     return [(folder, SHARED + "/services")]
 
 
