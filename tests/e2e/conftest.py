@@ -97,7 +97,7 @@ class Dynamo(Deployment):
         groups = {"frontend": {"port": first_port}}
         for number, name in enumerate(("prefill", "decode")):
             ports = ("system", "side_channel", "kv_events")
-            groups[name] = {"ports": {kind: first_port + 1 + 3 * number + at for at, kind in enumerate(ports)}}
+            groups[name] = {"ports": {kind: first_port + 1 + 10 * number + 3 * at for at, kind in enumerate(ports)}}
         self.layers["servers"] = groups
         self.keys.write_text("{}")
 
