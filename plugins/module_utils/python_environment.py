@@ -282,7 +282,7 @@ def compare(desired, present):
 def apply(desired, marker):
     """Make or change the environment. marker: that of the complete environment that is there, or None."""
     environment = uv.child_environment(desired.environment, desired.ca_bundle)
-    python = uv.find_python(desired.python, environment)
+    python = uv.find_python(desired.python, environment, desired.uv)
     program = uv.find_uv(desired.uv, environment) if desired.uv else None
     if marker is not None and not _same_interpreter(marker, python, desired, environment):
         marker = None

@@ -53,6 +53,8 @@ options:
   python:
     description:
       - The interpreter to make the environment from. A path, a command, or a version such as V(3.11).
+      - A command or version is looked for on C(PATH), then among the interpreters that uv keeps, then beside those
+        that are known, as version managers have them. What is there and does not run is passed over.
       - By default the interpreter that runs this module; an environment that is there keeps its own.
     type: str
   uv:

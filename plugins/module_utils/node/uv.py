@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import glob
 import json
 import os
 import re
@@ -17,6 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.directories i
 from ansible_collections.inference.fleet.plugins.module_utils.node.python import base_executable
 
 OLDEST_PYTHON = (3, 9)
+VERSION = re.compile(r"^\d+\.\d+$")
 STDERR_LINES = 12
 CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 NO_NETWORK = re.compile(
@@ -62,28 +65,74 @@ def child_environment(more, ca_bundle=None):
     return environment
 
 
-def find_python(python, environment):
-    """The absolute path of the interpreter that is asked for. None: the one that runs this, or what its virtual
-    environment was made from, which outlives that. Raises FleetError."""
-    if python is None:
-        found = base_executable()
-    else:
-        name = "python" + python if re.match(r"^\d+\.\d+$", python) else python
-        found = shutil.which(name, path=environment.get("PATH", os.defpath))
-        if found is None:
+def find_python(python, environment, uv=None):
+    """The absolute path of the interpreter that is asked for: a path, a command, or a version like 3.12. None: the one
+    that runs this, or what its virtual environment was made from, which outlives that.
+
+    A command is looked for in every folder of PATH, then where uv (a program, None without one) keeps interpreters,
+    then beside those that are known; one that does not run, such as a version manager's stand-in, is passed over.
+    Raises FleetError.
+    """
+    name = python and ("python" + python if VERSION.match(python) else python)
+    candidates = _candidates(name, environment, uv) if name else [base_executable()]
+    refused = []
+    for found in candidates:
+        try:
+            version = probe_python(found, environment)["version"]
+        except FleetError as error:
+            refused.append((found, error))
+            continue
+        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_PYTHON:
             raise FleetError(
-                "venv.interpreter-missing",
-                "There is no Python interpreter %s on this node; install it, or set python to one that is.",
-                (name,),
+                "venv.interpreter-too-old",
+                "%s is Python %s, too old: %d.%d or newer is needed. Set python to a newer interpreter.",
+                (found, version, *OLDEST_PYTHON),
             )
-    version = probe_python(found, environment)["version"]
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_PYTHON:
+        return found
+    if len(refused) == 1:
+        raise refused[0][1]
+    if refused:
         raise FleetError(
-            "venv.interpreter-too-old",
-            "%s is Python %s, too old: %d.%d or newer is needed. Set python to a newer interpreter.",
-            (found, version, *OLDEST_PYTHON),
+            "venv.no-interpreter-runs",
+            "No %s of this node runs. Tried: %s. Install one, or set python to the path of one that runs.",
+            (name, "; ".join(error.message.rstrip(".") for _found, error in refused)),
         )
-    return found
+    raise FleetError(
+        "venv.interpreter-missing",
+        "There is no Python interpreter %s on this node; install it, or set python to one that is.",
+        (name,),
+    )
+
+
+def _candidates(name, environment, uv):
+    """Where an interpreter may be, best first, each looked for when those before it do not run."""
+    seen = set()
+    for path in _places_of(name, environment, uv):
+        if path not in seen and os.path.isfile(path) and os.access(path, os.X_OK):
+            seen.add(path)
+            yield path
+
+
+def _places_of(name, environment, uv):
+    if os.path.dirname(name):
+        yield name
+        return
+    folders = [folder or "." for folder in environment.get("PATH", os.defpath).split(os.pathsep)]
+    for folder in folders:
+        yield os.path.join(folder, name)
+    version = VERSION.match(name[len("python") :]) if name.startswith("python") else None
+    if not version:
+        return
+    if uv:
+        with contextlib.suppress(CommandFailed, OSError):
+            yield run([uv, "python", "find", "--managed-python", version.group()], environment).strip()
+    # Version managers have their installations side by side: /opt/python/3.11/bin/python3.11 and .../3.12/bin/...
+    for known in dict.fromkeys([base_executable(), *(os.path.join(folder, "python3") for folder in folders)]):
+        with contextlib.suppress(FleetError):
+            beside = os.path.dirname(probe_python(known, environment)["base_prefix"])
+            if beside != "/":
+                found = sorted(glob.glob(os.path.join(glob.escape(beside), "*", "bin", name)))
+                yield from (path for path in found if not os.path.exists(os.path.dirname(os.path.dirname(path)) + "/pyvenv.cfg"))
 
 
 def probe_python(python, environment):

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils import python_environment as pe
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.node import uv
 from ansible_collections.inference.fleet.plugins.module_utils.node.redact import url_secrets
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
@@ -142,6 +143,52 @@ def test_a_python_that_is_not_there_or_none(tmp_path):
     assert failure(desired(tmp_path, python=python)) == (
         "%s does not run as a Python interpreter: cannot execute." % python
     )
+
+
+RUNS = """echo '{"version": "3.12.1", "base_prefix": "%s"}'\n"""
+STAND_IN = "echo 'pyenv: python3.12: command not found' >&2; echo '3.12.1 has it' >&2; exit 127\n"
+
+
+def folder(path):
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def test_a_command_that_does_not_run_is_passed_over_for_another_on_the_path(tmp_path):
+    script(folder(tmp_path / "shims") / "python3.12", STAND_IN)
+    python = script(folder(tmp_path / "bin") / "python3.12", RUNS % "/usr")
+    environment = {"PATH": "%s:%s" % (tmp_path / "shims", tmp_path / "bin")}
+    assert uv.find_python("3.12", environment) == uv.find_python("python3.12", environment) == python
+
+
+def test_then_for_one_that_uv_keeps(tmp_path):
+    script(folder(tmp_path / "shims") / "python3.12", STAND_IN)
+    python = script(folder(tmp_path / "kept") / "python3.12", RUNS % "/usr")
+    asked = '[ "$*" = "python find --managed-python 3.12" ] && echo %s\n' % python
+    program = script(tmp_path / "uv", asked)
+    assert uv.find_python("3.12", {"PATH": str(tmp_path / "shims")}, program) == python
+
+
+def test_then_for_one_beside_an_interpreter_that_is_known_but_no_virtual_environment(tmp_path, monkeypatch):
+    monkeypatch.setattr(uv, "base_executable", lambda: "/nowhere/python3")
+    installations = tmp_path / "versions"
+    script(folder(tmp_path / "shims") / "python3.12", STAND_IN)
+    script(tmp_path / "shims" / "python3", RUNS % (installations / "3.11.7"))
+    script(folder(installations / "3.12-mine" / "bin") / "python3.12", RUNS % "/usr")
+    (installations / "3.12-mine" / "pyvenv.cfg").write_text("")
+    python = script(folder(installations / "3.12.1" / "bin") / "python3.12", RUNS % "/usr")
+    assert uv.find_python("3.12", {"PATH": str(tmp_path / "shims")}, "/nowhere/uv") == python
+
+
+def test_where_no_command_runs_all_that_was_tried_is_named(tmp_path):
+    pythons = [script(folder(tmp_path / name) / "python3.97", STAND_IN) for name in ("one", "two")]
+    wish = desired(tmp_path, python="3.97", environment={"PATH": "%s:%s" % (tmp_path / "one", tmp_path / "two")})
+    assert failure(wish) == (
+        "No python3.97 of this node runs. Tried: %s does not run as a Python interpreter: 3.12.1 has it; %s does not "
+        "run as a Python interpreter: 3.12.1 has it. Install one, or set python to the path of one that runs."
+        % tuple(pythons)
+    )
+    assert not (tmp_path / "env").exists()
 
 
 def test_a_python_whose_venv_module_is_incomplete(tmp_path):
