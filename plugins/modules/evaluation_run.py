@@ -18,23 +18,23 @@ description:
   - Before a request is sent, the servers must be the planned ones and list their model, the dataset must be complete,
     and the context must have room for an answer. Servers that are restarted while it runs make its result void.
   - A good result counts for the same plan, dataset and options. Another run returns it again and asks nothing.
-  - A job that was killed is started again; O(eval=mmlu) then asks only for what is missing.
+  - A job that was killed is started again; one of AISBench then asks only for what is missing.
   - An action plugin of the same name compares the score with the published one, adds the result to the history on the
     controller, and fails the task where the result is not good.
 options:
   servers:
     description:
       - Plan entries of this host. Those with the role C(server) or C(frontend) and a port are asked in turn; for
-        O(eval=mmlu) the first of them.
+        O(eval=mmlu) and O(eval=gsm8k) the first of them.
     type: list
     elements: dict
     required: true
   eval:
     description:
       - The evaluation. V(basic) is one question, to which any answer counts as right.
-      - V(gpqa) and V(aime25) are those of C(gpt_oss.evals), V(mmlu) is that of AISBench.
+      - V(gpqa) and V(aime25) are those of C(gpt_oss.evals), V(mmlu) and V(gsm8k) are those of AISBench.
     type: str
-    choices: [basic, gpqa, aime25, mmlu]
+    choices: [basic, gpqa, aime25, mmlu, gsm8k]
     required: true
   effort:
     description: The reasoning effort that is asked for.
@@ -46,7 +46,7 @@ options:
     type: path
     required: true
   config:
-    description: For O(eval=mmlu), the tool's configuration file on the node.
+    description: For O(eval=mmlu) and O(eval=gsm8k), the tool's configuration file on the node.
     type: path
   datasets:
     description:
@@ -232,7 +232,7 @@ def main():
     module = Module(
         argument_spec={
             "servers": {"type": "list", "elements": "dict", "required": True},
-            "eval": {"type": "str", "choices": ["basic", "gpqa", "aime25", "mmlu"], "required": True},
+            "eval": {"type": "str", "choices": ["basic", "gpqa", "aime25", "mmlu", "gsm8k"], "required": True},
             "effort": {"type": "str", "choices": ["low", "medium", "high"], "required": True},
             "venv": {"type": "path", "required": True},
             "config": {"type": "path"},

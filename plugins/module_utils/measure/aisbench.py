@@ -21,7 +21,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.measure import ver
 from ansible_collections.inference.fleet.plugins.module_utils.node import files
 
 NAME = "AISBench"
-EVALS = ("mmlu",)
+EVALS = ("mmlu", "gsm8k")
 EFFORTS = ("low", "medium", "high")
 SERVERS = 1  # how many addresses it takes
 NO_KEY = ""
@@ -31,6 +31,9 @@ PREFIX = "lukaemon_mmlu_"
 COLUMNS = 6  # question, four options, letter; no header
 LETTERS = ("A", "B", "C", "D")
 SPLITS = ("dev", "test")
+GSM8K = "gsm8k"  # has no subjects, and counts as one
+GSM8K_SPLITS = ("train", "test")  # the tool reads both and asks the second
+SOLUTION = re.compile(r"#### -?[0-9][0-9,]*\s*$")  # the tool compares whole numbers
 QUANTITY = re.compile(r"^(-?[0-9.]+(?:e[+-]?[0-9]+)?) ?(.*)$", re.IGNORECASE)
 SCALES = {"ms": 1.0, "s": 1000.0, "us": 0.001, "": 1.0, "token/s": 1.0, "req/s": 1.0}
 
@@ -40,6 +43,8 @@ SCALES = {"ms": 1.0, "s": 1000.0, "us": 0.001, "": 1.0, "token/s": 1.0, "req/s":
 
 def dataset_files(name, find):
     """{path below the datasets' folder: function that counts the questions of a file and says what is wrong}."""
+    if name == GSM8K:
+        return {"%s/%s.jsonl" % (name, split): _solved if split == "test" else _solved_before for split in GSM8K_SPLITS}
     found = {path for split in SPLITS for path in find("%s/%s/*_%s.csv" % (name, split, split))}
     subjects = {os.path.basename(path).rpartition("_")[0] for path in found}
     paths = {"%s/%s/%s_%s.csv" % (name, split, subject, split): split
@@ -47,8 +52,10 @@ def dataset_files(name, find):
     return {path: _test_questions if split == "test" else _dev_questions for path, split in paths.items()}
 
 
-def subjects_of(files):
+def subjects_of(name, files):
     """Names of the subjects of these paths, sorted."""
+    if name == GSM8K:
+        return [GSM8K]
     return sorted({os.path.basename(path).rpartition("_")[0] for path in files})
 
 
@@ -70,10 +77,29 @@ def _dev_questions(path):
     return 0
 
 
-def questions(folder, subjects, examples):
+def _solved(path):
+    with open(path, encoding="utf-8") as stream:
+        rows = [json.loads(line) for line in stream]  # an empty line ends the tool
+    if not rows:
+        raise ValueError("has no rows")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not row.get("question") or not SOLUTION.search(str(row.get("answer"))):
+            raise ValueError("has in row %d no question, or no answer that ends with #### and a whole number" % number)
+    return len(rows)
+
+
+def _solved_before(path):
+    _solved(path)
+    return 0
+
+
+def questions(folder, name, subjects, examples):
     """{subject: how many questions are asked}, at most `examples` of each."""
-    every = {name: _test_questions(os.path.join(folder, "mmlu", "test", name + "_test.csv")) for name in subjects}
-    return {name: min(count, examples or count) for name, count in every.items()}
+    if name == GSM8K:
+        every = {GSM8K: _solved(os.path.join(folder, GSM8K, "test.jsonl"))}
+    else:
+        every = {one: _test_questions(os.path.join(folder, name, "test", one + "_test.csv")) for one in subjects}
+    return {one: min(count, examples or count) for one, count in every.items()}
 
 
 def prepare(job, settings, environment):
@@ -81,8 +107,8 @@ def prepare(job, settings, environment):
 
     settings: of given() and command(), and python, config (its configuration file), files (of the dataset).
     """
-    settings["subjects"] = subjects_of(settings["files"])
-    asked = questions(settings["datasets"], settings["subjects"], settings["examples"])
+    settings["subjects"] = subjects_of(settings["eval"], settings["files"])
+    asked = questions(settings["datasets"], settings["eval"], settings["subjects"], settings["examples"])
     environment["FLEET_AISBENCH"] = job.path("given.json")
     files.write_atomic(job.path("given.json"), json.dumps(given(settings), indent=1) + "\n", mode=0o600)
     return command(settings["python"], settings["config"], settings), asked
@@ -90,7 +116,7 @@ def prepare(job, settings, environment):
 
 def whole(asked):
     """Whether all subjects are asked, as where the reference was measured."""
-    return len(asked) == SUBJECTS
+    return len(asked) == SUBJECTS or GSM8K in asked
 
 
 def given(settings):
@@ -99,6 +125,7 @@ def given(settings):
     settings: {eval, effort, model, host, port, datasets, folder, threads, max_tokens, temperature, subjects}.
     """
     return {
+        "eval": settings["eval"],
         "work_dir": settings["folder"],
         "datasets": os.path.join(settings["datasets"], settings["eval"]),
         "subjects": settings["subjects"],
@@ -132,7 +159,7 @@ def progress(folder):
     """How many answers there are by now: (int, None)."""
     run, count = latest(folder), 0
     for path in glob.glob(glob.escape(run) + "/predictions/*/*.jsonl") if run else ():
-        if os.path.basename(path).startswith(PREFIX):
+        if os.path.basename(path).startswith((PREFIX, GSM8K)):
             count += len(_lines(path))
     return count, None
 
@@ -176,9 +203,14 @@ def read(folder, name, asked):
     }
 
 
+def _dataset(subject):
+    """The tool's own name of what a subject's files are named after."""
+    return subject if subject == GSM8K else PREFIX + subject
+
+
 def _subject(run, subject):
     """(how many answers came, {why not: how many}) of a subject."""
-    at = "%s/predictions/%s/%s%s" % (run, MODEL, PREFIX, subject)
+    at = "%s/predictions/%s/%s" % (run, MODEL, _dataset(subject))
     errors, came = {}, 0
     for line in _lines(at + ".jsonl"):
         text = line.get("prediction")
@@ -196,7 +228,7 @@ def _subject(run, subject):
 def _accuracy(run, subject):
     """Percent, None where it was not graded."""
     try:
-        with open("%s/results/%s/%s%s.json" % (run, MODEL, PREFIX, subject), encoding="utf-8") as stream:
+        with open("%s/results/%s/%s.json" % (run, MODEL, _dataset(subject)), encoding="utf-8") as stream:
             value = json.load(stream).get("accuracy")
     except (OSError, ValueError, AttributeError):
         return None

@@ -9,6 +9,7 @@ from ais_bench.benchmark.utils.postprocess.model_postprocessors import extract_n
 from mmengine.config import read_base
 
 with read_base():
+    from ais_bench.benchmark.configs.datasets.gsm8k.gsm8k_gen_0_shot_cot_chat_prompt import gsm8k_datasets
     from ais_bench.benchmark.configs.datasets.mmlu.mmlu_gen_0_shot_cot_chat_prompt import mmlu_datasets
     from ais_bench.benchmark.configs.summarizers.groups.mmlu import mmlu_summary_groups
 
@@ -16,7 +17,13 @@ with read_base():
 environ = dict(__import__("os").environ)
 given = __import__("json").loads(__import__("pathlib").Path(environ["FLEET_AISBENCH"]).read_text(encoding="utf-8"))
 work_dir = given["work_dir"]
-datasets = [dict(one, path=given["datasets"]) for one in mmlu_datasets if one["name"] in given["subjects"]]
+if given["eval"] == "gsm8k":
+    datasets = [dict(one, path=given["datasets"]) for one in gsm8k_datasets]
+    # the tool takes the last number of an answer, which of 1,200 is 200
+    for turn in datasets[0]["infer_cfg"]["prompt_template"]["template"]["round"]:
+        turn["prompt"] = turn["prompt"].replace("is a number.", "is a number in digits alone, as 1200 and not 1,200.")
+else:
+    datasets = [dict(one, path=given["datasets"]) for one in mmlu_datasets if one["name"] in given["subjects"]]
 summarizer = {"attr": "accuracy", "summary_groups": mmlu_summary_groups}
 models = [
     {

@@ -12,7 +12,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.measure import datasets
 
 GPQA = "Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3\n"
-ALL = ["basic", "gpqa", "aime25", "mmlu"]
+GSM8K = '{"question": "a", "answer": "1,000 and 200 more\\n#### 1,200"}\n'
+ALL = ["basic", "gpqa", "aime25", "mmlu", "gsm8k"]
 
 
 @pytest.fixture
@@ -24,6 +25,9 @@ def folder(tmp_path):
         (tmp_path / "mmlu" / split).mkdir(parents=True)
         for subject in ("anatomy", "high_school_physics"):
             (tmp_path / "mmlu" / split / ("%s_%s.csv" % (subject, split))).write_text("q,1,2,3,4,B\n" * 5)
+    (tmp_path / "gsm8k").mkdir()
+    for split, count in (("train", 3), ("test", 2)):
+        (tmp_path / "gsm8k" / (split + ".jsonl")).write_text(GSM8K * count)
     return tmp_path
 
 
@@ -36,7 +40,7 @@ def wrong(folder, names, checksums=None):
 
 def test_questions_are_counted(folder):
     found = datasets.look(str(folder), ALL, {})
-    assert {name: one["questions"] for name, one in found.items()} == {"gpqa": 2, "aime25": 6, "mmlu": 10}
+    assert {name: one["questions"] for name, one in found.items()} == {"gpqa": 2, "aime25": 6, "mmlu": 10, "gsm8k": 2}
     assert len(found["mmlu"]["files"]) == 4
 
 
@@ -51,7 +55,7 @@ def test_all_that_is_missing_is_said_at_once(tmp_path):
     found = wrong(tmp_path / "none", ALL)
     assert [text.partition(" ")[0] for text in found] == [
         "gpqa_diamond.csv", "aime2025-I.jsonl", "aime2025-II.jsonl", "mmlu/dev/abstract_algebra_dev.csv",
-        "mmlu/test/abstract_algebra_test.csv",
+        "mmlu/test/abstract_algebra_test.csv", "gsm8k/test.jsonl", "gsm8k/train.jsonl",
     ]  # fmt: skip
     assert all(text.endswith("is missing") for text in found)
 
@@ -73,6 +77,10 @@ def test_a_subject_needs_both_files(folder):
         ("aime2025-I.jsonl", "[1]\n", "has no 'question', 'answer' in row 1"),
         ("mmlu/test/anatomy_test.csv", "question,A,B,C,D,answer\n", "has in row 1 no question, four options and the "
          "letter of one (it has no header)"),
+        ("gsm8k/test.jsonl", GSM8K + '{"question": "a", "answer": "1200"}\n', "has in row 2 no question, or no answer "
+         "that ends with #### and a whole number"),
+        ("gsm8k/train.jsonl", "", "has no rows"),
+        ("gsm8k/train.jsonl", GSM8K + "\n", "cannot be read: Expecting value: line 2 column 1 (char 1)"),
     ],
 )  # fmt: skip
 def test_a_file_of_another_form_is_said(folder, path, text, said):
@@ -91,5 +99,5 @@ def test_another_checksum_is_said(folder):
 
 def test_an_unknown_evaluation_is_refused(folder):
     with pytest.raises(FleetError) as caught:
-        datasets.look(str(folder), ["gsm8k"], {})
+        datasets.look(str(folder), ["hellaswag"], {})
     assert caught.value.code == "evaluate.eval-unknown"
