@@ -53,6 +53,9 @@ options:
         type: list
         elements: raw
         default: []
+      url:
+        description: Where it is asked. None for a worker behind a frontend.
+        type: str
   beside:
     description:
       - The plan entries of the node's other servers. They stop with those of O(servers) for a tool that starts an
@@ -189,6 +192,7 @@ def main():
                     "name": {"type": "str", "required": True},
                     "hash": {"type": "str", "required": True},
                     "devices": {"type": "list", "elements": "raw", "default": []},
+                    "url": {"type": "str"},
                 },
             },
             "beside": {"type": "list", "elements": "dict", "default": []},

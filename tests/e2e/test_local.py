@@ -197,7 +197,7 @@ def test_a_server_killed_in_the_middle_of_a_benchmark_fails_it_and_is_back_and_v
     assert document["void"] == "server-1 changed or restarted during the run"
     assert sum(one["count"] for one in document["errors"]) == counts["failed"]
     run.failed(
-        "The benchmark of server-1 by vllm-bench failed: %d of 400 requests completed. Server-1 changed or restarted "
+        "The benchmark of server-1 by vllm-bench failed: %d of 400 requests completed. server-1 changed or restarted "
         "during the run. %d of 400 requests failed." % (counts["completed"], counts["failed"])
     )
     deployment.wait_for(lambda: deployment.state("server-1")["pid"] != before["server-1"], 300, "a new process")

@@ -67,7 +67,7 @@ def test_a_killed_server_fails_a_benchmark_of_the_node_which_says_how_many_reque
     assert document["void"] == "server-1 changed or restarted during the run"
     assert (document["ok"], sum(one["count"] for one in document["errors"])) == (False, counts["failed"])
     run.failed(
-        "The benchmark of server-0, server-1 by aiperf failed: %d of 300 requests completed. Server-1 changed or "
+        "The benchmark of server-0, server-1 by aiperf failed: %d of 300 requests completed. server-1 changed or "
         "restarted during the run. %d of 300 requests failed." % (counts["completed"], counts["failed"])
     )
     measured.site().ok()

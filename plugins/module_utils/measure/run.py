@@ -185,21 +185,20 @@ class _Run:
             )
         processes = self.processes()
         headers = {"Authorization": "Bearer " + options.api_key} if options.api_key else None
-        for url in self.others():
+        for name, url in self.others().items():
             answer = http_client.request("GET", url + "/v1/models", headers=headers)
             if answer.status != 200:
                 raise FleetError(
                     "measure.not-answering",
-                    "%s, a server of another host, does not answer this one (%s), so nothing was sent. Verify that "
-                    "host, and see that its port can be reached from here.",
-                    (url, answer.error or "status %s" % answer.status),
+                    "%s of another host does not answer this one at %s (%s), so nothing was sent. Verify that host, "
+                    "and see that its port can be reached from here.",
+                    (name, url, answer.error or "status %s" % answer.status),
                 )
         return processes
 
     def others(self):
-        """The addresses of servers of other hosts: those after this node's own."""
-        own = sum(1 for entry in self.planned.values() if entry["port"] and entry["role"] in ("server", "frontend"))
-        return self.point.urls[own:] if self.params["elsewhere"] else ()
+        """{HOST/NAME: address} of the servers of other hosts that are asked."""
+        return {_elsewhere(one): one["url"] for one in self.params["elsewhere"] if one.get("url")}
 
     def processes(self):
         """{name: what tells one start of a server from another}."""
@@ -212,9 +211,9 @@ class _Run:
                 state.get("hash"), state.get("pid"), state.get("ticks"), state.get("started"),
                 sorted(container.id for container in one.containers if container.running),
             ]  # fmt: skip
-        for url in self.others():  # where they tell; another process has begun at another time
+        for name, url in self.others().items():  # where they tell; another process has begun at another time
             found = STARTED.search(http_client.request("GET", url + "/metrics").text or "")
-            starts[url] = found and found.group(1)
+            starts[name] = found and found.group(1)
         return starts
 
     def check_tokenizer(self, python):
@@ -277,7 +276,7 @@ class _Run:
             "ended": self.ended(),
             **self.params["head"],
             "plan_hash": self.plan_hash,
-            "servers": [*self.planned, *(one["name"] for one in self.params["elsewhere"])],
+            "servers": [*self.planned, *map(_elsewhere, self.params["elsewhere"])],
             "tool": {
                 "name": point.tool,
                 "version": (self.params["head"].get("versions") or {}).get("tool"),
@@ -319,6 +318,11 @@ class _Run:
             "requests_per_s": round(done / seconds, 2) if done and seconds > 0 else None,
             "seconds": round(seconds),
         }
+
+
+def _elsewhere(one):
+    """The name of a server of another host, where names of this host's servers stand beside it."""
+    return "%s/%s" % (one["host"], one["name"])
 
 
 def _cause(verdict):

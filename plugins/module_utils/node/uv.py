@@ -132,7 +132,9 @@ def _places_of(name, environment, uv):
             beside = os.path.dirname(probe_python(known, environment)["base_prefix"])
             if beside != "/":
                 found = sorted(glob.glob(os.path.join(glob.escape(beside), "*", "bin", name)))
-                yield from (path for path in found if not os.path.exists(os.path.dirname(os.path.dirname(path)) + "/pyvenv.cfg"))
+                yield from (
+                    path for path in found if not os.path.exists(os.path.dirname(os.path.dirname(path)) + "/pyvenv.cfg")
+                )
 
 
 def probe_python(python, environment):

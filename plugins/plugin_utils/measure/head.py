@@ -69,6 +69,8 @@ def failure(document):
         "The benchmark of %s by %s failed: %d of %d requests completed."
         % (", ".join(document["servers"]), document["tool"]["name"], counts["completed"], counts["asked"])
     ]
-    parts += [text[:1].upper() + text[1:] + "." for text in (document["void"], document["reason"]) if text]
+    # names of servers, which the first begins with, keep their letters
+    parts += [text + "." for text in (document["void"],) if text]
+    parts += [text[:1].upper() + text[1:] + "." for text in (document["reason"],) if text]
     parts += ["%d times: %s" % (one["count"], one["message"]) for one in document["errors"][:3]]
     return " ".join(parts)

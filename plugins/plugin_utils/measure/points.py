@@ -77,6 +77,7 @@ def points(entries, deployment, name=None, elsewhere=()):
     behind = [entry for entry in entries if entry not in answering and answering[0]["role"] == "frontend"]
     others = _reachable(name, answering[0], elsewhere) if scope == "fleet" else []
     found_elsewhere = [one["entry"] for one in elsewhere] if scope == "fleet" else []
+    urls = {(one["entry"]["host"], one["entry"]["name"]): _url(one) for one in others}
     found = []
     for group in groups:
         contexts, most = _taken(deployment, [*group, *behind, *found_elsewhere])
@@ -93,7 +94,11 @@ def points(entries, deployment, name=None, elsewhere=()):
                 "servers": group + behind,
                 "beside": [entry for entry in entries if entry not in group] if tool.OWN_ENGINE else [],
                 "elsewhere": [
-                    {key: one[key] for key in ("host", "name", "hash", "devices")} for one in found_elsewhere
+                    {
+                        **{key: one[key] for key in ("host", "name", "hash", "devices")},
+                        "url": urls.get((one["host"], one["name"])),
+                    }
+                    for one in found_elsewhere
                 ],
                 "point": point,
             }
@@ -114,7 +119,7 @@ def _levels(profile, most, servers=1):
 
 def _point(profile, deployment, group, others, concurrency):
     urls = [base_url(entry["bind"], entry["port"]) for entry in group]
-    urls += [base_url(one["address"], one["entry"]["port"]) for one in others]
+    urls += [_url(one) for one in others]
     times = len(urls) if profile.get("per_server") else 1
     per_user = profile.get("requests_per_user") or REQUESTS_PER_USER
     rate = profile.get("request_rate")
@@ -138,6 +143,10 @@ def _point(profile, deployment, group, others, concurrency):
         "limits": _limits(profile.get("limits")),
         "timeout_s": profile.get("timeout_s", 3600),
     }
+
+
+def _url(one):
+    return base_url(one["address"], one["entry"]["port"])
 
 
 def _limits(given):

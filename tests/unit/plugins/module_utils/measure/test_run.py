@@ -264,14 +264,17 @@ def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_
     point = run.Point("aiperf", "m", "/m", ("http://127.0.0.1:8000", "http://10.0.0.2:8000"), 1, 1, 1)
     one = run._Run.__new__(run._Run)
     one.point, one.planned, one.node = point, {"server-0": plan_entry(8000)}, types.SimpleNamespace(paths=0, manager=0)
-    one.params = {"elsewhere": [{"host": "b", "name": "server-0", "hash": "h"}], "api_key": ""}
-    assert one.check()["http://10.0.0.2:8000"] == "1.5e9"
+    one.params = {"api_key": "", "elsewhere": [
+        {"host": "b", "name": "frontend", "hash": "h", "url": "http://10.0.0.2:8000"},
+        {"host": "b", "name": "decode-0", "hash": "h", "url": None},
+    ]}  # fmt: skip
+    assert one.check()["b/frontend"] == "1.5e9"
     answers["/metrics"] = (404, "")
-    assert one.processes()["http://10.0.0.2:8000"] is None
+    assert one.processes()["b/frontend"] is None
     answers["/v1/models"] = (None, "")
     with pytest.raises(FleetError) as caught:
         one.check()
     assert caught.value.message == (
-        "http://10.0.0.2:8000, a server of another host, does not answer this one (refused), so nothing was sent. "
+        "b/frontend of another host does not answer this one at http://10.0.0.2:8000 (refused), so nothing was sent. "
         "Verify that host, and see that its port can be reached from here."
     )

@@ -103,7 +103,8 @@ OTHER = {**ENTRIES[0], "host": "other", "bind": "10.0.0.2"}
 def test_a_fleet_is_measured_from_one_host_by_all_addresses():
     found = points(ENTRIES, deployment(scope="fleet"), None, elsewhere_of([OTHER], {"other": {}}))[0]
     assert found["point"]["urls"] == ["http://127.0.0.1:8000", "http://127.0.0.1:8001", "http://10.0.0.2:8000"]
-    assert found["elsewhere"] == [{"host": "other", "name": "server-0", "hash": "0" * 64, "devices": [0]}]
+    other = {"host": "other", "name": "server-0", "hash": "0" * 64, "devices": [0], "url": "http://10.0.0.2:8000"}
+    assert found["elsewhere"] == [other]
     assert (found["label"], found["scope"]) == ("aiperf, fleet, 2 at once", "fleet")
     with pytest.raises(FleetError) as caught:
         points(ENTRIES, deployment(scope="fleet", concurrency=25), None, elsewhere_of([OTHER], {"other": {}}))
