@@ -17,12 +17,11 @@ import shutil
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import datasets, result
+from ansible_collections.inference.fleet.plugins.module_utils.measure import datasets, result, starts
 from ansible_collections.inference.fleet.plugins.module_utils.node import files, http_client
 from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical, check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import node_of
-from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import observe
 from ansible_collections.inference.fleet.plugins.module_utils.verify import identity
 
 ROLES = ("server", "frontend")  # that answer chats
@@ -100,7 +99,7 @@ def _key(params, entries, data):
 
 
 def who_answers(node, params, entries):
-    """{name: pid} of the processes that answer as planned. Raises FleetError where another one does, or none."""
+    """starts_of() the servers, which answer as planned. Raises FleetError where another one does, or none."""
     watch = identity.Watch(node).over({entry["name"]: entry for entry in entries})
     for entry in entries:
         try:
@@ -119,14 +118,11 @@ def who_answers(node, params, entries):
                 "%s does not list the model %s at %s/models: %s. Run verify.yml first.",
                 (entry["name"], entry["model_id"], _url(entry), found.describe(200)),
             )
-    return _processes(node, entries)
+    return _starts(node, entries)
 
 
-def _processes(node, entries):
-    """{name: [pid, start] or null} as the guard recorded them."""
-    observed = observe(node.paths, node.manager, {entry["name"]: entry for entry in entries})
-    states = {entry["name"]: getattr(observed.get(entry["name"]), "state", None) or {} for entry in entries}
-    return {name: [state.get("pid"), state.get("started")] for name, state in states.items()}
+def _starts(node, entries):
+    return starts.starts_of(node, {entry["name"]: entry for entry in entries})
 
 
 def answer_tokens(params, entries):
@@ -201,7 +197,7 @@ def _start(job, tool, params, entries, node, folder, data, tokens):
                 "command": argv,
                 "asked": asked,
                 "dataset": data and data["sha256"],
-                "processes": request.get("processes") or _processes(node, entries),
+                "processes": request.get("processes") or _starts(node, entries),
             },
             environment,
         )
@@ -225,10 +221,9 @@ def _finish(job, tool, params, entries, node):
             "else.",
             (params["eval"], tool.progress(job.path("work"))[0]),
         )
-    void = None
     try:
-        if who_answers(node, params, entries) != request["processes"]:
-            void = "a server was restarted meanwhile"
+        changed = starts.changed(request["processes"], who_answers(node, params, entries))
+        void = "%s changed or restarted during the run" % ", ".join(changed) if changed else None
     except FleetError as error:
         void = error.message
     timed_out = int(status) in TIMED_OUT

@@ -18,7 +18,7 @@ import subprocess
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import own_engine, result
+from ansible_collections.inference.fleet.plugins.module_utils.measure import own_engine, result, starts
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import programs
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.base import Point
 from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.registry import TOOLS
@@ -28,9 +28,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import D
 from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PATH
 from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical, check_entries
 from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import api_keys
-from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import node_of
-from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import observe
 from ansible_collections.inference.fleet.plugins.module_utils.verify import identity, runner
 from ansible_collections.inference.fleet.plugins.module_utils.verify.asking import Options
 
@@ -202,19 +200,11 @@ class _Run:
 
     def processes(self):
         """{name: what tells one start of a server from another}."""
-        observed = observe(self.node.paths, self.node.manager, self.planned)
-        starts = {}
-        for name in self.planned:
-            one = observed.get(name) or Observed(name)
-            state = one.state if isinstance(one.state, dict) else {}
-            starts[name] = [
-                state.get("hash"), state.get("pid"), state.get("ticks"), state.get("started"),
-                sorted(container.id for container in one.containers if container.running),
-            ]  # fmt: skip
+        found = starts.starts_of(self.node, self.planned)
         for name, url in self.others().items():  # where they tell; another process has begun at another time
-            found = STARTED.search(http_client.request("GET", url + "/metrics").text or "")
-            starts[name] = found and found.group(1)
-        return starts
+            began = STARTED.search(http_client.request("GET", url + "/metrics").text or "")
+            found[name] = began and began.group(1)
+        return found
 
     def check_tokenizer(self, python):
         """It can be loaded and splits a sentence. Some tools count nothing, silently, where it cannot."""
@@ -243,7 +233,7 @@ class _Run:
         if self.stopped:
             self.stopped.start()
         else:
-            changed = sorted(name for name, start in self.processes().items() if request["before"].get(name) != start)
+            changed = starts.changed(request["before"], self.processes())
         reading = self.tool.read(self.point, self.output, self.job.log())
         document = self.document(reading, request, changed)
         files.write_json(os.path.join(self.folder, "result.json"), document)

@@ -36,7 +36,7 @@ class Site:
         )
         monkeypatch.setattr(evaluation, "check_entries", lambda entries: {one["name"]: one for one in entries})
         monkeypatch.setattr(evaluation, "who_answers", lambda *_given: self.processes)
-        monkeypatch.setattr(evaluation, "_processes", lambda *_given: self.processes)
+        monkeypatch.setattr(evaluation, "_starts", lambda *_given: self.processes)
         monkeypatch.setattr(evaluation.http_client, "request", lambda *_given, **_more: self.models())
 
     def models(self):
@@ -144,7 +144,7 @@ def test_a_restarted_server_makes_it_void(site):
     site.run(wait_s=0)
     site.processes = {"server-0": [3, 4]}
     measured = site.run()["measured"]
-    assert measured["void"] == "a server was restarted meanwhile"
+    assert measured["void"] == "server-0 changed or restarted during the run"
     assert site.run()["changed"]  # it does not count, so it is measured again
 
 

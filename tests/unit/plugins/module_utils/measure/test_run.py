@@ -251,7 +251,7 @@ def test_servers_that_stop_for_a_tool_are_ready_again_before_it_has_its_result(b
 
 def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_path, monkeypatch):
     answers = {"/v1/models": (200, ""), "/metrics": (200, "# HELP\nprocess_start_time_seconds 1.5e9\n")}
-    monkeypatch.setattr(run, "observe", lambda *given: {})
+    monkeypatch.setattr(run.starts, "observe", lambda *given: {})
     monkeypatch.setattr(run.identity, "Watch", lambda node: types.SimpleNamespace(over=None))
     verdicts = {"verdicts": [{"server": "server-0", "ok": True}]}
     monkeypatch.setattr(run.runner, "verify_servers", lambda *given: verdicts)
