@@ -98,6 +98,20 @@ def test_aisbench_scores_each_subject_alike():
     assert aisbench.progress(str(RECORDED / "aisbench" / "good")) == (12, None)
 
 
+def test_gsm8k_of_aisbench_is_one_dataset(tmp_path):
+    folder = RECORDED / "aisbench" / "gsm8k"
+    found = aisbench.read(str(folder), "gsm8k", {"gsm8k": 4})
+    assert (found["score"], found["answered"], found["correct"], found["failed"]) == (50.0, 4, 2, 0)
+    assert aisbench.read(str(folder), "gsm8k", {"gsm8k": 6})["failed"] == 2
+    assert aisbench.progress(str(folder)) == (4, None) and aisbench.whole({"gsm8k": 4})
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k" / "test.jsonl").write_text('{"question": "a", "answer": "#### 7"}\n' * 5)
+    assert aisbench.questions(str(tmp_path), "gsm8k", aisbench.subjects_of("gsm8k", {}), 3) == {"gsm8k": 3}
+    assert (
+        aisbench.given({**SETTINGS, "eval": "gsm8k", "host": "h", "port": 1, "subjects": ["gsm8k"]})["eval"] == "gsm8k"
+    )
+
+
 @pytest.mark.parametrize(
     ("case", "asked", "errors"),
     [

@@ -1,11 +1,17 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""AISBench as the roles install it, against a scripted server: tiny evaluations, and its performance mode."""
+"""AISBench and LLMPerf as the roles install them, against a scripted server.
+
+FLEET_TEST_LLMPERF names a folder with LLMPerf's source and the three patches, as docs/using/benchmark.md names them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.measure import result
@@ -34,7 +40,7 @@ def fleet(tmp_path_factory):
     one = Fleet(tmp_path_factory.mktemp("fleet"), None)
     model, data = one.folder / "model", one.folder / "data"
     override = one.hosts["n1"]["fleet_override"]
-    override["benchmark"] = {"profiles": {"aisbench": PROFILE}}
+    override["benchmark"] = {"profiles": {"aisbench": PROFILE, "llmperf": {**PROFILE, "tool": "llmperf"}}}
     override["model"] = {"path": str(model)}
     model.mkdir()
     (model / "tokenizer.json").write_text(json.dumps(TOKENIZER))
@@ -76,7 +82,8 @@ def test_gsm8k_and_mmlu(fleet):
     assert (gsm8k["failed"], gsm8k["verdict"], gsm8k["tool"]["name"]) == (0, "no-reference", "AISBench")
     assert (mmlu["eval"], mmlu["questions"], mmlu["answered"], mmlu["failed"]) == ("mmlu", 2, 2, 0)
     sums = [text for text in asked if text.rpartition("Question: ")[2] in GSM8K]
-    assert len(sums) == 4 and all("in digits alone, as 1200 and not 1,200" in text for text in sums)
+    assert set(GSM8K) == {text.rpartition("Question: ")[2] for text in sums}
+    assert all("in digits alone, as 1200 and not 1,200" in text for text in sums)
 
 
 def test_a_refused_request_of_gsm8k_has_failed_and_is_no_wrong_answer(fleet):
@@ -89,6 +96,26 @@ def test_a_refused_request_of_gsm8k_has_failed_and_is_no_wrong_answer(fleet):
 def test_its_performance_mode(fleet):
     with ScriptedEngine(model="gpt-oss-small", seconds=0.05) as engine:
         run, (document,) = measured(fleet, "benchmark", engine)
+        run.ok()
+    assert document["counts"] == {"asked": 6, "completed": 6, "failed": 0}
+    assert document["metrics"]["ttft_ms"]["mean"] >= 50
+    assert document["metrics"]["output_tokens_per_s"] > 0
+
+
+def given(path):
+    return {"source": str(path), "checksum": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+@pytest.mark.skipif("FLEET_TEST_LLMPERF" not in os.environ, reason="FLEET_TEST_LLMPERF names no source of LLMPerf")
+def test_llmperf(fleet):
+    folder = Path(os.environ["FLEET_TEST_LLMPERF"])
+    source = given(folder / "llmperf-f1d6bed.tar.gz")
+    patches = [given(folder / (name + ".patch")) for name in ("neuron_perf", "llmperf_dp", "llmperf_reasoning")]
+    with ScriptedEngine(model="gpt-oss-small", seconds=0.05) as engine:
+        run, (document,) = measured(
+            fleet, "benchmark", engine, benchmark_profile="llmperf", benchmark_llmperf_source=source["source"],
+            benchmark_llmperf_checksum=source["checksum"], benchmark_llmperf_patches=patches,
+        )  # fmt: skip
         run.ok()
     assert document["counts"] == {"asked": 6, "completed": 6, "failed": 0}
     assert document["metrics"]["ttft_ms"]["mean"] >= 50
