@@ -24,7 +24,7 @@ options:
       - V(restarted) restarts it where its files are younger than its process, and waits until it is ready again. It is
         refused where the others would have no quorum meanwhile. Run it for one at a time.
       - V(ready) waits until a write is answered and read back.
-      - V(stopped) stops the unit and disables it.
+      - V(stopped) stops the unit and disables it. Its ports must be free then, and its container gone.
     type: str
     choices: [looked, joined, started, restarted, ready, stopped]
     required: true
@@ -83,9 +83,16 @@ options:
     elements: path
     default: []
   etcdctl:
-    description: The program that takes snapshots.
-    type: path
-    default: etcdctl
+    description: The program that takes snapshots, with its first arguments.
+    type: list
+    elements: str
+    default: [etcdctl]
+  container:
+    description:
+      - The container that its unit runs it in, C(engine), C(image), C(digest) and C(name). Empty where it is a program
+        of the node. The image must be on the node.
+    type: dict
+    default: {}
   initial:
     description: File for the variables that a member begins with.
     type: path
@@ -150,6 +157,10 @@ authority:
   description: Whether its node has the key of the authority that signs certificates.
   type: bool
   returned: with O(state=looked)
+engine_missing:
+  description: Whether the engine of O(container) is not installed.
+  type: bool
+  returned: with O(state=looked)
 action:
   description: What the member does to be in the cluster, V(keep), V(bootstrap), V(join), V(add) or V(replace).
   type: str
@@ -179,7 +190,8 @@ ARGUMENTS = {
     "unit": {"type": "str", "default": "etcd.service"},
     "files": {"type": "dict", "default": {}},
     "programs": {"type": "list", "elements": "path", "default": []},
-    "etcdctl": {"type": "path", "default": "etcdctl"},
+    "etcdctl": {"type": "list", "elements": "str", "default": ["etcdctl"]},
+    "container": {"type": "dict", "default": {}},
     "initial": {"type": "path", "default": "/etc/etcd/initial.env"},
     "token": {"type": "str", "default": "inference-fleet", "no_log": False},
     "empty": {"type": "list", "elements": "str", "default": []},

@@ -20,7 +20,7 @@ options:
       - V(restarted) restarts it where its files are younger than its process, and waits until it is ready again. It is
         refused where the others would have no quorum meanwhile. Run it for one at a time.
       - V(ready) waits until JetStream is up, where it is asked for, and what is published is received.
-      - V(stopped) stops the unit and disables it.
+      - V(stopped) stops the unit and disables it. Its ports must be free then, and its container gone.
     type: str
     choices: [looked, configured, started, restarted, ready, stopped]
     required: true
@@ -90,10 +90,26 @@ options:
     type: dict
     default: {}
   programs:
-    description: Programs that must be there; the first is the server.
+    description: Programs that must be there.
     type: list
     elements: path
     default: []
+  nats_server:
+    description: The server's program, which reads a configuration before it is put in place, with its first arguments.
+    type: list
+    elements: str
+    default: [nats-server]
+  arguments:
+    description: More arguments of the server. None may contradict the configuration.
+    type: list
+    elements: str
+    default: []
+  container:
+    description:
+      - The container that its unit runs it in, C(engine), C(image), C(digest) and C(name). Empty where it is a program
+        of the node. The image must be on the node.
+    type: dict
+    default: {}
   timeout_s:
     description: Seconds to wait until it is ready.
     type: int
@@ -139,6 +155,10 @@ authority:
   description: Whether its node has the key of the authority that signs certificates.
   type: bool
   returned: with O(state=looked)
+engine_missing:
+  description: Whether the engine of O(container) is not installed.
+  type: bool
+  returned: with O(state=looked)
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -164,6 +184,9 @@ ARGUMENTS = {
     "conf": {"type": "path", "default": "/etc/nats/nats.conf"},
     "files": {"type": "dict", "default": {}},
     "programs": {"type": "list", "elements": "path", "default": []},
+    "nats_server": {"type": "list", "elements": "str", "default": ["nats-server"]},
+    "arguments": {"type": "list", "elements": "str", "default": []},
+    "container": {"type": "dict", "default": {}},
     "timeout_s": {"type": "int", "default": 120},
 }
 

@@ -11,7 +11,7 @@ import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.shared_services import certificates, units
+from ansible_collections.inference.fleet.plugins.module_utils.shared_services import certificates, containers, units
 from ansible_collections.inference.fleet.plugins.module_utils.shared_services.etcd_api import Members
 from ansible_collections.inference.fleet.plugins.module_utils.shared_services.etcd_decisions import (
     ADD,
@@ -60,6 +60,11 @@ class Member:
             self.name, self.tls, self.params["names"], self.params["renew_days"], self.params["tls_given"]
         )
 
+    def ports(self):
+        """[(address, port)] that it listens on."""
+        address = self.members[self.name]
+        return [(address, self.params[port]) for port in ("client_port", "peer_port")]
+
     def api(self):
         return Members(self.tls)
 
@@ -83,16 +88,17 @@ def look(member, check_mode):
     params = member.params
     check_members("etcd", params["members"])
     faults = member.certificate_faults()
-    due = units.reasons(member.unit, params["files"], params["programs"], faults)
+    image = containers.image_fault(params["container"])
+    due = units.reasons(member.unit, params["files"], params["programs"], faults, image=image)
     if "unit" in due and not units.is_up(member.unit):
-        addresses = [member.members[member.name]]
-        units.check_ports("etcd", [(one, params[port]) for one in addresses for port in ("client_port", "peer_port")])
+        units.check_ports("etcd", member.ports())
     if not due and not member.api().healthy(member.client_url(member.name)):
         due["ready"] = "it has no quorum"
     authority = os.path.isfile(os.path.join(os.path.dirname(params["initial"]), "tls", certificates.AUTHORITY_KEY))
     return {
         "due": due, "name": member.name, "data": member.has_data, "authority": authority,
         "message": "; ".join(due.values()), "changed": bool(check_mode and due), "diff": units.diff(params["files"]),
+        "engine_missing": containers.engine_missing(params["container"]),
     }  # fmt: skip
 
 
@@ -141,7 +147,7 @@ def _snapshot(member, url):
         "--%s=%s" % (flag, tls[key]) for flag, key in (("cacert", "ca"), ("cert", "certificate"), ("key", "key")) if tls
     ]
     done = subprocess.run(
-        [member.params["etcdctl"], "--endpoints", url, *options, "snapshot", "save", path],
+        [*member.params["etcdctl"], "--endpoints", url, *options, "snapshot", "save", path],
         env={**os.environ, "ETCDCTL_API": "3"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, errors="replace", timeout=SNAPSHOT_S, check=False,
     )  # fmt: skip
@@ -178,6 +184,14 @@ def restart(member, check_mode):
     return {"changed": True}
 
 
+def stop(member, check_mode):
+    """Stop it, and prove that nothing of it is left."""
+    changed = units.ensure_stopped(member.unit, check_mode)
+    if not check_mode:
+        containers.prove_stopped("Member '%s'" % member.name, member.ports(), member.params["container"])
+    return {"changed": changed}
+
+
 def ready(member, _check_mode):
     """Wait until a quorum answers a write and reads it back."""
     if not units.is_stale(units.shown(member.unit), member.params["files"]):  # that one has old ports; see restart()
@@ -206,5 +220,5 @@ def run(params, check_mode):
     member = Member(params)
     actions = {"looked": look, "joined": join, "started": start, "restarted": restart, "ready": ready}
     if params["state"] == "stopped":
-        return {"changed": units.ensure_stopped(member.unit, check_mode)}
+        return stop(member, check_mode)
     return {"changed": False, **actions[params["state"]](member, check_mode)}

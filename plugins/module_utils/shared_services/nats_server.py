@@ -13,12 +13,29 @@ import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text, write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.shared_services import certificates, nats_client, units
+from ansible_collections.inference.fleet.plugins.module_utils.shared_services import (
+    certificates,
+    containers,
+    nats_client,
+    units,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.shared_services.members import can_stop, check_members
 
 STATES = ("looked", "configured", "started", "restarted", "ready", "stopped")
 LOGIN = "login.conf"  # included by the configuration, which may be shown
 POLL_S = 1
+# Arguments that say again what the configuration says: {name: (key of the parameters, variable)}. A switch says true.
+SAID_AGAIN = {
+    "m": ("monitor_port", "nats_monitor_port"), "http_port": ("monitor_port", "nats_monitor_port"),
+    "p": ("client_port", "nats_client_port"), "port": ("client_port", "nats_client_port"),
+    "js": ("jetstream", "nats_jetstream"), "jetstream": ("jetstream", "nats_jetstream"),
+}  # fmt: skip
+# Arguments that would overrule it. Unknown ones are refused by the server itself.
+OVERRULING = frozenset((
+    "a", "addr", "auth", "c", "cluster", "cluster_listen", "cluster_name", "config", "config_digest", "h", "help", "ms",
+    "https_port", "n", "name", "net", "P", "pass", "pid", "routes", "s", "sd", "server_name", "signal", "sl",
+    "store_dir", "t", "tls", "tlscacert", "tlscert", "tlskey", "tlsverify", "user", "v", "version",
+))  # fmt: skip
 
 
 class Server:
@@ -71,23 +88,56 @@ class Server:
         address = self.members[self.name]
         return nats_client.publish_and_receive(address, self.params["client_port"], self.tls, self.login)
 
+    def ports(self):
+        """[(address, port)] that it listens on."""
+        names = ["client_port", "cluster_port"] if len(self.members) > 1 else ["client_port"]
+        found = [(self.members[self.name], self.params[name]) for name in names]
+        return [*found, ("127.0.0.1", self.params["monitor_port"])]
+
     def routed(self):
         """How many other servers this one is connected with. Releases before 2.10 tell their IDs, not their names."""
         answer, _words = nats_client.monitored(self.params["monitor_port"], "/routez")
         return len({one.get("remote_id") for one in (answer or {}).get("routes") or ()} - {None})
 
 
+def check_arguments(name, params):
+    """FleetError for an argument that would have the server do something else than its configuration says."""
+    words = [str(one) for one in params["arguments"]]
+    for index, word in enumerate(words):
+        if not word.startswith("-"):
+            continue
+        argument, equals, value = word.lstrip("-").partition("=")
+        if argument in OVERRULING:
+            raise FleetError(
+                "nats.argument-reserved",
+                "Server '%s': nats_arguments holds %s, which the role sets or which starts no server. Remove it; use "
+                "the role's variables, or nats_settings.",
+                (name, word),
+            )
+        key, variable = SAID_AGAIN.get(argument, (None, None))
+        if key is None:
+            continue
+        if not equals:
+            value = "true" if key == "jetstream" else (words[index + 1 :] or ["nothing"])[0]
+        if value != str(params[key]).lower():
+            raise FleetError(
+                "nats.argument-contradicts",
+                "Server '%s': nats_arguments holds %s with the value %s, but the configuration says %s. Set %s to the "
+                "same, or remove the argument.",
+                (name, word, value, str(params[key]).lower(), variable),
+            )
+
+
 def look(server, check_mode):
     """What is to be done here; nothing is changed and no other server is asked."""
     params = server.params
     check_members("nats", params["members"])
+    check_arguments(server.name, params)
     faults = server.certificate_faults()
-    due = units.reasons(server.unit, server.files(), params["programs"], faults, server.watched())
+    image = containers.image_fault(params["container"])
+    due = units.reasons(server.unit, server.files(), params["programs"], faults, server.watched(), image)
     if "unit" in due and not units.is_up(server.unit):
-        ports = [(server.members[server.name], params["client_port"]), ("127.0.0.1", params["monitor_port"])]
-        if len(server.members) > 1:
-            ports.append((server.members[server.name], params["cluster_port"]))
-        units.check_ports("nats", ports)
+        units.check_ports("nats", server.ports())
     if not due:
         fault = server.fault()
         if fault:
@@ -96,6 +146,7 @@ def look(server, check_mode):
     return {
         "due": due, "name": server.name, "authority": authority, "message": "; ".join(due.values()),
         "changed": bool(check_mode and due), "diff": units.diff(params["files"]),
+        "engine_missing": containers.engine_missing(params["container"]),
     }  # fmt: skip
 
 
@@ -113,8 +164,9 @@ def configure(server, check_mode):
     beside = server.conf + ".new"  # in the same folder, since it includes the login's file
     write_atomic(beside, files[server.conf])
     done = subprocess.run(
-        [server.params["programs"][0], "-t", "-c", beside], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace", timeout=60, check=False,
+        [*server.params["nats_server"], "-t", "-c", beside, *server.params["arguments"]],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace", timeout=60, check=False,
     )  # fmt: skip
     os.unlink(beside)
     if done.returncode:
@@ -122,7 +174,8 @@ def configure(server, check_mode):
             write_atomic(login, before, 0o600, (account.pw_uid, account.pw_gid))
         raise FleetError(
             "nats.configuration-refused",
-            "nats-server refuses the configuration of '%s', so the old one stays: %s. Correct nats_settings.",
+            "nats-server refuses the configuration of '%s', so the old one stays: %s. Correct nats_settings, or "
+            "nats_arguments.",
             (server.name, " ".join(done.stdout.split())[-300:]),
         )
     for path, content in files.items():
@@ -154,6 +207,14 @@ def restart(server, check_mode):
     return {"changed": True}
 
 
+def stop(server, check_mode):
+    """Stop it, and prove that nothing of it is left."""
+    changed = units.ensure_stopped(server.unit, check_mode)
+    if not check_mode:
+        containers.prove_stopped("Server '%s'" % server.name, server.ports(), server.params["container"])
+    return {"changed": changed}
+
+
 def ready(server, _check_mode):
     """Wait until JetStream is up, where asked, and what is published is received."""
     if not units.is_stale(units.shown(server.unit), server.watched()):  # that one knows the old login; see restart()
@@ -182,5 +243,5 @@ def run(params, check_mode):
     server = Server(params)
     actions = {"looked": look, "configured": configure, "started": start, "restarted": restart, "ready": ready}
     if params["state"] == "stopped":
-        return {"changed": units.ensure_stopped(server.unit, check_mode)}
+        return stop(server, check_mode)
     return {"changed": False, **actions[params["state"]](server, check_mode)}

@@ -131,15 +131,16 @@ def journal(unit, lines=15):
     return done.stdout.strip()
 
 
-def reasons(unit, files, programs, certificates, watched=None):
+def reasons(unit, files, programs, certificates, watched=None, image=""):
     """{what: why} of what is to be done for a unit.
 
     certificates: faults of those that are made here. watched: files that the process read at its start, beside others.
+    image: what is wrong with the image that has its programs.
     """
     found = {}
     missing = [path for path in programs if not os.access(path, os.X_OK)]
-    if missing:
-        found["programs"] = "%s is missing" % missing[0]
+    if missing or image:
+        found["programs"] = image or "%s is missing" % missing[0]
     if certificates:
         found["certificates"] = certificates[0]
     changed = differing(files)

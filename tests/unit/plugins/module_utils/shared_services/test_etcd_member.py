@@ -170,14 +170,14 @@ def test_without_a_snapshot_no_member_is_removed(member, monkeypatch, tmp_path):
     removed = []
     monkeypatch.setattr(Members, "remove", lambda self, url, one: removed.append(one) or "")
     monkeypatch.setattr(Members, "add", lambda self, url, one: "")
-    params = member(state="joined", etcdctl="/bin/false", backup_dir=str(tmp_path / "backup"))
+    params = member(state="joined", etcdctl=["/bin/false"], backup_dir=str(tmp_path / "backup"))
     with pytest.raises(FleetError) as caught:
         etcd_member.run(params, False)
     assert (caught.value.code, removed, member.initial.exists()) == ("etcd.no-snapshot", [], False)
     program = tmp_path / "etcdctl"
     program.write_text('#!/bin/sh\nfor last; do :; done\necho snapshot > "$last"\n')
     program.chmod(0o755)
-    done = etcd_member.run({**params, "etcdctl": str(program)}, False)
+    done = etcd_member.run({**params, "etcdctl": ["/usr/bin/env", "A=b", str(program)]}, False)
     assert (done["action"], removed) == ("replace", ["id-a"])
     assert os.path.isfile(done["snapshot"])
     assert "STATE=existing" in member.initial.read_text()

@@ -11,12 +11,15 @@ import json
 import os
 import socket
 import threading
+from pathlib import Path
 
+import jinja2
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.shared_services import nats_client, nats_server
 from ansible_collections.inference.fleet.plugins.modules.nats_server import ARGUMENTS
 
+ROLE = Path(__file__).resolve().parents[5] / "roles" / "nats"
 INFO = b'INFO {"server_name":"a"}\r\n'
 
 
@@ -84,7 +87,8 @@ def server(tmp_path):
     """Makes a Server whose program accepts any configuration with the word `good`."""
     program = tmp_path / "nats-server"
     program.write_text(
-        '#!/bin/sh\ngrep -q good "$3" && test -f "$(dirname "$3")/login.conf" || { echo refused; exit 1; }\n'
+        '#!/bin/sh\ntest "$4" = --trace && grep -q good "$3" && test -f "$(dirname "$3")/login.conf" || '
+        "{ echo refused; exit 1; }\n"
     )
     program.chmod(0o755)
     conf = tmp_path / "nats.conf"
@@ -92,7 +96,8 @@ def server(tmp_path):
     def make(content, password="secret"):
         params = {name: option.get("default") for name, option in ARGUMENTS.items()}
         params.update(name="a", members=[{"name": "a", "address": "127.0.0.1"}], conf=str(conf), password=password,
-                      files={str(conf): content}, programs=[str(program)], account=getpass.getuser())  # fmt: skip
+                      files={str(conf): content}, nats_server=["/usr/bin/env", str(program)],
+                      arguments=["--trace"], account=getpass.getuser())  # fmt: skip
         return nats_server.Server(params)
 
     make.conf, make.login = conf, tmp_path / "login.conf"
@@ -119,3 +124,13 @@ def test_the_login_is_for_the_account_alone_and_quoted(server):
     assert server.login.read_text() == 'authorization { user: "fleet", password: "a\\"b\\\\c" }\n'
     nats_server.configure(server("good", ""), False)
     assert server.login.read_text() == ""
+
+
+def test_the_unit_of_older_releases_is_the_same_without_arguments():
+    text = (ROLE / "templates" / "nats.service.j2").read_text()
+    environment = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True)
+    environment.filters["to_json"] = json.dumps
+    template, given = environment.from_string(text), {"nats_version": "1", "nats_programs": "/opt/n"}
+    plain = template.render(nats_arguments=[], **given)
+    assert "\nExecStart=/opt/n/nats-server -c /etc/nats/nats.conf\nExecReload=" in plain
+    assert 'nats.conf "-js" "a%%b$$c"\nExecReload=' in template.render(nats_arguments=["-js", "a%b$c"], **given)

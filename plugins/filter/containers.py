@@ -1,0 +1,26 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filter on a service that runs in a container."""
+
+from __future__ import annotations
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import service_container as planning
+
+
+def service_container(service, **given):
+    """planning.service_container(); AnsibleFilterError where that cannot be."""
+    try:
+        return planning.service_container(service, **given)
+    except FleetError as error:
+        raise AnsibleFilterError(error.message) from error
+
+
+class FilterModule:
+    """Filters of inference.fleet."""
+
+    def filters(self):
+        """Name → function."""
+        return {"service_container": service_container}
