@@ -102,8 +102,8 @@ class Services:
         """What Docker knows of a service's container."""
         return json.loads(self.node(name).ssh("docker inspect inference-fleet." + service))[0]
 
-    def containers(self, name):
-        return sorted(self.node(name).ssh("docker ps --all --format '{{.Names}}'").split())
+    def containers(self, name, engine="docker"):
+        return sorted(self.node(name).ssh(engine + " ps --all --format '{{.Names}}'").split())
 
     def listening(self, name):
         """Which of the services' ports are held, with the addresses."""
@@ -203,15 +203,19 @@ def test_a_stop_leaves_no_container_and_no_port(one, tmp_path):
 
 
 def test_from_container_to_archive_and_back(one):
+    """NATS to podman."""
     (name,) = one.names
     one.write(etcd_install="archive", nats_install="archive")
     one.play().ok()
     assert (one.containers(name), one.key(name)) == ([], "first")
     assert one.play().ok().count("changed") == 0
-    one.write()
+    one.write(nats_container_engine="podman")
     one.play().ok()
-    assert (one.containers(name), one.key(name)) == (["inference-fleet.etcd", "inference-fleet.nats"], "first")
+    assert (one.containers(name), one.key(name)) == (["inference-fleet.etcd"], "first")
+    assert one.containers(name, "podman") == ["inference-fleet.nats"]
     assert one.play().ok().count("changed") == 0
+    one.node(name).ssh("systemctl stop nats")
+    assert one.containers(name, "podman") == []
 
 
 @pytest.fixture(scope="module")
