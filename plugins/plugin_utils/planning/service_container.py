@@ -66,6 +66,7 @@ def service_container(service, engine, image, account, words, description, docum
     tool_written: folders that programs of the image write. reloads: whether HUP has it read its configuration again.
     Raises FleetError.
     """
+    words = [str(one) for one in words]  # a port in an inventory is a number
     _check(service, engine, image, digest, flags, require_digest)
     name = NAME % service
     reference = digest_tag(image, digest) if digest else image  # the tag that a pull keeps it under
