@@ -59,9 +59,11 @@ def tasks_of(role):
 
 
 def set_by(task):
-    """Names of the variables that a task sets."""
+    """Names of the variables that a task sets; what it gives to a role that it includes is that role's."""
     facts = task.get("ansible.builtin.set_fact") or {}
-    return {*facts, *task.get("vars", {}), *([task["register"]] if "register" in task else [])} - {"cacheable"}
+    names = {*facts, *task.get("vars", {}), *([task["register"]] if "register" in task else [])} - {"cacheable"}
+    included = (task.get("ansible.builtin.include_role") or {}).get("name", "").rpartition(".")[2]
+    return {name for name in names if not included or not name.startswith(included + "_")}
 
 
 def mistakes(task):
