@@ -74,7 +74,7 @@ class Services:
             **self.archives,
             **{service + "_install": "container" for service in UNITS},
             **{service + "_image": "127.0.0.1:5000/%s:1" % service for service in UNITS},
-            **{service + "_timeout_s": 300 for service in UNITS},
+            **{service + "_timeout_s": 90 for service in UNITS},
             **GUIDE,
             **variables,
         }

@@ -76,7 +76,7 @@ def service_container(service, engine, image, account, words, description, docum
     def call(*more):
         return unit_command(["/usr/bin/env", *client, *more])
 
-    arguments = ["--init", "--name=" + name, "--stop-timeout=%d" % STOP_S, "--ulimit=nofile=65536:65536"]
+    arguments = ["--init", "--name=" + name, "--stop-timeout=%d" % STOP_S]
     arguments += ["--cap-drop=ALL", "--security-opt=no-new-privileges", *label]
     arguments += [*_mounts(written, False), *_mounts(read, True)]
     arguments += [*("--env-file=" + path for path in env_files), *flags, "--entrypoint=" + words[0]]

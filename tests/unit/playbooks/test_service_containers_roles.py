@@ -48,7 +48,7 @@ def test_etcd(unit):
     assert "Description=etcd, a member of inference.fleet's cluster, in a container of docker\n" in text
     words = [line.strip(' "\\') for line in text.splitlines() if line.startswith("  ")]
     assert words == [
-        "--init", "--name=inference-fleet.etcd", "--stop-timeout=15", "--ulimit=nofile=65536:65536", "--cap-drop=ALL",
+        "--init", "--name=inference-fleet.etcd", "--stop-timeout=15", "--cap-drop=ALL",
         "--security-opt=no-new-privileges", "--mount=type=bind,source=/var/lib/etcd,target=/var/lib/etcd",
         "--mount=type=bind,source=/etc/etcd,target=/etc/etcd,readonly",
         "--mount=type=bind,source=/pki/a,target=/pki/a,readonly",

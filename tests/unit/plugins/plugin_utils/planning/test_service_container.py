@@ -42,7 +42,6 @@ ExecStart="/bin/sh" "-c" "account=$$1; shift; exec docker --config /nonexistent/
   "--init" \
   "--name=inference-fleet.nats" \
   "--stop-timeout=15" \
-  "--ulimit=nofile=65536:65536" \
   "--cap-drop=ALL" \
   "--security-opt=no-new-privileges" \
   "--mount=type=bind,source=/var/lib/nats,target=/var/lib/nats" \
