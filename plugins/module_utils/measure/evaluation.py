@@ -60,21 +60,57 @@ def run(params, check_mode):
     folder = os.path.join(params["datasets"] or node.paths.lib + "/datasets")
     data = datasets.look(folder, [params["eval"]], params["checksums"] or {}).get(params["eval"])
     job = DetachedJob("%s/measurements/evaluation-%s" % (node.paths.lib, _key(params, entries, data)))
-    if not job.alive() and not os.path.exists(job.path("status")):
-        kept = files.read_json(job.path("result.json"))
-        if kept and kept["complete"] and not params["refresh"]:
-            return _answer(False, "%s was evaluated before" % params["eval"], kept)
-        who_answers(node, params, entries)
-        tokens = answer_tokens(params, entries)
-        if check_mode:
-            return _answer(True, "would evaluate %s" % params["eval"])
-        _start(job, tool, params, entries, node, folder, data, tokens)
-    elif check_mode:
-        return _answer(True, "would wait for the evaluation %s" % params["eval"])
-    if not job.gone(params["wait_s"]):
-        return _answer(True, "%s is being evaluated" % params["eval"], progress=_progress(job, tool, params["eval"]))
-    measured = _finish(job, tool, params, entries, node)
-    return _answer(True, "%s was evaluated" % params["eval"], measured)
+    one = _Evaluation(job, tool, params, entries, node, folder, data)
+    if check_mode:
+        return one.predicted()
+    with job.judging():  # so that of two calls one reads it
+        return one.advance()
+
+
+class _Evaluation:
+    """A job, and what it is for."""
+
+    def __init__(self, job, tool, params, entries, node, folder, data):
+        self.job, self.tool, self.params, self.entries = job, tool, params, entries
+        self.node, self.folder, self.data = node, folder, data
+        self.name = params["eval"]
+
+    def begun(self):
+        """Whether it is at work, or has ended and is not read yet."""
+        return self.job.alive() or os.path.exists(self.job.path("status"))
+
+    def kept(self):
+        """The result of before that counts; None where there is none, or another one is wanted."""
+        kept = files.read_json(self.job.path("result.json"))
+        return kept if kept and kept["complete"] and not self.params["refresh"] else None
+
+    def tokens(self):
+        """answer_tokens(), when the servers answer as planned."""
+        who_answers(self.node, self.params, self.entries)
+        return answer_tokens(self.params, self.entries)
+
+    def predicted(self):
+        """The answer of check mode."""
+        if self.begun():
+            return _answer(True, "would wait for the evaluation %s" % self.name)
+        kept = self.kept()
+        if kept:
+            return _answer(False, "%s was evaluated before" % self.name, kept)
+        self.tokens()
+        return _answer(True, "would evaluate %s" % self.name)
+
+    def advance(self):
+        """One look, with the start lock held."""
+        if not self.begun():
+            kept = self.kept()
+            if kept:
+                return _answer(False, "%s was evaluated before" % self.name, kept)
+            _start(self.job, self.tool, self.params, self.entries, self.node, self.folder, self.data, self.tokens())
+        if not self.job.gone(self.params["wait_s"]):
+            progress = _progress(self.job, self.tool, self.name)
+            return _answer(True, "%s is being evaluated" % self.name, progress=progress)
+        measured = _finish(self.job, self.tool, self.params, self.entries, self.node)
+        return _answer(True, "%s was evaluated" % self.name, measured)
 
 
 def _answer(changed, message, measured=None, progress=None):
@@ -158,49 +194,46 @@ def _headers(params):
 
 
 def _start(job, tool, params, entries, node, folder, data, tokens):
-    with job.judging() as _held:
-        if job.alive():
-            return
-        request = job.request()
-        if not request or os.path.exists(job.path("result.json")):
-            shutil.rmtree(job.folder, ignore_errors=True)  # one that ended, or none; a killed one goes on
-            request = {}
-        os.makedirs(job.path("work"), mode=0o700, exist_ok=True)
-        os.chmod(job.folder, 0o700)
-        settings = {
-            **{key: params[key] for key in ("eval", "effort", "threads", "temperature", "examples", "retries")},
-            "model": entries[0]["model_id"],
-            "urls": [_url(entry) for entry in entries],
-            "host": http_client.connect_host(entries[0]["bind"]),
-            "port": entries[0]["port"],
-            "python": _python(params),
-            "config": params["config"],
-            "datasets": folder,
-            "files": data["files"] if data else {},
-            "folder": job.path("work"),
-            "max_tokens": tokens,
-        }
-        environment = {
-            **{name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "LC_ALL", "TZ")},
-            "HOME": job.path("work"),
-            "HF_HUB_OFFLINE": "1",
-            "NO_PROXY": "*",  # all requests go to this node
-            "OPENAI_API_KEY": params["api_key"] or tool.NO_KEY,
-        }
-        argv, asked = tool.prepare(job, settings, environment)
-        job.launch(
-            ["/bin/sh", "-c", JOB, "sh", job.folder, str(params["budget_s"]), *argv],
-            {
-                "id": request.get("id") or result.new_id(),
-                "began": request.get("began") or result.now(),
-                "began_s": request.get("began_s") or time.time(),
-                "command": argv,
-                "asked": asked,
-                "dataset": data and data["sha256"],
-                "processes": request.get("processes") or _starts(node, entries),
-            },
-            environment,
-        )
+    request = job.request()
+    if not request or os.path.exists(job.path("result.json")):
+        shutil.rmtree(job.folder, ignore_errors=True)  # one that ended, or none; a killed one goes on
+        request = {}
+    os.makedirs(job.path("work"), mode=0o700, exist_ok=True)
+    os.chmod(job.folder, 0o700)
+    settings = {
+        **{key: params[key] for key in ("eval", "effort", "threads", "temperature", "examples", "retries")},
+        "model": entries[0]["model_id"],
+        "urls": [_url(entry) for entry in entries],
+        "host": http_client.connect_host(entries[0]["bind"]),
+        "port": entries[0]["port"],
+        "python": _python(params),
+        "config": params["config"],
+        "datasets": folder,
+        "files": data["files"] if data else {},
+        "folder": job.path("work"),
+        "max_tokens": tokens,
+    }
+    environment = {
+        **{name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "LC_ALL", "TZ")},
+        "HOME": job.path("work"),
+        "HF_HUB_OFFLINE": "1",
+        "NO_PROXY": "*",  # all requests go to this node
+        "OPENAI_API_KEY": params["api_key"] or tool.NO_KEY,
+    }
+    argv, asked = tool.prepare(job, settings, environment)
+    job.launch(
+        ["/bin/sh", "-c", JOB, "sh", job.folder, str(params["budget_s"]), *argv],
+        {
+            "id": request.get("id") or result.new_id(),
+            "began": request.get("began") or result.now(),
+            "began_s": request.get("began_s") or time.time(),
+            "command": argv,
+            "asked": asked,
+            "dataset": data and data["sha256"],
+            "processes": request.get("processes") or _starts(node, entries),
+        },
+        environment,
+    )
 
 
 def _progress(job, tool, name):
