@@ -16,8 +16,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.errors import Flee
 from ansible_collections.inference.fleet.plugins.module_utils.launchers import get_launcher
 from ansible_collections.inference.fleet.plugins.module_utils.servers.readiness import check_ready
 
-# the signals that end a job end the tool, and not this
-AFTER = 'trap : TERM INT HUP; "$@"; status=$?; %s; exit $status'
+# the signals that end a job end the tool, and not this; the last words of the log are the tool's
+AFTER = 'trap : TERM INT HUP; "$@"; status=$?; %s >/dev/null 2>&1; exit $status'
 
 
 class Servers:

@@ -31,6 +31,8 @@ SERVER_ONLY = {
     "enable-request-id-headers", "enable-prompt-tokens-details", "enable-force-include-usage", "middleware",
     "return-tokens-as-token-ids", "api-server-count", "headless", "data-parallel-size",
 }  # fmt: skip
+# Of Python, where a server is started as its module: the entry has those of the whole command.
+PYTHON = {"m", "I", "E", "s", "S", "B", "u"}
 
 
 def engine_arguments(entry, engine, model):
@@ -38,7 +40,7 @@ def engine_arguments(entry, engine, model):
     argv = ["--model", model]
     for name, value in entry["arguments"].items():
         plain = name[3:] if name.startswith("no-") else name
-        if plain in SERVER_ONLY or plain.startswith(("ssl-", "allowed-")):
+        if plain in SERVER_ONLY or plain in PYTHON or plain.startswith(("ssl-", "allowed-")):
             continue
         argv += ["--no-" + name] if value is False else engine.flag_argv(name, value)
     return argv

@@ -42,7 +42,8 @@ class Manager:
         return {name: types.SimpleNamespace(state="up" if name in self.up else "down") for name in ENTRIES}
 
     def start_argv(self, names):
-        return ["touch", "%s/%s" % (self.folder, "-".join(names))]
+        path = "%s/%s" % (self.folder, "-".join(names))
+        return ["sh", "-c", "echo added; echo a warning >&2; touch " + path]
 
 
 class Launcher:
@@ -85,8 +86,11 @@ def test_one_that_does_not_stop_is_an_error_and_all_start_again(servers):
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_the_job_starts_them_when_the_tool_has_ended_however_it_did(servers, status):
-    done = subprocess.run(servers.wrapped(["sh", "-c", "exit %d" % status]), check=False)
-    assert (done.returncode, servers.back.exists()) == (status, True)
+    tool = ["sh", "-c", "echo its last words; exit %d" % status]
+    done = subprocess.run(
+        servers.wrapped(tool), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    assert (done.returncode, servers.back.exists(), done.stdout) == (status, True, "its last words\n")
 
 
 def test_the_job_starts_them_when_it_is_ended(servers, tmp_path):

@@ -232,7 +232,7 @@ def test_an_engine_of_a_tools_own_is_started_like_the_servers():
         "model": "/m", "host": "127.0.0.1", "port": 8000, "served-model-name": "m", "tensor-parallel-size": 4,
         "tool-call-parser": "openai", "enable-auto-tool-choice": True, "enable-expert-parallel": True,
         "enable-prefix-caching": False, "compilation-config": {"cudagraph_mode": "FULL"}, "data-parallel-size": 2,
-        "ssl-keyfile": "/k", "max-model-len": 4096,
+        "ssl-keyfile": "/k", "max-model-len": 4096, "m": "vllm.entrypoints.openai.api_server",
     }  # fmt: skip
     argv = vllm_offline.engine_arguments({"arguments": arguments}, ENGINES["vllm"], "/srv/m")
     assert argv == [
