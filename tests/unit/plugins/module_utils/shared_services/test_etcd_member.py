@@ -109,6 +109,16 @@ def test_a_process_older_than_its_files_is_stale(tmp_path):
     assert units.is_stale({**now, "NeedDaemonReload": "yes"}, [])
 
 
+@pytest.mark.parametrize(("state", "more"), [("failed", [("reset-failed", "x.service")]), ("inactive", [])])
+def test_a_unit_that_fails_at_its_stop_is_no_enabled_one(monkeypatch, state, more):
+    """systemd keeps what it knows of a failed unit, that it is enabled too."""
+    calls = []
+    monkeypatch.setattr(units, "systemctl", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(units, "shown", lambda unit: {"ActiveState": state})
+    units.stop("x.service")
+    assert calls == [("stop", "x.service"), ("disable", "--no-reload", "x.service"), *more]
+
+
 @pytest.fixture
 def member(tmp_path, monkeypatch):
     """Makes a Member of the cluster a, b, c, whose unit does not run."""
