@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -106,6 +107,7 @@ def test_a_server_was_killed(discovered, name):
     verified(discovered)
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 3, reason="three workers take a core each; Molecule's nodes do it")
 def test_one_of_two_prefill_workers_is_killed(discovered):
     """Two are used in turns; what the other one has begun ends."""
     more = ["-e", json.dumps({"fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 3}})]
