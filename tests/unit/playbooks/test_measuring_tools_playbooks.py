@@ -35,9 +35,16 @@ TOKENIZER = {
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory):
-    """One host; both roles use the same environment."""
-    one = Fleet(tmp_path_factory.mktemp("fleet"), None)
+def root(tmp_path_factory):
+    """Where the tools are installed, once for all tests; both roles use the same environment of AISBench."""
+    return tmp_path_factory.mktemp("root")
+
+
+@pytest.fixture
+def fleet(tmp_path, root):
+    """One host."""
+    one = Fleet(tmp_path, None)
+    one.hosts["n1"]["fleet_root"] = str(root)
     model, data = one.folder / "model", one.folder / "data"
     override = one.hosts["n1"]["fleet_override"]
     override["benchmark"] = {"profiles": {"aisbench": PROFILE, "llmperf": {**PROFILE, "tool": "llmperf"}}}
