@@ -76,7 +76,8 @@ def measured(fleet, playbook, engine, **variables):
     """(Run, the new results of a playbook) with the engine deployed."""
     known = {one["id"] for one in result.history(str(fleet.reports))[0]}
     with fleet.deployed(engine):
-        run = fleet.play(playbook="playbooks/%s.yml" % playbook, variables={**fleet.variables, **variables})
+        variables = {**fleet.variables, **variables}
+        run = fleet.play(playbook="playbooks/%s.yml" % playbook, variables=variables, timeout=900)
     return run, [one for one in result.history(str(fleet.reports))[0] if one["id"] not in known]
 
 
