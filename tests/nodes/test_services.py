@@ -187,6 +187,8 @@ def test_a_killed_member_comes_back_by_itself(cluster):
     before = [cluster.started(other) for other in others]
     old = cluster.started(name)
     cluster.node(name).ssh("systemctl kill --signal KILL etcd")
+    # where it was the leader the others elect one, and refuse reads until then
+    wait_for(lambda: cluster.healthy(others[0]) >= 2, 120, "a quorum of the others")
     assert cluster.keys(others[0]) == 1000
     wait_for(lambda: cluster.started(name) != old and cluster.healthy(others[0]) == 3, 600, "a third healthy member")
     assert [cluster.started(other) for other in others] == before
