@@ -19,6 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.node.files import 
 from ansible_collections.inference.fleet.plugins.module_utils.node.processes import port_holder
 
 CALL_S = 120
+POLL_S = 0.2
 
 
 def systemctl(*arguments, check=True):
@@ -78,11 +79,18 @@ def diff(files):
 
 
 def start(unit, restart=False):
-    """Enable the unit and have systemd start it; it may be long until it is ready."""
-    if shown(unit).get("NeedDaemonReload") == "yes":
+    """Enable the unit and have systemd start it; it may be long until it is ready.
+
+    After a restart the process of before has ended: what answers is not that one.
+    """
+    state = shown(unit)
+    if state.get("NeedDaemonReload") == "yes":
         systemctl("daemon-reload")
     systemctl("enable", "--no-reload", unit)
     systemctl("restart" if restart else "start", "--no-block", unit)
+    end = time.monotonic() + CALL_S
+    while restart and shown(unit).get("MainPID") == state.get("MainPID", "0") != "0" and time.monotonic() < end:
+        time.sleep(POLL_S)
 
 
 def stop(unit):

@@ -119,6 +119,18 @@ def test_a_unit_that_fails_at_its_stop_is_no_enabled_one(monkeypatch, state, mor
     assert calls == [("stop", "x.service"), ("disable", "--no-reload", "x.service"), *more]
 
 
+def test_a_restart_is_over_when_the_old_process_has_ended(monkeypatch):
+    """It answers while it is being stopped, the longer in a container."""
+    calls, pids = [], ["7", "7", "7", "0", "8"]
+    monkeypatch.setattr(units, "POLL_S", 0)
+    monkeypatch.setattr(units, "systemctl", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(units, "shown", lambda unit: {"MainPID": pids.pop(0)})
+    units.start("x.service", restart=True)
+    assert (pids, calls[-1]) == (["8"], ("restart", "--no-block", "x.service"))
+    units.start("x.service")
+    assert (pids, calls[-1]) == ([], ("start", "--no-block", "x.service"))
+
+
 @pytest.fixture
 def member(tmp_path, monkeypatch):
     """Makes a Member of the cluster a, b, c, whose unit does not run."""
