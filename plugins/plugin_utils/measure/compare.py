@@ -7,10 +7,11 @@ The statistic: a metric of this run against the median of the same metric of the
 this run is worse. It is a regression where it is more than both
 
 - the limit (LIMIT unless one is given), and
-- the noise: how far the runs before lie apart, in percent of their median. Of latencies also twice the standard error
-  of the difference of two medians, as the requests of the two runs spread: that of a median is 1.2533 sigma /
-  sqrt(requests), sigma is (p90 - p50) / 1.2816, as of normal values. So a TTFT of a few requests that vary widely is
-  not told apart.
+- the noise: how far the runs before lie apart, in percent of their median, and twice the standard error of the
+  difference of two runs, as the requests of each spread: that of a median is 1.2533 sigma / sqrt(rounds), sigma is
+  (p90 - p50) / 1.2816, as of normal values; that of a throughput is that of the mean E2E latency, without the factor.
+  rounds is requests / concurrency: requests that run at the same time share what slows them. So short runs whose
+  requests vary widely are not told apart.
 
 The runs before are at most BEFORE runs of the newest plan before this run, of the same point.
 """
@@ -123,9 +124,8 @@ def compare(document, earlier, percent=LIMIT):
         base = statistics.median(values)
         # both by what is better in it, so that half as fast is as bad as twice as slow in either metric
         change = (base / now - 1) * 100 if higher else (now / base - 1) * 100
-        noise = (max(values) - min(values)) / base * 100
-        if statistic:
-            noise = max(noise, 2 * math.hypot(*(_error(one, metric) for one in (document, earlier[-1]))) * 100)
+        errors = [_error(one, metric, statistic) for one in (document, earlier[-1])]
+        noise = max((max(values) - min(values)) / base, 2 * math.hypot(*errors)) * 100
         gain = (now / base - 1) * 100 if higher else (base / now - 1) * 100
         far = max(change, gain)
         verdict = SAME if far <= percent else UNCLEAR if far <= noise else WORSE if change > 0 else BETTER
@@ -138,10 +138,11 @@ def compare(document, earlier, percent=LIMIT):
     return rows
 
 
-def _error(document, metric):
-    """The standard error of a latency's median, as a part of the median; 0 where the tool tells no p90."""
-    values, completed = document["metrics"][metric], document["counts"]["completed"]
+def _error(document, metric, statistic):
+    """The standard error of a metric, as a part of it; 0 where the tool tells no p90."""
+    values, completed = document["metrics"][metric if statistic else "e2e_ms"], document["counts"]["completed"]
     if not values["p50"] or not values["p90"] or not completed:
         return 0.0
     sigma = max(0.0, values["p90"] - values["p50"]) / 1.2816
-    return 1.2533 * sigma / math.sqrt(completed) / values["p50"]
+    rounds = max(1.0, completed / (document["workload"]["concurrency"] or 1))
+    return (1.2533 if statistic else 1) * sigma / math.sqrt(rounds) / values["p50"]

@@ -37,6 +37,38 @@ def test_runs_that_lie_apart_hide_what_is_less():
     assert set(verdicts(benchmark(8, slower=2.5, day=9), *apart).values()) == {compare.WORSE}
 
 
+# Of servers that nobody changed: requests, at once, before, now: output tokens/s, p50 and p90 of TTFT, TPOT and E2E.
+EQUAL = (
+    (16, 2, (159, 81.1, 353.2, 9.5, 11.2, 391.5, 425.9), (137, 98.1, 196.3, 9.0, 16.5, 370.0, 617.5)),
+    (16, 2, (137, 98.1, 196.3, 9.0, 16.5, 370.0, 617.5), (133, 90.1, 326.1, 11.7, 16.2, 516.3, 612.2)),
+    (64, 8, (332, 165.7, 670.3, 11.6, 24.7, 546.5, 926.5), (324, 421.3, 915.0, 3.9, 11.6, 507.5, 956.5)),
+)
+
+
+@pytest.mark.parametrize(("requests", "at_once", "earlier", "now"), EQUAL)
+def test_short_runs_that_were_measured_on_two_cores_are_not_told_apart(requests, at_once, earlier, now):
+    def measured(numbers, day):
+        one = benchmark(at_once, day=day)
+        one["workload"]["requests"] = one["counts"]["asked"] = one["counts"]["completed"] = requests
+        rate, *spread = numbers
+        one["metrics"]["output_tokens_per_s"] = rate
+        for name, p50, p90 in zip(("ttft_ms", "tpot_ms", "e2e_ms"), spread[::2], spread[1::2]):
+            one["metrics"][name].update(p50=p50, p90=p90)
+        return one
+
+    assert compare.WORSE not in verdicts(measured(now, 2), measured(earlier, 1)).values()
+
+
+def test_a_throughput_of_few_and_different_requests_is_not_told_apart():
+    def wide(one):
+        one = copy.deepcopy(one)
+        one["metrics"]["e2e_ms"]["p90"] = 1.5 * one["metrics"]["e2e_ms"]["p50"]
+        return one
+
+    assert verdicts(wide(benchmark(8, slower=1.3, day=2)), wide(benchmark(8)))["output_tokens_per_s"] == compare.UNCLEAR
+    assert verdicts(wide(benchmark(8, slower=2.0, day=2)), wide(benchmark(8)))["output_tokens_per_s"] == compare.WORSE
+
+
 def test_a_latency_of_few_and_different_requests_is_not_told_apart():
     def wide(one):
         one = copy.deepcopy(one)
