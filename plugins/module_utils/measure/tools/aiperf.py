@@ -40,7 +40,6 @@ RATES = {
     "requests_per_s": "request_throughput",
     "output_tokens_per_s": "output_token_throughput",
     "total_tokens_per_s": "total_token_throughput",
-    "output_tokens_per_s_per_user": "output_token_throughput_per_user",
     "goodput_requests_per_s": "goodput",
 }
 GOODPUT = (("ttft_ms", "time_to_first_token"), ("tpot_ms", "inter_token_latency"))

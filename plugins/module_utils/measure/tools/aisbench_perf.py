@@ -137,7 +137,6 @@ def read(point, folder, log):
             requests_per_s=aisbench.quantity(totals["Request Throughput"]),
             output_tokens_per_s=aisbench.quantity(totals["Output Token Throughput"]),
             total_tokens_per_s=aisbench.quantity(totals["Total Token Throughput"]),
-            output_tokens_per_s_per_user=aisbench.quantity(rows["OutputTokenThroughput"]["Average"]),
         )
         reading.input_tokens = aisbench.quantity(rows["InputTokens"]["Average"])
         reading.output_tokens = aisbench.quantity(rows["OutputTokens"]["Average"])

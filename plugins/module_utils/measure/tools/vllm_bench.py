@@ -92,7 +92,6 @@ def read(point, folder, log):
             reading.metrics[key]["p50"] = scaled(found.get("median_" + name))
     for key, names in RATES.items():
         reading.metrics[key] = next((scaled(found[name]) for name in names if name in found), None)
-    reading.metrics["output_tokens_per_s_per_user"] = scaled(found.get("user_throughput"))
     reading.input_tokens = _mean(found.get("total_input_tokens"), completed)
     reading.output_tokens = _mean(found.get("total_output_tokens"), completed)
     return reading

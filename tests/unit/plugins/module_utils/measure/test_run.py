@@ -39,7 +39,8 @@ echo called >> "$folder/calls"
 while [ $# -gt 1 ]; do [ "$1" = --artifact-dir ] && out=$2; shift; done
 while [ -e "$folder/wait" ]; do sleep 0.05; done
 count=$(cat "$folder/count")
-echo '{"request_count": {"avg": '$count'}, "output_token_throughput": {"avg": 100}, "is_complete": true}' \
+echo '{"request_count": {"avg": '$count'}, "output_token_throughput": {"avg": 100}, "is_complete": true,
+       "inter_token_latency": {"avg": 10}, "output_token_throughput_per_user": {"avg": 4471}}' \
   > "$out/profile_export_aiperf.json"
 """
 
@@ -92,6 +93,7 @@ def test_a_point_that_counts_is_not_run_again(bench):
     assert result.problems(document) == []
     assert document["counts"] == {"asked": 8, "completed": 8, "failed": 0}
     assert document["metrics"]["output_tokens_per_s_per_accelerator"] == 50
+    assert document["metrics"]["output_tokens_per_s_per_user"] == 100
     second = bench.call(caller="two")
     assert (second["changed"], second["document"], bench.calls) == (False, document, 1)
     assert bench.call(caller="three", again=True)["document"]["id"] != document["id"]
