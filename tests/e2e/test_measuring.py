@@ -83,6 +83,47 @@ def test_a_killed_server_fails_a_benchmark_of_the_node_which_says_how_many_reque
     measured.site().ok()
 
 
+def tiny_datasets(folder):
+    """Datasets of every evaluation, with made-up questions; what evaluate_datasets is."""
+    (folder / "mmlu").mkdir(parents=True)
+    columns = ["Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"]
+    rows = [["What is %d + 1?" % number, *(str(number + more) for more in (1, 2, 3, 4))] for number in range(3)]
+    (folder / "gpqa_diamond.csv").write_text("\n".join(map(",".join, [columns, *rows])) + "\n")
+    for part in ("I", "II"):
+        lines = [json.dumps({"question": "What is %d + 1?" % number, "answer": str(number + 1)}) for number in range(2)]
+        (folder / ("aime2025-%s.jsonl" % part)).write_text("\n".join(lines) + "\n")
+    for split in ("dev", "test"):
+        (folder / "mmlu" / split).mkdir()
+        for subject in ("anatomy", "astronomy"):
+            rows = ["What is %d + 1?,%d,%d,%d,%d,A" % (n, n + 1, n + 2, n + 3, n + 4) for n in range(6)]
+            (folder / "mmlu" / split / ("%s_%s.csv" % (subject, split))).write_text("\n".join(rows) + "\n")
+    for split in ("train", "test"):
+        (folder / "gsm8k").mkdir(exist_ok=True)
+        line = json.dumps({"question": "What is 17*23?", "answer": "#### 391"})
+        (folder / "gsm8k" / (split + ".jsonl")).write_text(line + "\n")
+    return folder
+
+
+def test_every_evaluation_asks_real_servers(measured, tmp_path):
+    """The stand-in knows no answers: what counts is that all of them came, by both tools."""
+    questions = {"basic": 1, "gpqa": 3, "aime25": 4, "mmlu": 12, "gsm8k": 1}
+    variables = {
+        "evaluate_datasets": str(tiny_datasets(tmp_path / "data")), "evaluate_evals": list(questions),
+        "evaluate_efforts": ["low"], "evaluate_max_tokens": 256, "evaluate_concurrency": 8,
+    }  # fmt: skip
+    known = {one["id"] for one in measured.history()}
+    run = measured.play("playbooks/evaluate.yml", "-e", json.dumps(variables)).ok()
+    found = {one["eval"]: one for one in measured.history() if one["id"] not in known}
+    print(run.output[run.output.index("EVALUATION *") :].partition("PLAY RECAP")[0], "%.0f s" % run.seconds)
+    assert {name: one["questions"] for name, one in found.items()} == questions
+    assert [(one["ok"], one["failed"], one["answered"] >= one["questions"]) for one in found.values()] == (
+        [(True, 0, True)] * len(questions)
+    )
+    assert {name: one["tool"]["name"] for name, one in found.items()} == {
+        **dict.fromkeys(("basic", "gpqa", "aime25"), "gpt_oss.evals"), "mmlu": "AISBench", "gsm8k": "AISBench",
+    }  # fmt: skip
+
+
 def test_an_interrupted_sweep_goes_on_writes_the_best_and_puts_back_what_was_there(measured):
     """max-num-seqs 8, which is what there is, and 4; the play is ended after the first point of the first."""
     known = {one["id"] for one in measured.history()}

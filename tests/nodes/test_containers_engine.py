@@ -56,9 +56,16 @@ class ContainerNode(small_node.SmallNode):
         return files.readable_json(self.paths.server_state(name)) or {}
 
     def end(self):
+        self.is_empty()
+        super().end()
+        # a container whose `docker run` had just begun is there a moment later
+        small_node.wait_until(self.is_empty)
+
+    def is_empty(self):
+        """Whether no container was left; those that were are removed."""
         with contextlib.suppress(container_engine.EngineError):
             self.engine.remove(self.containers())
-        super().end()
+        return self.containers() == []
 
 
 def _docker(nodes):
@@ -100,7 +107,6 @@ def running_node(folder, *engine):
             yield made
         finally:
             made.end()
-            assert made.containers() == []
 
 
 @pytest.fixture
