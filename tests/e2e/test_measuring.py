@@ -89,8 +89,8 @@ def tiny_datasets(folder):
     columns = ["Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"]
     rows = [["What is %d + 1?" % number, *(str(number + more) for more in (1, 2, 3, 4))] for number in range(3)]
     (folder / "gpqa_diamond.csv").write_text("\n".join(map(",".join, [columns, *rows])) + "\n")
-    for part in ("I", "II"):
-        lines = [json.dumps({"question": "What is %d + 1?" % number, "answer": str(number + 1)}) for number in range(2)]
+    for part, numbers in (("I", (1, 2)), ("II", (3, 4))):
+        lines = [json.dumps({"question": "What is %d + 1?" % number, "answer": str(number + 1)}) for number in numbers]
         (folder / ("aime2025-%s.jsonl" % part)).write_text("\n".join(lines) + "\n")
     for split in ("dev", "test"):
         (folder / "mmlu" / split).mkdir()
