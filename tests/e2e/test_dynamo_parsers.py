@@ -15,6 +15,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.engines import stays_registered, text_only
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
@@ -26,6 +27,7 @@ RECORD = Path(__file__).parents[1] / "unit" / "fixtures" / "dynamo_flags.json"
 #   pip install --no-deps ai-dynamo==1.0.2 ai-dynamo-runtime==1.0.2
 #   pip install uvloop 'pydantic>=2.10.6,<=2.13' packaging pyyaml tokenizers msgspec
 OLDER = {"1.0.2": "FLEET_TEST_DYNAMO_VENV_1_0_2", "1.3.1": "FLEET_TEST_DYNAMO_VENV_1_3_1"}
+RUNNERS = (stays_registered.MODULE, text_only.MODULE)  # run the module that is named after them
 PARSERS = "--dyn-reasoning-parser gpt_oss --dyn-tool-call-parser harmony "
 GUIDE = (
     "dynamo.trtllm --model-path /model --served-model-name openai/gpt-oss-120b --extra-engine-args /config/%s.yaml "
@@ -66,7 +68,7 @@ def verdicts():
     hardware = parse_hardware({"accelerator": "cpu", "count": 1, "cores": 2}, "x")
     lines = {name: shlex.split(line) for name, line in {**LINES, **WRONG}.items()}
     for entry in plan.plan_host("n", recipe, hardware, plan.Site()):
-        lines[entry["name"]] = [word for word in entry["command"][2:] if not word.startswith("inference_fleet_")]
+        lines[entry["name"]] = [word for word in entry["command"][2:] if word not in RUNNERS]
     return judged(engine_venv.ensure("cpu-dynamo"), lines)
 
 
