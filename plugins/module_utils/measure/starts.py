@@ -10,14 +10,15 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.observe im
 
 
 def starts_of(node, entries):
-    """{name: JSON} of a node's planned servers, as the guard recorded them. entries: {name: plan entry}."""
+    """{name: JSON} of a node's planned servers, as the guard recorded them, and whether that is what runs now: one that
+    died has the record of before until it is started again. entries: {name: plan entry}."""
     observed = observe(node.paths, node.manager, entries)
     found = {}
     for name in entries:
         one = observed.get(name) or Observed(name)
         state = one.state if isinstance(one.state, dict) else {}
         found[name] = [
-            state.get("hash"), state.get("pid"), state.get("ticks"), state.get("started"),
+            state.get("hash"), state.get("pid"), state.get("ticks"), state.get("started"), one.fresh,
             sorted(container.id for container in one.containers if container.running),
         ]  # fmt: skip
     return found
