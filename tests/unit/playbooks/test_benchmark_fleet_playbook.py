@@ -99,7 +99,7 @@ class Together(Fleet):
     def ran_on(self):
         """The hosts on which a tool was started."""
         roots = {name: Path(host["fleet_root"]) for name, host in self.hosts.items()}
-        return [name for name, root in roots.items() if [*root.glob("var/lib/inference-fleet/benchmarks/*/job/log")]]
+        return [name for name, root in roots.items() if any(root.glob("var/lib/inference-fleet/benchmarks/*/job/log"))]
 
 
 def check(fleet):
