@@ -37,22 +37,6 @@ options:
     type: list
     elements: dict
     required: true
-  names:
-    description: Names and addresses that the certificate must be for.
-    type: list
-    elements: str
-    default: []
-  tls:
-    description: Paths C(ca), C(certificate) and C(key) of PEM files. Without it everything is plain HTTP.
-    type: dict
-  tls_given:
-    description: The certificates are the operator's. What is wrong with them is an error; others are made anew.
-    type: bool
-    default: false
-  renew_days:
-    description: A certificate that ends in fewer days is due.
-    type: int
-    default: 30
   client_port:
     description: Port for clients.
     type: int
@@ -87,12 +71,6 @@ options:
     type: list
     elements: str
     default: [etcdctl]
-  container:
-    description:
-      - The container that its unit runs it in, C(engine), C(image), C(digest) and C(name). Empty where it is a program
-        of the node. The image must be on the node.
-    type: dict
-    default: {}
   initial:
     description: File for the variables that a member begins with.
     type: path
@@ -110,6 +88,8 @@ options:
     description: Seconds to wait for a quorum.
     type: int
     default: 120
+extends_documentation_fragment:
+  - inference.fleet.service
 attributes:
   check_mode:
     description: Says what would be done.

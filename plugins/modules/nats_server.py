@@ -33,22 +33,6 @@ options:
     type: list
     elements: dict
     required: true
-  names:
-    description: Names and addresses that the certificate must be for.
-    type: list
-    elements: str
-    default: []
-  tls:
-    description: Paths C(ca), C(certificate) and C(key) of PEM files. Without it everything is plain.
-    type: dict
-  tls_given:
-    description: The certificates are the operator's. What is wrong with them is an error; others are made anew.
-    type: bool
-    default: false
-  renew_days:
-    description: A certificate that ends in fewer days is due.
-    type: int
-    default: 30
   user:
     description: Name that clients log in with, where there is a password.
     type: str
@@ -104,16 +88,12 @@ options:
     type: list
     elements: str
     default: []
-  container:
-    description:
-      - The container that its unit runs it in, C(engine), C(image), C(digest) and C(name). Empty where it is a program
-        of the node. The image must be on the node.
-    type: dict
-    default: {}
   timeout_s:
     description: Seconds to wait until it is ready.
     type: int
     default: 120
+extends_documentation_fragment:
+  - inference.fleet.service
 attributes:
   check_mode:
     description: Says what would be done.

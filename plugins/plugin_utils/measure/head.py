@@ -69,8 +69,10 @@ def failure(document):
         "The benchmark of %s by %s failed: %d of %d requests completed."
         % (", ".join(document["servers"]), document["tool"]["name"], counts["completed"], counts["asked"])
     ]
-    # names of servers, which the first begins with, keep their letters
-    parts += [text + "." for text in (document["void"],) if text]
-    parts += [text[:1].upper() + text[1:] + "." for text in (document["reason"],) if text]
+    void, reason = document["void"], document["reason"]
+    if void:  # begins with the name of a server, which keeps its letters
+        parts.append(void + ".")
+    if reason:
+        parts.append(reason[:1].upper() + reason[1:] + ".")
     parts += ["%d times: %s" % (one["count"], one["message"]) for one in document["errors"][:3]]
     return " ".join(parts)

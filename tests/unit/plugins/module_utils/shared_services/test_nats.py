@@ -15,6 +15,7 @@ from pathlib import Path
 
 import jinja2
 import pytest
+from ansible_collections.inference.fleet.plugins.filter import services
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.shared_services import nats_client, nats_server
 from ansible_collections.inference.fleet.plugins.modules.nats_server import ARGUMENTS
@@ -129,7 +130,7 @@ def test_the_login_is_for_the_account_alone_and_quoted(server):
 def test_the_unit_of_older_releases_is_the_same_without_arguments():
     text = (ROLE / "templates" / "nats.service.j2").read_text()
     environment = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True)
-    environment.filters["to_json"] = json.dumps
+    environment.filters["inference.fleet.unit_word"] = services.unit_word
     template, given = environment.from_string(text), {"nats_version": "1", "nats_programs": "/opt/n"}
     plain = template.render(nats_arguments=[], **given)
     assert "\nExecStart=/opt/n/nats-server -c /etc/nats/nats.conf\nExecReload=" in plain

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.inference.fleet.plugins.filter.containers import service_container
+from ansible_collections.inference.fleet.plugins.filter.services import service_container
 
 DIGEST = "sha256:" + "0" * 64
 GIVEN = {

@@ -1,12 +1,13 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filter on a service that runs in a container."""
+"""Filters on services that servers share: what their units say."""
 
 from __future__ import annotations
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.services import systemd
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import service_container as planning
 
 
@@ -18,9 +19,17 @@ def service_container(service, **given):
         raise AnsibleFilterError(error.message) from error
 
 
+def unit_word(word):
+    """systemd.unit_word() of an argument, which an inventory may have as a number; AnsibleFilterError where none is."""
+    try:
+        return systemd.unit_word(str(word))
+    except FleetError as error:
+        raise AnsibleFilterError(error.message) from error
+
+
 class FilterModule:
     """Filters of inference.fleet."""
 
     def filters(self):
         """Name → function."""
-        return {"service_container": service_container}
+        return {"service_container": service_container, "unit_word": unit_word}
