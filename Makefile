@@ -30,9 +30,9 @@ demo-stop: .venv ## stop them; ARGS='-e fleet_purge=true' also removes what was 
 .venv/.ready: pyproject.toml tools/make_venv.py
 	$(PYTHON) tools/make_venv.py
 
-# Everything that CI runs: what is quick first, then two lanes side by side. The real engines of e2e come before those on nodes.
+# Everything that CI runs: lint first, then two lanes side by side. A third one makes all of them slower on two cores.
 test: lint ## everything that CI runs
-	$(BIN)/python tools/checks.py nodes=nodes,molecule,sanity here=e2e,unit,matrix-one
+	$(BIN)/python tools/checks.py nodes=nodes,molecule here=sanity,unit,e2e,matrix-one
 
 lint: .venv ## ruff, yamllint, ansible-lint, changelog fragments, plugin documentation
 	$(BIN)/ruff check
@@ -55,7 +55,7 @@ e2e: .venv ## the local deployment end to end, with real vLLM
 # Servers under a real systemd, on a node in a container: needs root and Docker, which is started where none runs.
 # Without them it says so and is left out; with CI set it fails.
 nodes nodes-test: .venv ## servers on test nodes; needs root and Docker
-	$(BIN)/python tools/run.py pytest -x tests/nodes
+	$(BIN)/python tools/run.py pytest tests/nodes
 
 # Molecule's scenarios, each on nodes of its own: make molecule SCENARIO=default, all of them without.
 molecule: .venv ## Molecule's scenarios; SCENARIO=default for one
@@ -100,7 +100,7 @@ bench-weights: .venv ## model_weights against hf download
 # The pages that are generated from the source: error codes, recipe keys, variables of roles.
 docs: .venv ## write the generated pages of docs/ again
 	$(BIN)/python tools/errors_page.py
-	$(BIN)/python tools/reference_pages.py
+	$(BIN)/python tools/run.py python tools/reference_pages.py
 	$(BIN)/python tests/nodes/breakages.py
 
 # Modules, plugins and roles as a site.

@@ -3,8 +3,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import atexit
 import os
+import pathlib
+import shutil
+import tempfile
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
 from ansible_collections.inference.fleet.tests import runs, warm_playbooks
 from hypothesis import HealthCheck, settings
 
@@ -14,5 +19,16 @@ PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "p
 settings.register_profile("fleet", derandomize=True, **PATIENT)
 settings.register_profile("soak", max_examples=1000, **PATIENT)
 settings.load_profile("fleet")
+
+# Plans are kept for the tests of one run, and not with those of who runs them.
+os.environ["INFERENCE_FLEET_PLAN_CACHE"] = tempfile.mkdtemp(prefix="fleet-plans-")
+atexit.register(shutil.rmtree, os.environ["INFERENCE_FLEET_PLAN_CACHE"], ignore_errors=True)
+
+# What outlives a call is started from here, as from the folder of a version on a node.
+PLACE = pathlib.Path(tempfile.mkdtemp(prefix="fleet-program-"))
+atexit.register(shutil.rmtree, PLACE, ignore_errors=True)
+(PLACE / program.ROOT).symlink_to(pathlib.Path(program.__file__).parent)
+(PLACE / program.MAIN).symlink_to(pathlib.Path(program.__file__).with_name(program.MAIN))
+program._place = lambda: str(PLACE)
 
 runs.warm.append(warm_playbooks.Server(dict(os.environ), runs.CLONE))

@@ -15,7 +15,7 @@ RECIPES = USING / "trainium-recipes.md"
 TUTORIAL = USING / "trainium.md"
 
 
-def example(name, page=RECIPES):
+def example(name, page=TUTORIAL):
     """What the YAML under <!-- example: name --> holds."""
     text = page.read_text(encoding="utf-8")
     return yaml.safe_load(re.search(r"<!-- example: %s -->\n```yaml\n(.*?)```" % name, text, re.DOTALL).group(1))

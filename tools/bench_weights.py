@@ -32,7 +32,9 @@ ROOT = Path(__file__).resolve().parent.parent
 REPO = "made-up/gpt-oss-bench"
 FIRST_LIMIT, AGAIN_LIMIT, HASH_LIMIT = 1.1, 0.25, 0.8
 # The module as Ansible runs it, but for the connection: a process that reads its arguments and prints its result.
-RUN = "from ansible_collections.inference.fleet.plugins.modules.model_weights import main; main()"
+RUN = (
+    "from ansible_collections.inference.fleet.tests.unit.operating import Operation; Operation('model_weights').main()"
+)
 FLOOR = "from ansible.module_utils.basic import AnsibleModule; AnsibleModule({}).exit_json(changed=False)"
 # Both without Python's start and imports; the seconds are printed.
 HF_CALL = """
@@ -45,10 +47,10 @@ print(time.perf_counter() - began)
 """
 OUR_CALL = """
 import contextlib, io, json, sys, time
-from ansible_collections.inference.fleet.plugins.modules import model_weights
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
 began = time.perf_counter()
 with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.suppress(SystemExit):
-    model_weights.main()
+    Operation("model_weights").main()
 seconds = time.perf_counter() - began
 assert json.loads(output.getvalue())["changed"] is False, output.getvalue()
 print(seconds)
@@ -151,7 +153,7 @@ def hash_speed(seconds=1.0):
 
 def full_check_seconds(folder):
     """Seconds in which this machine reads every byte of a checkpoint that it has, by the code of verify: full."""
-    from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
+    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 
     recorded = weight_manifest.read_manifest(str(folder))["files"]
     started = time.monotonic()

@@ -5,8 +5,8 @@
 
     .venv/bin/python tools/checks.py nodes=nodes,molecule here=sanity,unit,e2e
 
-Each line carries its lane's name; the end says what each step cost and repeats the last lines of those that failed,
-since a log is often kept by its end alone. The first failure ends its lane, not the others.
+Each line carries its lane's name; the end says what each step cost and repeats the last lines of those that failed and
+what failed in them, since a log is often kept by its end alone. The first failure ends its lane, not the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-REPEATED = 30  # lines of a failed step: pytest's list of failures is at its end, and what failed in scenarios
+REPEATED = 30  # last lines of a failed step
+FAILURES = ("FAILED ", "ERROR ")  # how pytest and the scenarios begin a line about what failed
 MAKE_VARIABLES = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # of the make that runs this: its job slots are not ours
 
 
@@ -35,6 +36,7 @@ class Step:
     seconds: float = 0.0
     cpu: float = 0.0  # seconds of processor time, without what containers used
     last: collections.deque = dataclasses.field(default_factory=lambda: collections.deque(maxlen=REPEATED))
+    failures: list = dataclasses.field(default_factory=list)
 
     def verdict(self):
         if self.status is None:
@@ -65,6 +67,8 @@ def run_lane(steps, make, say):
         ) as process:  # fmt: skip
             for line in process.stdout:
                 step.last.append(line.rstrip("\n"))
+                if line.startswith(FAILURES):
+                    step.failures.append(line.rstrip("\n")[:200])
                 say("[%s] %s" % (step.lane, step.last[-1]))
             status, used = os.wait4(process.pid, 0)[1:]
             process.returncode = os.waitstatus_to_exitcode(status)
@@ -99,6 +103,9 @@ def main(arguments, make=("make", "--no-print-directory")):
     for step in steps:
         if step.status:
             say("\n".join(["checks: the end of %s:" % step.target, *step.last]))
+    for step in steps:
+        for line in step.failures:
+            say("checks: %s: %s" % (step.target, line))
     return int(any(step.status != 0 for step in steps))
 
 

@@ -8,7 +8,7 @@
     python tools/dynamo_outages.py --end 'systemctl kill -s KILL etcd' --begin 'systemctl start etcd' --away 5 20 60
 
 kill -9 of each server in turn, or a service ended by a command and begun again after so many seconds; a chat each
-second, no play. Prints the tables of docs/using/dynamo.md. Only servers of that root are killed. Standard library only.
+second, no play. docs/using/dynamo.md sums up its tables. Only servers of that root are killed. Standard library only.
 """
 
 from __future__ import annotations

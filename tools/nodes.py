@@ -464,7 +464,7 @@ def share_wheels():
 def share_hub_wheels():
     """The same, and the clients of the model hubs."""
     sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
-    from ansible_collections.inference.fleet.plugins.module_utils.weights import hub
+    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import hub
 
     clients = [package for packages in hub.PACKAGES.values() for package in packages]
     return [(downloaded([*toolkit_packages(), *clients]), SHARED + "/wheels")]
@@ -499,7 +499,7 @@ def share_encodings():
     folder = CACHE / "encodings"
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "o200k_base.tiktoken").exists():
-        worker = ROOT / "plugins" / "module_utils" / "weights" / "encodings_worker.py"
+        worker = ROOT / "plugins" / "module_utils" / "fleet_node" / "weights" / "encodings_worker.py"
         argv = [sys.executable, str(worker), "o200k_base", str(folder / "o200k_base.tiktoken")]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode:

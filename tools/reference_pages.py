@@ -1,11 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The generated parts of docs/using: keys of recipes from the schema, variables of roles from their argument specs.
+"""The generated parts of docs/using: keys of recipes from the schema, variables from their table and argument specs.
 
-    .venv/bin/python tools/reference_pages.py      # writes docs/using/recipe-keys.md and docs/using/variables.md
+    .venv/bin/python tools/run.py python tools/reference_pages.py   # writes recipe-keys.md and variables.md
 
-Of variables.md only what stands below the marker is written; the table of the fleet_* variables above it is by hand.
+Of variables.md the head is by hand; what stands below the marker is written.
 """
 
 from __future__ import annotations
@@ -15,11 +15,17 @@ import re
 from pathlib import Path
 
 import yaml
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import variable_kinds
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import row_of, table
 
 CLONE = Path(__file__).resolve().parent.parent
 KEYS = CLONE / "docs" / "using" / "recipe-keys.md"
 VARIABLES = CLONE / "docs" / "using" / "variables.md"
-MARKER = "<!-- Below: written by tools/reference_pages.py from the roles' argument specs. Do not edit. -->\n"
+MARKER = (
+    "<!-- Below: written by tools/reference_pages.py from plugins/plugin_utils/planning/variables.yml and the roles' "
+    "argument specs. Do not edit. -->\n"
+)
+TYPES = {"bool": "`true` or `false`", "dict": "mapping", "list": "list"}
 HEAD = """# Recipe keys
 
 <!-- Written by tools/reference_pages.py from recipes/recipe.schema.json. Do not edit. -->
@@ -107,8 +113,36 @@ def default_of(name, defaults):
     return found if other in (None, "''", "{}", "[]") else "%s, else `%s`" % (found, other.replace("|", "\\|"))
 
 
+def shared_variables():
+    """The tables of the fleet_* variables."""
+    lines = []
+    for section in table()["sections"]:
+        scoped = any("scope" in row for row in section["variables"].values())
+        heads = ["Variable", *(["Playbook"] if scoped else []), "Value", "Default", "Meaning"]
+        lines += ["## %s\n" % section["title"], "| %s |" % " | ".join(heads), "|%s" % (" --- |" * len(heads))]
+        for name, row in section["variables"].items():
+            names = "`%s`" % name + (", `%s_LAYER`" % name if name == "fleet_override" else "")
+            scope = [", ".join("`%s`" % one for one in row["scope"].split(", "))] if scoped else []
+            cells = [names, *scope, variable_kinds.words(row), str(row.get("default", ""))]
+            lines.append("| %s |" % " | ".join([*cells, row["text"]]))
+        lines.append("")
+    return "\n".join(lines)
+
+
+ROLES = """## Set by the collection
+
+Do not set these. `fleet_servers` and `fleet_deployment` are a host's plan and its resolved recipe, in the plays;
+`fleet_verdict` and `fleet_status` are statistics of the run (`set_stats`) for AWX and callbacks.
+
+## Of the roles
+
+A role's variables have the defaults of this table. "Computed" ones are worked out from other variables, see
+`defaults/main.yml` of the role.
+"""
+
+
 def role_variables():
-    lines = [MARKER]
+    lines = []
     for specs in sorted(CLONE.glob("roles/*/meta/argument_specs.yml")):
         role = specs.parent.parent.name
         main = yaml.safe_load(specs.read_text(encoding="utf-8"))["argument_specs"]["main"]
@@ -118,13 +152,14 @@ def role_variables():
         if not options:
             lines.append("No variables.\n")
             continue
-        lines += ["| Variable | Type | Default | Meaning |", "| --- | --- | --- | --- |"]
+        lines += ["| Variable | Value | Default | Meaning |", "| --- | --- | --- | --- |"]
         for name, option in options.items():
             text = option["description"]
             text = text if isinstance(text, str) else " ".join(text)
             if option.get("choices"):
                 text += " One of %s." % ", ".join("`%s`" % one for one in option["choices"])
-            kind = option.get("type", "str")
+            row = row_of(name, option)
+            kind = variable_kinds.words(row) if row else TYPES.get(option.get("type", "str"), "string")
             lines.append("| `%s` | %s | %s | %s |" % (name, kind, default_of(name, defaults), cell(marked(text))))
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
@@ -132,7 +167,7 @@ def role_variables():
 
 def variables(page):
     """The page of variables with its generated part anew."""
-    return page.partition(MARKER)[0] + role_variables()
+    return "\n".join([page.partition(MARKER)[0] + MARKER, shared_variables(), ROLES, role_variables()])
 
 
 def main():

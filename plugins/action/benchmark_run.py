@@ -9,14 +9,17 @@ import os
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result as results
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result as results
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import head
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import clean
+from ansible_collections.inference.fleet.plugins.plugin_utils.node_program import NodeProgram
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import of_candidate
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeProgram, ActionBase):
     """Action plugin of inference.fleet.benchmark_run."""
 
     TRANSFERS_FILES = False
@@ -32,7 +35,7 @@ class ActionModule(ActionBase):
         arguments["caller"] = self._task._uuid.rpartition("-")[0]
         for name in ("deployment", "hardware"):
             arguments.pop(name, None)
-        result.update(self._execute_module(module_args=arguments, task_vars=task_vars))
+        result.update(self.call("benchmark_run", arguments, task_vars))
         if folder and result.get("restarted") and not self._task.check_mode:
             report.void_verdicts(
                 folder, task_vars["inventory_hostname"], dict.fromkeys(result["restarted"], "restarted")
@@ -40,6 +43,9 @@ class ActionModule(ActionBase):
         document = result.get("document")
         if not document or result.get("failed") or self._task.check_mode:
             return result
+        table = {"title": "Benchmark", "columns": list(head.COLUMNS), "rows": [head.row(document)]}
+        result["fleet_report"] = of_candidate(table, task_vars)
+        show(result["fleet_report"])
         if folder:
             try:
                 result["path"] = results.keep(folder, document)

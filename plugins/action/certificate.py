@@ -11,9 +11,11 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.action.verification_run import run_id
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate as certificates
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare, writing
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 
 class ActionModule(ActionBase):
@@ -21,10 +23,10 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("python", "regression_limit", "reports_dir", "strict", "this_run"))
+    _VALID_ARGS = frozenset(("python", "regression_limit", "reports_dir", "shown", "strict", "this_run"))
 
     def run(self, tmp=None, task_vars=None):
-        """Returns {changed, certificate, reports_dir, ansible_stats}; see modules/certificate.py."""
+        """Returns {changed, certificate, fleet_page, fleet_report, reports_dir}; see modules/certificate.py."""
         result = super().run(tmp, task_vars)
         given = self._task.args.get
         try:
@@ -46,17 +48,21 @@ class ActionModule(ActionBase):
                 "The certificate cannot be written to %s: %s." % (folder, error.strerror)
             ) from error
         result.update(certificate=made)
-        short = {key: made[key] for key in ("ok", "generated", "parts")}
+        short = {key: made[key] for key in ("ok", "complete", "generated", "parts")}
         result["ansible_stats"] = {"data": {"fleet_certificate": short}, "per_host": False, "aggregate": False}
-        result["msg"] = message(made, os.path.join(folder, writing.PAGE))
-        result["failed"] = boolean(given("strict", False)) and made["ok"] is not True
+        result["fleet_page"] = os.path.join(folder, writing.PAGE)
+        if boolean(given("shown", True)):
+            rows = certificates.rows(made)
+            result["fleet_report"] = {"title": "Certificate", "columns": list(certificates.COLUMNS), "rows": rows}
+            show(result["fleet_report"])
+        result["msg"] = message(made, result["fleet_page"])
+        result["failed"] = boolean(given("strict", False)) and not (made["ok"] or made["complete"])
         return result
 
 
 def message(made, path):
     """The certificate as lines for a person, with what keeps it from being good."""
-    head = {True: "Certified.", False: "Not certified.", None: "Not certified yet."}[made["ok"]]
-    lines = ["%s %s" % (head, path)]
+    lines = ["%s. %s" % (certificates.headline(made), path)]
     for name, part in made["parts"].items():
         lines.append("%s: %s" % (name, part["summary"]))
         lines += ["  " + reason for reason in part["reasons"] if part["ok"] is not True]

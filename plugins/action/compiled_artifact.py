@@ -10,16 +10,17 @@ import os
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
     artifact_archives as compiled_artifact,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
+from ansible_collections.inference.fleet.plugins.plugin_utils.node_program import NodeProgram
 
 NO_SOURCE = "no source of artifacts, the servers compile what they lack"
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeProgram, ActionBase):
     """compiled_artifact, with the transfer between controller and node."""
 
     TRANSFERS_FILES = True
@@ -37,9 +38,7 @@ class ActionModule(ActionBase):
         return result
 
     def _module(self, arguments, task_vars):
-        return self._execute_module(
-            module_name="inference.fleet.compiled_artifact", module_args=arguments, task_vars=task_vars
-        )
+        return self.call("compiled_artifact", arguments, task_vars)
 
     @staticmethod
     def _folder(path):

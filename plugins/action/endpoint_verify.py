@@ -9,14 +9,18 @@ import os
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import readable_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import readable_json
+from ansible_collections.inference.fleet.plugins.plugin_utils.node_program import NodeProgram
+from ansible_collections.inference.fleet.plugins.plugin_utils.plain import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import of_candidate
+
+HERE = ("deployment", "problem", "reports_dir", "simulated")  # of these the node needs nothing
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeProgram, ActionBase):
     """Action plugin of inference.fleet.endpoint_verify."""
 
     TRANSFERS_FILES = False
@@ -28,16 +32,14 @@ class ActionModule(ActionBase):
         arguments = dict(self._task.args)
         folder = arguments.get("reports_dir")
         folder = os.path.abspath(os.path.expanduser(folder)) if folder else None
-        if run_look.unchanged(host):
-            arguments["servers_changed"] = False
-        if folder and arguments.get("mode", "auto") == "auto":
-            arguments["mode"] = self._settle(arguments, readable_json(report.host_path(folder, host)))
-        result.update(
-            self._execute_module("inference.fleet.endpoint_verify", module_args=arguments, task_vars=task_vars)
-        )
+        asked = sent(arguments, host, folder, run_look.unchanged(host))
+        kept = run_look.answer(host, asked)
+        result.update(kept or self.call("endpoint_verify", asked, task_vars))
         if result.get("failed") or "verdicts" not in result:
             return result
         problems = [report.failure_message(host, result["verdicts"])] if result["ok"] is False else []
+        if problems and arguments.get("problem"):  # the reason for what the servers answer
+            problems.insert(0, arguments["problem"])
         if not self._task.check_mode:
             plan = [clean(arguments.get(name), name) for name in ("servers", "deployment")]
             what = report.deployed(*plan, arguments.get("simulated"))
@@ -50,24 +52,35 @@ class ActionModule(ActionBase):
             if warning:
                 result.setdefault("warnings", []).append(warning)
             elif folder:
+                result["fleet_page"] = report.page_path(folder)
                 problems += _where(folder, host) if problems else []
-        result["fleet_report"] = report.table(host, result["verdicts"])
+        result["fleet_report"] = of_candidate(report.table(host, result["verdicts"]), task_vars)
         show(result["fleet_report"])
         if problems:
             result.update(failed=True, msg="\n".join(problems))
         return result
 
-    @staticmethod
-    def _settle(arguments, previous):
-        """The mode that auto means here, by what the last report says; auto itself where the arguments are no good."""
-        changed, servers = arguments.get("servers_changed"), arguments.get("servers")
-        if not isinstance(servers, (list, tuple)) or not all(isinstance(entry, dict) for entry in servers):
-            return "auto"  # the module says what is wrong with them
-        try:
-            changed = None if changed is None else boolean(changed)
-        except TypeError:
-            return "auto"
-        return report.settle_auto(changed, servers, previous)
+
+def sent(arguments, host, folder, unchanged):
+    """The arguments that go to the node. folder: of the reports, or None. unchanged: the run changes nothing."""
+    found = {name: value for name, value in arguments.items() if name not in HERE}
+    if unchanged:
+        found["servers_changed"] = False
+    if folder and found.get("mode", "auto") == "auto":
+        found["mode"] = _settle(found, readable_json(report.host_path(folder, host)))
+    return found
+
+
+def _settle(arguments, previous):
+    """The mode that auto means here, by what the last report says; auto itself where the arguments are no good."""
+    changed, servers = arguments.get("servers_changed"), arguments.get("servers")
+    if not isinstance(servers, (list, tuple)) or not all(isinstance(entry, dict) for entry in servers):
+        return "auto"  # the module says what is wrong with them
+    try:
+        changed = None if changed is None else boolean(changed)
+    except TypeError:
+        return "auto"
+    return report.settle_auto(changed, servers, previous)
 
 
 def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):

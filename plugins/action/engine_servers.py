@@ -11,6 +11,8 @@ import socket
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.action.verification_run import run_id
+from ansible_collections.inference.fleet.plugins.plugin_utils.node_program import NodeProgram
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 
@@ -19,9 +21,12 @@ ENDS = {
     "create": "started", "change": "restarted", "start": "started", "restart": "restarted", "stop": "stopped",
     "remove": "removed",
 }  # fmt: skip
+# Calls after which servers that run may be changed.
+TURNS = ("wave", "one_by_one", "together")
+STOPPED = "servers of %s could not be changed, so the run ends; those of %s are left as they are."
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeProgram, ActionBase):
     """Action plugin of inference.fleet.engine_servers."""
 
     TRANSFERS_FILES = False
@@ -30,12 +35,16 @@ class ActionModule(ActionBase):
         """Returns what the module returns; see modules/engine_servers.py."""
         result = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
+        host, stopped = task_vars["inventory_hostname"], run_look.stopped()
+        if stopped and arguments.get("changes") in TURNS and not self._task.check_mode:
+            result.update(failed=True, msg=STOPPED % (stopped, host))
+            return result
+        if arguments.get("state") == "rolled_back" and not self._task.check_mode:
+            run_look.note_stopped(host)
         folder = reports_folder(arguments.get("reports_dir"), task_vars, self._templar)
         actions = dict.fromkeys(arguments.get("restarted", ()), "restarted")
         arguments = sent(self, arguments)
-        result.update(
-            self._execute_module("inference.fleet.engine_servers", module_args=arguments, task_vars=task_vars)
-        )
+        result.update(self.call("engine_servers", arguments, task_vars))
         done = result.get("actions") or ()
         actions.update((one["name"], ENDS[one["kind"]]) for one in done if one["kind"] in ENDS)
         if folder and actions and not self._task.check_mode:

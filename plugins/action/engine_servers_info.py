@@ -8,12 +8,13 @@ from __future__ import annotations
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.node.redact import TOKEN_LENGTH
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.redact import TOKEN_LENGTH
+from ansible_collections.inference.fleet.plugins.plugin_utils.node_program import NodeProgram
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import status_report, unreachable_report
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeProgram, ActionBase):
     """Action plugin of inference.fleet.engine_servers_info."""
 
     TRANSFERS_FILES = False
@@ -27,9 +28,7 @@ class ActionModule(ActionBase):
         if arguments.get("secrets") is None:
             arguments["secrets"] = self._known_secrets(arguments.get("servers"), task_vars)
         try:
-            result.update(
-                self._execute_module("inference.fleet.engine_servers_info", module_args=arguments, task_vars=task_vars)
-            )
+            result.update(self.call("engine_servers_info", arguments, task_vars))
         except AnsibleConnectionFailure as error:
             result.update(unreachable=True, msg=str(error))
         if report and result.get("unreachable"):

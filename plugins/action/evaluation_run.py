@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result as results
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result as results
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import evaluations
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.head import head_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import clean
+from ansible_collections.inference.fleet.plugins.plugin_utils.node_program import NodeProgram
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 OWN = ("reports_dir", "deployment", "hardware", "references", "profile", "telling")
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeProgram, ActionBase):
     """Action plugin of inference.fleet.evaluation_run."""
 
     TRANSFERS_FILES = False
@@ -28,9 +29,7 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         own = {name: clean(self._task.args.get(name), name) for name in OWN}
         arguments = {name: value for name, value in self._task.args.items() if name not in OWN}
-        result.update(
-            self._execute_module("inference.fleet.evaluation_run", module_args=arguments, task_vars=task_vars)
-        )
+        result.update(self.call("evaluation_run", arguments, task_vars))
         if result.get("failed") or not result.get("measured"):
             return result
         host = task_vars["inventory_hostname"]

@@ -11,9 +11,10 @@ import os
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.node.os_errors import remedy
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import clean
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.os_errors import remedy
+from ansible_collections.inference.fleet.plugins.plugin_utils.plain import clean
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_plan
 
 NOT_ASKED = "not asked: the run ended before; see its output"
 
@@ -29,10 +30,10 @@ class ActionModule(ActionBase):
         """Returns {changed, status, ansible_stats}; see modules/fleet_status.py."""
         result = super().run(tmp, task_vars)
         name = self._task.args.get("registered")
-        hosts = {}
+        hosts, refused = {}, run_plan.refused()
         for host in task_vars["ansible_play_hosts_all"]:
             found = task_vars["hostvars"][host].get(name) if name else None
-            hosts[host] = of_host(clean(found, name) if isinstance(found, dict) else None)
+            hosts[host] = of_host(clean(found, name) if isinstance(found, dict) else None, refused.get(host))
         status = {
             "schema": 1,
             "at": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -53,10 +54,11 @@ class ActionModule(ActionBase):
         return result
 
 
-def of_host(found):
-    """{reached, differs, servers, problem} of a host. found: engine_servers_info's result, None where not asked."""
+def of_host(found, refused=None):
+    """{reached, differs, servers, problem} of a host. found: engine_servers_info's result, None where not asked.
+    refused: why the host could not be planned."""
     if found is None:
-        return {"reached": None, "differs": None, "servers": [], "problem": NOT_ASKED}
+        return {"reached": None, "differs": None, "servers": [], "problem": refused or NOT_ASKED}
     if found.get("unreachable"):
         return {"reached": False, "differs": None, "servers": [], "problem": found.get("msg")}
     if "servers" not in found:

@@ -12,10 +12,11 @@ from ansible import constants as C
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import connection_loader
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.connection import host_keys, known_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import inference_hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import inference_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import replace_command
 
 
@@ -30,7 +31,7 @@ class ActionModule(ActionBase):
         """Returns {changed, diff, msg, keys}; see modules/host_key.py."""
         result = super().run(tmp, task_vars)
         try:
-            ours = inference_hosts(task_vars["groups"]["all"], task_vars["hostvars"])
+            ours = inference_hosts(task_vars["groups"]["all"], Hosts.of_task(task_vars))
             node = check_node(
                 self._task.args.get("node"), task_vars["groups"], ours, task_vars["ansible_play_hosts_all"]
             )

@@ -12,25 +12,26 @@ import os
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.plugin_utils.connection.to_node import is_here, to_node
+from ansible_collections.inference.fleet.plugins.plugin_utils.node_program import NodeProgram
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKED = os.path.join(COLLECTION, "roles", "model_weights", "files", "gpt-oss-tiny-standin")
 DESCRIPTION = "standin.json"
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeProgram, ActionBase):
     """model_weights, with the packed stand-in where that is the source."""
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         arguments = sent(self, self._task.args)
-        answer = self._execute_module(module_args=arguments, task_vars=task_vars)
+        answer = self.call("model_weights", arguments, task_vars)
         if answer.pop("packed_needed", False):
             packed = _packed(self._task.args)
             files = {name: os.path.join(packed, name) for name in os.listdir(packed)}
             files = {name: path for name, path in files.items() if os.path.isfile(path)}
             arguments["packed"], _copied = to_node(self, files)
-            answer = self._execute_module(module_args=arguments, task_vars=task_vars)
+            answer = self.call("model_weights", arguments, task_vars)
         result.update(answer)
         return result
 

@@ -9,17 +9,19 @@ import importlib
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible.utils.vars import load_extra_vars
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.shipped_operations import SECRETS
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.step_tasks import OWN, StepTasks
+from ansible_collections.inference.fleet.plugins.action import endpoint_verify
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.node_program import NodeProgram
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan, run_steps
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import say
 
+VERIFY = "verify"  # no step of the look
 ACTIONS = "ansible_collections.inference.fleet.plugins.action."
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeProgram, ActionBase):
     """Action plugin of inference.fleet.node_state."""
 
     TRANSFERS_FILES = False
@@ -29,11 +31,14 @@ class ActionModule(ActionBase):
         """Returns {changed, steps, first}; see modules/node_state.py."""
         result = super().run(tmp, task_vars)
         host = task_vars["inventory_hostname"]
-        looks, unread = self._looks(task_vars)
+        looks, unread, verify = self._looks(task_vars)
         answer = {"steps": [], "first": None}
         if looks:
-            answer = self._ask(looks, task_vars)
+            answer = self._ask(looks, verify, task_vars)
+        verified = answer.pop("verified", None)
         if answer.get("unreachable"):
+            return {**result, **answer}
+        if answer.get("hangs"):  # each step would wait for the same program
             return {**result, **answer}
         if answer.get("failed"):
             text = "%s could not be looked at, so every step is run: %s" % (host, answer.get("msg"))
@@ -43,49 +48,56 @@ class ActionModule(ActionBase):
             answer["steps"] = [one for one in answer["steps"] if one["step"] != unread["step"]] + [unread]
         looked = [one["step"] for one in answer["steps"]]
         if looked:
-            run_look.note(host, looked, answer["first"])
+            run_look.note(host, looked, answer["first"], answer.get("serving", True))
+        if verified and answer["first"] is None:
+            run_look.note_answer(host, verify, verified)
         if answer["first"]:
             answer["look_line"] = "%s: %s: %s" % (host, answer["first"], answer["steps"][-1]["reason"])
             say(answer["look_line"])
         return {**result, "changed": False, **answer}
 
     def _looks(self, task_vars):
-        """([{step, module, arguments}], {step, differs, reason} of a step that cannot be looked at or None)."""
-        tasks = StepTasks(
-            self._loader, lambda variables: self._templar.copy_with_new_env(available_variables=variables), task_vars,
-            load_extra_vars(self._loader), task_vars["ansible_run_tags"], task_vars["ansible_skip_tags"],
-        )  # fmt: skip
-        looks = []
-        for step in run_look.STEPS:
-            try:
-                for name, arguments in tasks.of(step):
-                    module = name[len(OWN) :] if name.startswith(OWN) else name
-                    arguments = self._sent(module, arguments)
-                    if arguments is not None:
-                        looks.append({"step": step, "module": module, "arguments": dict(arguments)})
-            except (AnsibleError, FleetError) as error:
-                reason = str(error).strip().partition("\n")[0]
-                return looks, {"step": step, "differs": True, "reason": "it cannot be looked at: " + reason}
-        return looks, None
+        """([{step, module, arguments}], {step, differs, reason} of a step that cannot be looked at or None, arguments
+        of the verification that follows in the same call or None)."""
+        host, others = task_vars["inventory_hostname"], Hosts.of_task(task_vars)
+        only, skip = task_vars["ansible_run_tags"], task_vars["ansible_skip_tags"]
+        asked = [one["step"] for one in run_steps.of_run([{"step": step} for step in run_look.STEPS], only, skip)]
+        looks, verify, step = [], None, asked[0] if asked else None
+        try:
+            plan = run_plan.plans_of([host], others, True)[host] if asked else {"steps": []}
+            for one in run_steps.of_run(plan["steps"], only, skip):
+                if one["step"] == VERIFY:
+                    if "reason" not in one:
+                        verify = self._verification(run_steps.filled(one, plan, others(host), only), task_vars)
+                    continue
+                step = one["step"]
+                if "reason" in one:
+                    return looks, {"step": step, "differs": True, "reason": one["reason"]}, None
+                given = run_steps.filled(one, plan, others(host), only)
+                arguments = self._sent(one["operation"], given)
+                if arguments is not None:
+                    looks.append({"step": step, "module": one["operation"], "arguments": dict(arguments)})
+        except (AnsibleError, FleetError) as error:
+            reason = "it cannot be looked at: " + str(error).strip().partition("\n")[0]
+            return looks, {"step": step, "differs": True, "reason": reason}, None
+        return looks, None, verify
+
+    def _verification(self, given, task_vars):
+        """What verify.yml would send where nothing changed; None where that is no quick verification."""
+        folder = reports_folder(given.pop("reports_dir", None), task_vars, self._templar)
+        found = endpoint_verify.sent(given, task_vars["inventory_hostname"], folder, True)
+        return found if found["mode"] == "quick" and not given["problem"] else None
 
     def _sent(self, module, arguments):
         """What the module's own action would send to the node; None where it would send nothing."""
-        if arguments is None:
-            return {}
         try:
             action = importlib.import_module(ACTIONS + module)
         except ModuleNotFoundError:
             return arguments
-        return action.sent(self, dict(arguments)) if hasattr(action, "sent") else arguments
+        return action.sent(self, arguments) if hasattr(action, "sent") else arguments
 
-    def _ask(self, looks, task_vars):
-        secrets = {}
-        for number, one in enumerate(looks):
-            for name in SECRETS.get(one["module"], ()):
-                if name in one["arguments"]:
-                    secrets.setdefault(str(number), {})[name] = one["arguments"].pop(name)
-        answer = self._execute_module(
-            "inference.fleet.node_state", module_args={"looks": looks, "secrets": secrets}, task_vars=task_vars
-        )
+    def _ask(self, looks, verify, task_vars):
+        serves = verify is not None and any(one["step"] == "serve" for one in looks)
+        answer = self.call("node_state", {"looks": looks, "verify": verify if serves else None}, task_vars)
         answer.pop("invocation", None)
         return answer

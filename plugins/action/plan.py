@@ -9,26 +9,23 @@ import json
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_atomic
+from ansible.plugins.loader import lookup_loader
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import write_atomic
+from ansible_collections.inference.fleet.plugins.plugin_utils.base import words
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import (
-    check_secrets,
-    host_warnings,
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
+    address_given,
+    check_limit,
     inference_hosts,
+    no_host,
     no_recipe,
-    plan_each,
-    plan_inventory,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import RunPlan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.tables import (
-    capacity_table,
-    capacity_warnings,
-    exposed_warnings,
-    plan_table,
-    tuning_tables,
-)
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.plan_cache import PlanCache
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import ELSEWHERE, RunPlan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.site_recipes import check_inventory_folders
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 
@@ -37,7 +34,7 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("hosts", "file", "report", "secrets", "strict"))
+    _VALID_ARGS = frozenset(("hosts", "file", "only_check", "pattern", "report", "restart", "secrets", "strict"))
 
     def run(self, tmp=None, task_vars=None):
         """Returns {changed, plan, fleet_report, warnings}; see modules/plan.py."""
@@ -46,41 +43,58 @@ class ActionModule(ActionBase):
             argument_spec={
                 "hosts": {"type": "list", "elements": "str"},
                 "file": {"type": "path"},
+                "only_check": {"type": "bool", "default": False},
+                "pattern": {"type": "raw", "default": "all"},
                 "report": {"type": "bool", "default": True},
+                "restart": {"type": "raw"},
                 "secrets": {"type": "bool", "default": False},
                 "strict": {"type": "bool", "default": True},
             }
         )
+        if not task_vars["groups"]["all"]:
+            raise action_fail(no_host(task_vars.get("ansible_inventory_sources") or ()))
         hosts = arguments["hosts"] or task_vars["groups"]["all"]
         unknown = sorted(set(hosts) - set(task_vars["groups"]["all"]))
         if unknown:
             raise AnsibleActionFail("plan: hosts names '%s', which the inventory does not have." % unknown[0])
         run_look.forget()
-        run_plan, hostvars = RunPlan(), task_vars["hostvars"]
+        run_plan, others = RunPlan(recalls=False), Hosts.of_task(task_vars)
         play_hosts = [host for host in task_vars["ansible_play_hosts_all"] if host in hosts]
+        options = {**arguments, "restarts": "restart" in self._task.args}
+        ours = []
         try:
-            if not inference_hosts(hosts, hostvars, deployed=not arguments["strict"]):
-                raise no_recipe()
-            if arguments["strict"]:
-                planned = plan_inventory(hosts, task_vars, deploys=True, run_plan=run_plan)
-            else:
-                planned = {host: item for host, item in plan_each(hosts, task_vars, run_plan).items() if item}
-            if arguments["secrets"]:
-                check_secrets(planned, play_hosts, task_vars)
+            check_inventory_folders(others.inventory_sources)  # before anything is templated
+            self._check_pattern(arguments["pattern"], task_vars)
+            if not options["only_check"]:
+                ours = inference_hosts(hosts, others, deployed=not options["strict"] and not options["restarts"])
+                if not ours:
+                    raise no_recipe()
+                check_limit(ours, play_hosts, task_vars)
+            answer, planned = answer_of(hosts, play_hosts, ours, others, run_plan, options)
         except FleetError as error:
             raise action_fail(error) from error
+        if options["only_check"]:
+            return {**result, "changed": False}
         run_plan.save()
-        warnings = host_warnings(hosts, hostvars, play_hosts)
-        result.update(changed=False, plan=planned)
+        result.update(changed=False, plan={host: _without_others(item) for host, item in planned.items()})
         if arguments["file"]:
             result.update(self._write(arguments["file"], planned))
         if arguments["report"]:
-            result["fleet_report"] = [plan_table(planned), *tuning_tables(planned), capacity_table(planned)]
+            result["fleet_report"] = answer["report"]
             show(result["fleet_report"])
-        warnings += [*capacity_warnings(planned), *exposed_warnings(planned)]
-        if warnings:
-            result["warnings"] = [*result.get("warnings", []), *warnings]
+        if answer["warnings"]:
+            result["warnings"] = [*result.get("warnings", []), *answer["warnings"]]
         return result
+
+    def _check_pattern(self, pattern, task_vars):
+        """FleetError where the plays' pattern names no host."""
+        names = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
+        if not isinstance(pattern, str) or not names.run([pattern], task_vars):
+            raise FleetError(
+                "inventory.pattern-matches-nothing",
+                "fleet_play_hosts is %s, which names no host of the inventory; allowed: its hosts and groups.",
+                (words.show(pattern),),
+            )
 
     def _write(self, path, planned):
         """Write {host: [entry, …]} as JSON. Returns {changed, diff}."""
@@ -98,3 +112,30 @@ class ActionModule(ActionBase):
             except OSError as error:
                 raise AnsibleActionFail("fleet_plan_file %s cannot be written: %s." % (path, error.strerror)) from error
         return {"changed": before != wanted, "diff": {"before": before, "after": wanted, "before_header": path}}
+
+
+def answer_of(hosts, play_hosts, ours, others, run_plan, options):
+    """({plan, warnings, report}, {host: plan}): what an earlier run has kept, or made now; see making.make()."""
+    asked = {key: options[key] for key in ("only_check", "report", "restart", "restarts", "secrets", "strict")}
+    sources = [str(source) for source in others.inventory_sources]
+    cache = PlanCache({**asked, "hosts": hosts, "limit": play_hosts, "sources": sources, "address": address_given()})
+    answer = cache.recall(others)
+    if answer is not None:
+        return answer, run_plan.take(answer["plan"], others)
+    from ansible_collections.inference.fleet.plugins.plugin_utils.planning import making
+
+    if options["only_check"]:
+        answer, whole = making.check_only(play_hosts, others)
+    else:
+        answer, whole = making.make(hosts, play_hosts, ours, others, run_plan, options)
+    if whole:  # what could not be planned says so each time
+        cache.keep(others, answer)
+    return answer, run_plan.planned()
+
+
+def _without_others(item):
+    """A host's plan for the result, without the workers of all other hosts: for all hosts that is their square."""
+    if ELSEWHERE not in (item["deployment"] or ()):
+        return item
+    deployment = {key: one for key, one in item["deployment"].items() if key != ELSEWHERE}
+    return {**item, "deployment": deployment}

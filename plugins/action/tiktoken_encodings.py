@@ -9,22 +9,23 @@ import os
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.plugin_utils.connection.to_node import is_here, to_node
+from ansible_collections.inference.fleet.plugins.plugin_utils.node_program import NodeProgram
 
 SUFFIX = ".tiktoken"
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeProgram, ActionBase):
     """tiktoken_encodings, with the files of sources of type controller."""
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        answer = self._execute_module(module_args=arguments, task_vars=task_vars)
+        answer = self.call("tiktoken_encodings", arguments, task_vars)
         names = answer.pop("controller_needed", None)
         if names:
             sources = enumerate(arguments["sources"])
             arguments["sources"] = [self._copied(source, "encodings-%d-" % number, names) for number, source in sources]
-            answer = self._execute_module(module_args=arguments, task_vars=task_vars)
+            answer = self.call("tiktoken_encodings", arguments, task_vars)
         result.update(answer)
         return result
 

@@ -11,13 +11,13 @@ import os
 import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result as results
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result as results
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_text, write_atomic
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import points, tune
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import some
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.plugin_utils.node_program import NodeProgram
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 
-class ActionModule(ActionBase):
+class ActionModule(NodeProgram, ActionBase):
     """Action plugin of inference.fleet.unused_files."""
 
     TRANSFERS_FILES = False
@@ -17,9 +18,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         """Returns what the module returns, and fleet_report."""
         result = super().run(tmp, task_vars)
-        result.update(
-            self._execute_module("inference.fleet.unused_files", module_args=self._task.args, task_vars=task_vars)
-        )
+        result.update(self.call("unused_files", self._task.args, task_vars))
         if "unused" in result:
             result["fleet_report"] = table(task_vars["inventory_hostname"], result, self._task.check_mode)
             show(result["fleet_report"])

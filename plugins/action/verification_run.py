@@ -10,8 +10,9 @@ import os
 
 from ansible import constants as C
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import inference_hosts, plan_each
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import RunPlan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import inference_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 
@@ -33,8 +34,9 @@ class ActionModule(ActionBase):
         hosts = task_vars["ansible_play_hosts_all"]
 
         def planned():
-            ours = inference_hosts(task_vars["groups"]["all"], task_vars["hostvars"])
-            items = plan_each(dict.fromkeys([*ours, *hosts]), task_vars, RunPlan())
+            others = Hosts.of_task(task_vars)
+            every = list(dict.fromkeys([*inference_hosts(task_vars["groups"]["all"], others), *hosts]))
+            items = run_plan.recalled(every, others, deploys=False) or plan_each(every, others)
             return {host: item and report.deployed(item["servers"], item["deployment"]) for host, item in items.items()
                     if item is None or item["servers"]}  # fmt: skip
 
@@ -45,6 +47,13 @@ class ActionModule(ActionBase):
         else:
             result["reports_dir"] = folder
         return result
+
+
+def plan_each(hosts, others):
+    """fleet.plan_each(), imported where a host was not planned in this run."""
+    from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+
+    return fleet.plan_each(hosts, others, run_plan.RunPlan())
 
 
 def run_id():

@@ -16,6 +16,7 @@ description:
   - Prints what ansible-core's default callback prints, and more. Polling tasks show which server is doing what and
     since when instead of retries that look like failures. Results that carry a table (plan, status, verdicts) are
     gathered from all hosts and printed once, at the end. A failure shows its message once, as text.
+  - The last page that a task has written (C(fleet_page) of its result) is named in the last line.
   - A polling task whose result has C(progress), as M(inference.fleet.model_weights) has it, shows how far each host is
     and how long it will take. On a terminal that is a line for each host that is written again and again; elsewhere,
     and with C(-v), a line now and then, and one whenever a host begins something else.
@@ -23,7 +24,9 @@ description:
     the tasks print their tables themselves, each host's for itself.
 options:
   progress_interval:
-    description: Where no line can be written again, seconds between two lines on the progress of one host.
+    description:
+      - Where no line can be written again, seconds until the second line that says the same of one host. The pause
+        doubles with each, up to five minutes.
     type: float
     default: 10
     version_added: 0.1.0
@@ -37,6 +40,7 @@ extends_documentation_fragment:
   - result_format_callback
 """
 
+import contextlib
 import os
 import re
 import sys
@@ -45,27 +49,33 @@ import time
 
 from ansible import constants as C
 from ansible.plugins.callback.default import CallbackModule as Default
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import visible, visible_all
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_look import NOBODY
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.live_lines import LiveLines
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import (
+    duration,
     gather,
+    lines,
     progress_line,
-    render,
     transfer_line,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import reason
 
+LONGEST_PAUSE_S = 300  # between two lines that say the same
+
+COLORS = re.compile(r"(\x1b\[[0-9;]*m)")
 # Of use to machines, of no use on a screen; -v shows them.
 BULKY = (
-    "accelerators", "diff", "look_line", "fleet_report", "plan", "progress", "servers", "steps", "verdict", "verdicts"
+    "accelerators", "diff", "look_line", "fleet_page", "fleet_report", "plan", "progress", "servers", "steps",
+    "verdict", "verdicts",
 )  # fmt: skip
 
 
 def with_stderr(result):
     """A result's message, and what a command itself said: that is in neither its message nor its status."""
-    message = result["msg"]
+    message = visible(result["msg"], lines=True)
     for words in ("module_stderr", "stderr"):
-        said = str(result.get(words) or "").strip()
+        said = visible(str(result.get(words) or ""), lines=True).strip()
         message += "\n" + said if said and said not in message else ""
     return message
 
@@ -79,14 +89,20 @@ class CallbackModule(Default):
 
     def __init__(self):
         super().__init__()
-        self._reports = {}
+        self._reports, self._page = {}, None
         self._last_progress = {}
+        self._begun = {}
         self._live = None
+        self._shown = False
         self._nobody = False
+        self.own_colors = False
 
     def set_options(self, task_keys=None, var_options=None, direct=None):
         """Options are known from here on; whether there is a terminal too."""
         super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
+        if not self._shown:
+            self._shown = True
+            show_unseen(self._display, self)
         if self._live is None and self._display.verbosity == 0 and is_terminal(sys.stdout, os.environ):
             self._live = LiveLines(sys.stdout)
             clear_before(self._display, self._live)
@@ -114,17 +130,38 @@ class CallbackModule(Default):
             super().v2_runner_retry(result)
             return
         # Seconds alone are no news.
-        self._tell_progress(host, re.sub(r"\d+ s\b", "", line), line)
+        self._tell_progress(host, re.sub(r"\d+ s\b", "", line), line, self._live)
+
+    def v2_runner_on_start(self, host, task):
+        """Remember what a host begins: polls of a task do not tell which it is."""
+        self._begun[host.get_name()] = (task, time.monotonic())
+        super().v2_runner_on_start(host, task)
+
+    def v2_runner_on_async_poll(self, result):
+        """How long a task has run that says nothing until its end, and how long one does (its variable …_takes)."""
+        host = result.host.get_name()
+        task, began = self._begun.get(host, (result.task, time.monotonic()))
+        name = task.get_name().rpartition(" : ")[2]
+        takes = next((value for key, value in task.vars.items() if key.endswith("_takes")), None)
+        line = "%s, %s" % (name, duration(time.monotonic() - began))
+        self._tell_progress(host, name, line + (" (%s)" % takes if takes else ""), self._live)
+
+    def v2_runner_on_async_ok(self, result):
+        """Nothing: the task's own result follows."""
+
+    v2_runner_on_async_failed = v2_runner_on_async_ok
 
     def _tell_progress(self, host, gist, line, live=None):
-        """Show a line when its gist is news, and every now and then, so that silence is not taken for a hang."""
-        said, when = self._last_progress.get(host, (None, 0.0))
+        """Show a line when its gist is news, and later and later while it is not: silence is not to be taken for a
+        hang."""
+        said, when, pause = self._last_progress.get(host, (None, 0.0, 0.0))
         line = "%s: %s" % (host, line)
         if live:
             live.update(host, line)
-        if gist == said and time.monotonic() - when < self.get_option("progress_interval"):
+        if gist == said and time.monotonic() - when < pause:
             return
-        self._last_progress[host] = (gist, time.monotonic())
+        pause = min(2 * pause, LONGEST_PAUSE_S) if gist == said else self.get_option("progress_interval")
+        self._last_progress[host] = (gist, time.monotonic(), max(pause, self.get_option("progress_interval")))
         self._display.display(line, color=C.COLOR_DEBUG, log_only=live is not None)
         sys.stdout.flush()  # a pipe would keep it until there is more
 
@@ -138,10 +175,15 @@ class CallbackModule(Default):
         if well and shown and isinstance(progress, dict):
             self._display.display("%s: %s" % (host, transfer_line(progress)), color=C.COLOR_DEBUG)
 
+    def _gather(self, result):
+        """Keep a result's table and page for the end."""
+        gather(self._reports, result.get("fleet_report"))
+        self._page = result.get("fleet_page") or self._page
+
     def v2_runner_on_ok(self, result):
         """Keep the result's table for the end."""
         self._progress_ends(result, well=True)
-        gather(self._reports, result.result.get("fleet_report"))
+        self._gather(result.result)
         super().v2_runner_on_ok(result)
         if result.result.get("look_line"):
             self._display.display(result.result["look_line"], color=C.COLOR_CHANGED)
@@ -149,7 +191,7 @@ class CallbackModule(Default):
     def v2_runner_on_failed(self, result, ignore_errors=False):
         """The message once, as text, instead of twice and escaped."""
         self._progress_ends(result)
-        gather(self._reports, result.result.get("fleet_report"))
+        self._gather(result.result)
         message = result.result.get("msg")
         if self._display.verbosity or not isinstance(message, str) or "results" in result.result:
             super().v2_runner_on_failed(result, ignore_errors)
@@ -167,12 +209,12 @@ class CallbackModule(Default):
 
     def v2_runner_item_on_ok(self, result):
         """Keep the table of one turn of a loop."""
-        gather(self._reports, result.result.get("fleet_report"))
+        self._gather(result.result)
         super().v2_runner_item_on_ok(result)
 
     def v2_runner_item_on_failed(self, result):
         """The table of one turn of a loop; its message once, as text."""
-        gather(self._reports, result.result.get("fleet_report"))
+        self._gather(result.result)
         message = result.result.get("msg")
         if self._display.verbosity or not isinstance(message, str):
             super().v2_runner_item_on_failed(result)
@@ -188,7 +230,7 @@ class CallbackModule(Default):
         """Why, in a sentence, instead of all that ssh printed; -v shows that as well. What is known of the host all the
         same stays for the end."""
         self._progress_ends(result)
-        gather(self._reports, result.result.get("fleet_report"))
+        self._gather(result.result)
         if self._display.verbosity:
             super().v2_runner_on_unreachable(result)
         elif self._last_task_banner != result.task._uuid:
@@ -197,18 +239,50 @@ class CallbackModule(Default):
         text = "fatal: [%s]: UNREACHABLE!\n%s" % (self.host_label(result), textwrap.indent(why, "    "))
         self._display.display(text, color=C.COLOR_UNREACHABLE, stderr=self.get_option("display_failed_stderr"))
 
+    def _get_diff(self, difflist):
+        return super()._get_diff(visible_all(difflist))
+
+    def v2_on_file_diff(self, result):
+        """In colors, where there are any."""
+        with self._in_colors():
+            super().v2_on_file_diff(result)
+
+    @contextlib.contextmanager
+    def _in_colors(self):
+        self.own_colors = True
+        try:
+            yield
+        finally:
+            self.own_colors = False
+
     def v2_playbook_on_stats(self, stats):
         """The gathered tables, then the recap."""
         for report in self._reports.values():
             self._display.banner(report["title"].upper())
-            for line in render(report["columns"], report["rows"]):
+            for line in lines(report):
                 self._display.display(line)
-        super().v2_playbook_on_stats(stats)
+        with self._in_colors():
+            super().v2_playbook_on_stats(stats)
+        if self._page:
+            self._display.display("Page: %s" % self._page)
 
     def _dump_results(self, result, *args, **kwargs):
         if self._display.verbosity < 2:
             result = {key: value for key, value in result.items() if key not in BULKY}
-        return super()._dump_results(result, *args, **kwargs)
+        return super()._dump_results(visible_all(result), *args, **kwargs)
+
+
+def show_unseen(display, callback):
+    """Show what is unseen in all that appears: it comes from servers, their logs and programs on nodes. Ansible's own
+    colors are let through while `callback` says that a text has them."""
+    show = display.display
+
+    def show_visibly(msg, *arguments, **named):
+        parts = COLORS.split(msg) if callback.own_colors else [msg]
+        parts[::2] = [visible(one, lines=True) for one in parts[::2]]
+        return show("".join(parts), *arguments, **named)
+
+    display.display = show_visibly
 
 
 def is_terminal(stream, environment):

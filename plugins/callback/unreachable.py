@@ -20,7 +20,7 @@ description:
 """
 
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report, screen, unreachable
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import screen, unreachable
 
 
 class CallbackModule(CallbackBase):
@@ -52,6 +52,8 @@ class CallbackModule(CallbackBase):
         if not reasons:
             return
         screen.show(unreachable.table(reasons))
+        from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report  # of such a run alone
+
         for folder, run in self._runs.items():
             try:
                 report.say_unreachable(folder, run, reasons)

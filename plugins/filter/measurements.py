@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import elsewhere_of, points, scope_of
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+
+
+def benchmark_elsewhere(*arguments, **named):
+    """points.elsewhere_of()."""
+    return _points().elsewhere_of(*arguments, **named)
 
 
 def benchmark_points(servers, deployment, profile=None, elsewhere=()):
     """points.points(); AnsibleFilterError where the profile does not fit the servers."""
     try:
-        return points(servers, deployment, profile or None, elsewhere)
+        return _points().points(servers, deployment, profile or None, elsewhere)
     except FleetError as error:
         raise AnsibleFilterError(error.message) from error
 
@@ -21,9 +25,16 @@ def benchmark_points(servers, deployment, profile=None, elsewhere=()):
 def benchmark_scope(deployment, profile=None):
     """points.scope_of(); AnsibleFilterError where there is no such profile."""
     try:
-        return scope_of(deployment, profile or None)
+        return _points().scope_of(deployment, profile or None)
     except FleetError as error:
         raise AnsibleFilterError(error.message) from error
+
+
+def _points():
+    """The module, imported where it is used: Ansible loads all filters for one of them, and this brings the planner."""
+    from ansible_collections.inference.fleet.plugins.plugin_utils.measure import points
+
+    return points
 
 
 class FilterModule:
@@ -32,7 +43,7 @@ class FilterModule:
     def filters(self):
         """Name → function."""
         return {
-            "benchmark_elsewhere": elsewhere_of,
+            "benchmark_elsewhere": benchmark_elsewhere,
             "benchmark_points": benchmark_points,
             "benchmark_scope": benchmark_scope,
         }

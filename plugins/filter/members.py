@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.members import members
+
+def service_members(*arguments, **named):
+    """members.members(); the planner is imported where it is used, as Ansible loads all filters for one of them."""
+    from ansible_collections.inference.fleet.plugins.plugin_utils.planning.members import members
+
+    return members(*arguments, **named)
 
 
 class FilterModule:
@@ -13,4 +18,4 @@ class FilterModule:
 
     def filters(self):
         """Name → function."""
-        return {"service_members": members}
+        return {"service_members": service_members}

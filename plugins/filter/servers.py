@@ -8,29 +8,17 @@ from __future__ import annotations
 import math
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import split_reference
-from ansible_collections.inference.fleet.plugins.module_utils.containers.images import DOCKER_HUB, mirrored
-from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS
-from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import api_keys, is_file
-from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import leaders_to_follow, start_order
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import client_key
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import restart
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.server_lists import (
+    api_key_names,
+    container_engines,
+    container_images,
+    registries,
+    secret_names,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_dir
-
-
-def secret_names(servers):
-    """Names of the variables that hold the servers' secrets, sorted, each once."""
-    return sorted({one for entry in servers for one in entry["secrets"].values() if not is_file(one)})
-
-
-def api_key_names(servers):
-    """Names of the variables that hold the API keys which the servers' clients send, each once."""
-    named = (entry["secrets"][name] for entry in servers for name in API_KEYS if name in entry["secrets"])
-    return list(dict.fromkeys(named))
-
-
-def client_key(values):
-    """The API key that clients send, of the values of api_key_names(); "" where there is none."""
-    keys = [key for value in values for key in api_keys(value)]
-    return keys[0] if keys else ""
 
 
 def poll_delay(servers):
@@ -46,12 +34,15 @@ def poll_retries(servers):
 
 
 def log_lines(servers):
-    """The servers' log tails as lines: a heading for each, then its lines."""
+    """The servers' log tails as lines: a heading for each, then its lines; > before one that looks like a heading."""
     lines = []
     for server in servers:
         tail = server.get("log_tail") or ""
         tail = tail.splitlines() if isinstance(tail, str) else list(tail)
-        lines += ["== %s (%s) ==" % (server["name"], server.get("state")), *tail]
+        lines += [
+            "== %s (%s) ==" % (server["name"], server.get("state")),
+            *("> " + line if line.lstrip().startswith("== ") else line for line in tail),
+        ]
     return lines
 
 
@@ -61,63 +52,52 @@ def drift_lines(servers):
     lines = ["%s: %s" % (server["name"], server["drift"]) for server in differing]
     if lines:
         count = "%d of %d servers %s" % (len(lines), len(servers), "differs" if len(lines) == 1 else "differ")
-        lines.append("%s from the plan. site.yml brings them to it; docs/using/status.md has the rest." % count)
+        lines.append("%s from the plan. site.yml brings them to it; docs/using/operations.md has the rest." % count)
     return lines
 
 
-def container_engines(servers):
-    """Engines of this node that the servers' containers run in, sorted; none that listens at an address of its own."""
-    found = [entry["container"] for entry in servers if entry["container"]]
-    return sorted({container["engine"] for container in found if not container["address"]})
-
-
-def container_images(servers):
-    """[{engine, address, image, digest}] of the servers' containers, each once, in the servers' order."""
-    found = []
-    for entry in servers:
-        if entry["container"]:
-            image = {key: entry["container"][key] for key in ("engine", "address", "image", "digest")}
-            found += [image] if image not in found else []
-    return found
-
-
-def registries(images, mirror=""):
-    """Hosts of the registries that images (container_images) are pulled from, through the mirror where one is set."""
-    names = (split_reference(mirrored(image["image"], mirror))[0] for image in images)
-    return sorted({name or DOCKER_HUB for name in names})
-
-
 def restart_batches(servers, meant):
-    """[[names]] of the servers that are meant, leaders first, each with those that restart with it. AnsibleFilterError.
+    """restart.batches(); AnsibleFilterError where servers are meant that are not planned."""
+    try:
+        return restart.batches(servers, meant)
+    except FleetError as error:
+        raise AnsibleFilterError(error.message) from error
 
-    meant: a name, several with commas between them, a list of names, or "all".
+
+def restart_gaps(servers, batches, elsewhere=(), running=None):
+    """[sentence] for each role of a deployment that a restart leaves without a server; [] where each keeps one.
+
+    servers: entries of the host; batches: restart_batches(). elsewhere: entries of the other hosts of its
+    fleet_cluster. running: names of the host's servers that run, None for all. A server that serves by itself (role
+    server) is no part of a deployment.
     """
-    entries = {entry["name"]: entry for entry in servers}
-    host, known = (servers[0]["host"] if servers else "this host"), ", ".join(entries) or "none"
-    names = [name.strip() for name in meant.split(",") if name.strip()] if isinstance(meant, str) else meant
-    if not names or not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise AnsibleFilterError(
-            "fleet_server %s: say which servers to restart, -e fleet_server=NAME, several with commas between them, "
-            "or all. "
-            "On %s there are: %s." % ("is missing" if not meant else "is %r" % (meant,), host, known)
-        )
-    names = list(entries) if list(names) == ["all"] else names
-    unknown = sorted(set(names) - set(entries))
-    if unknown:
-        raise AnsibleFilterError(
-            "fleet_server names %s, which %s not planned for %s; there are: %s. --limit takes other hosts out."
-            % (", ".join(unknown), "is" if len(unknown) == 1 else "are", host, known)
-        )
-    batches, done = [], set()
-    for name in start_order(entries):
-        if name in names and name not in done:
-            batch = [name]
-            for other in start_order(entries):  # leaders come first, so that followers of followers are found
-                if other not in batch and set(leaders_to_follow(entries[other])) & set(batch):
-                    batch.append(other)
-            batches.append(batch)
-            done.update(batch)
-    return batches
+    gaps = []
+    for role in dict.fromkeys(entry["role"] for entry in servers if entry["role"] != "server"):
+        own = {entry["name"]: entry for entry in servers if entry["role"] == role}
+        if any(entry["role"] == role for entry in elsewhere):
+            continue
+        kept = set(own) if running is None else set(own) & set(running)
+        batch = next((batch for batch in batches if set(batch) & kept and not kept - set(batch)), None)
+        if batch is not None:
+            budget = max(own[name]["health"]["budget_s"] for name in own if name in batch)
+            gaps.append(
+                "%s: no other %s of this deployment runs, so requests fail until it is ready again (start budget: "
+                "%d s)" % (", ".join(name for name in batch if name in own), role, budget)
+            )
+    return gaps
+
+
+def wave_entries(servers, wave, later):
+    """The entries by which a wave is verified: its own, and what serves together with them and is not changed later."""
+    own = [entry for entry in servers if entry["name"] in wave]
+    if all(entry["role"] == "server" for entry in own):
+        return own
+    return [entry for entry in servers if (entry["role"] != "server" and entry["name"] not in later) or entry in own]
+
+
+def version_words(versions):
+    """Which server has which version of its definition, as text."""
+    return "; ".join("%s: %s" % item for item in versions.items()) or "not known"
 
 
 class FilterModule:
@@ -137,5 +117,8 @@ class FilterModule:
             "registries": registries,
             "reports_dir": reports_dir,
             "restart_batches": restart_batches,
+            "restart_gaps": restart_gaps,
             "secret_names": secret_names,
+            "version_words": version_words,
+            "wave_entries": wave_entries,
         }

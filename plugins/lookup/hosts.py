@@ -13,7 +13,8 @@ description:
   - Returns those hosts of the inventory that have C(fleet_recipe), whatever groups they are in. It is meant for the
     C(hosts) of a play; C(--limit) takes hosts out there, as in any play. None is an error.
   - In the first play of a run, and for C(--list-hosts), there are no variables of hosts yet, and all hosts of the
-    pattern are returned. Begin with a play that calls M(inference.fleet.plan).
+    pattern are returned. Begin with a play that calls M(inference.fleet.plan). An inventory without a host gives
+    V(localhost) there, so that this module can say so, and is an error with C(--limit).
 options:
   _terms:
     description: Host patterns.
@@ -26,12 +27,27 @@ options:
         stopped.
     type: bool
     default: false
+  every:
+    description: Hosts of the pattern, whether or not they have C(fleet_recipe).
+    type: bool
+    default: false
+  refused:
+    description: Those hosts alone that M(inference.fleet.plan) could not plan in this run.
+    type: bool
+    default: false
   step:
     description:
       - Leave out the hosts on which M(inference.fleet.node_state) found, in this run, that neither this step nor one
         before it has anything to do. Hosts that it has not looked at stay.
+      - With V(serve) the hosts on which no server runs come first.
     type: str
     choices: [preflight, prepare, weights, serve]
+  serial:
+    description:
+      - Return the C(serial) of the play with these hosts instead of their names. Hosts on which no server runs come all
+        at once, then one host alone, then as many at a time as this says, as C(serial) of a play. Without hosts whose
+        servers take turns (C(fleet_changes)) it is what is given here.
+    type: raw
 """
 
 EXAMPLES = r"""
@@ -61,8 +77,14 @@ _raw:
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.loader import lookup_loader
 from ansible.plugins.lookup import LookupBase
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import inference_hosts, no_recipe
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
+    inference_hosts,
+    no_host,
+    no_recipe,
+)
 
 
 class LookupModule(LookupBase):
@@ -72,13 +94,26 @@ class LookupModule(LookupBase):
         """The hosts of the patterns ``terms``."""
         self.set_options(var_options=variables, direct=kwargs)
         patterns, hostvars = list(terms) or ["all"], variables.get("hostvars")
-        if hostvars is None:
+        if not variables["groups"]["all"]:
+            if variables.get("ansible_limit"):  # it leaves no localhost
+                raise AnsibleLookupError(no_host(variables.get("ansible_inventory_sources") or ()).message)
+            return ["localhost"]
+        if hostvars is None or self.get_option("every"):
             return patterns
+        if self.get_option("refused"):
+            return list(run_plan.refused())
         names = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
-        found = inference_hosts(names.run(patterns, variables), hostvars, self.get_option("deployed"))
+        matched = names.run(patterns, variables)
+        if not matched:
+            raise AnsibleLookupError(
+                "the pattern %s (fleet_play_hosts) names no host of the inventory. Name one of its hosts or groups."
+                % show(",".join(patterns))
+            )
+        others = Hosts.of_task(variables)
+        found = inference_hosts(matched, others, self.get_option("deployed"))
         if not found:
             raise AnsibleLookupError(no_recipe().message)
-        run_plan.load()  # read here once, for the processes of all tasks of the play
+        run_plan.settle(others)  # read here once, for the processes of all tasks of the play
         step = self.get_option("step")
         if not step:
             return found
@@ -86,4 +121,10 @@ class LookupModule(LookupBase):
         if "@" not in limit:  # a play for hosts alone that --limit leaves out is a play for nobody
             limited = names.run([limit], variables)
             due = [host for host in due if host in limited]
-        return due or run_look.NOBODY
+        idle = run_look.idle(due) if step == "serve" else []
+        due = idle + [host for host in due if host not in idle]
+        serial = self.get_option("serial")
+        if serial is None:
+            return due or run_look.NOBODY
+        together = [host for host in due if hostvars[host].get("fleet_changes") == "together"]
+        return run_look.batches(due, serial, together)

@@ -54,10 +54,10 @@ _raw:
 
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_inventory
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import RunPlan
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
 
 
 class LookupModule(LookupBase):
@@ -74,7 +74,7 @@ class LookupModule(LookupBase):
                 % show(unknown[0])
             )
         try:
-            planned = plan_inventory(hosts, variables, self.get_option("deploys"), RunPlan())
+            planned = run_plan.plans_of(hosts, Hosts.of_task(variables), self.get_option("deploys"))
         except FleetError as error:
             raise AnsibleLookupError(error.message) from error
         field = self.get_option("field")

@@ -23,8 +23,6 @@ options:
     default: auto
 extends_documentation_fragment:
   - inference.fleet.node.read_only
-seealso:
-  - module: inference.fleet.node_preflight
 author:
   - inference.fleet contributors (!UNKNOWN)
 """
@@ -162,25 +160,3 @@ devices:
   sample:
     - {id: 0, memory_mib: 32768, cores: 4, numa: 0, cpus: 0-3, health: ok, holders: [], core_ids: []}
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import detect
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={"vendor": {"type": "str", "default": "auto"}},
-        supports_check_mode=True,
-    )
-    try:
-        found = detect(module.params["vendor"]).as_dict()
-    except FleetError as error:
-        module.fail_json(msg=error.message, **error.details)
-    for warning in found.pop("warnings"):
-        module.warn(warning)
-    module.exit_json(changed=False, **found)
-
-
-if __name__ == "__main__":
-    main()

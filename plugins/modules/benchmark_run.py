@@ -139,6 +139,10 @@ document:
   description: The result; null while the tool is at work, and in check mode where there is none.
   type: dict
   returned: success
+fleet_report:
+  description: The result as a table for people, C(title), C(columns) and C(rows), added by the action plugin.
+  type: dict
+  returned: when it has ended, outside check mode
 progress:
   description: How far the tool is.
   type: dict
@@ -171,49 +175,3 @@ path:
   type: str
   returned: when it was kept
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import run
-from ansible_collections.inference.fleet.plugins.module_utils.measure.arguments import MEASURED_ARGUMENTS
-from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import NODE_ARGUMENTS
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={
-            "servers": {"type": "list", "elements": "dict", "required": True},
-            "elsewhere": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "host": {"type": "str", "required": True},
-                    "name": {"type": "str", "required": True},
-                    "hash": {"type": "str", "required": True},
-                    "devices": {"type": "list", "elements": "raw", "default": []},
-                    "url": {"type": "str"},
-                },
-            },
-            "beside": {"type": "list", "elements": "dict", "default": []},
-            "point": {"type": "dict", "required": True},
-            "profile": {"type": "str", "default": ""},
-            "scope": {"type": "str", "choices": ["server", "node", "fleet"], "default": "node"},
-            "environment_path": {"type": "path"},
-            "again": {"type": "bool", "default": False},
-            "reports_dir": {"type": "path"},
-            "head": {"type": "dict", "default": {}},
-            "caller": {"type": "str", "default": ""},
-            **MEASURED_ARGUMENTS,
-            **NODE_ARGUMENTS,
-        },
-        supports_check_mode=True,
-    )
-    try:
-        module.exit_json(**run.bring(module.params, module.check_mode))
-    except FleetError as error:
-        module.fail_json(msg=error.message, **error.details)
-
-
-if __name__ == "__main__":
-    main()

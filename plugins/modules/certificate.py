@@ -34,9 +34,16 @@ options:
     type: bool
     default: false
   strict:
-    description: Whether the task fails where anything is not good or missing.
+    description:
+      - Whether the task fails where anything is not good or missing.
+      - An evaluation that no published score can be compared with, or with too few questions for it, is neither. The
+        certificate says then that the accuracy was not evaluated.
     type: bool
     default: false
+  shown:
+    description: Whether the certificate is shown as a table at the end of the play.
+    type: bool
+    default: true
 attributes:
   check_mode:
     description: Nothing is written; the options are checked.
@@ -73,9 +80,20 @@ certificate:
     ok:
       description: Whether all parts are good; null where something is missing.
       type: bool
+    complete:
+      description: Whether nothing failed, and nothing is missing but a published score or questions enough.
+      type: bool
     parts:
       description: Of C(verify), C(benchmark) and C(evaluate) each C(ok), C(summary) and C(reasons).
       type: dict
+fleet_page:
+  description: The absolute path of the page.
+  returned: outside check mode
+  type: str
+fleet_report:
+  description: The certificate as a table for people, C(title), C(columns) and C(rows).
+  returned: where O(shown), outside check mode
+  type: dict
 reports_dir:
   description: The absolute path of the folder with the reports.
   returned: success

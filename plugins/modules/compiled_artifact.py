@@ -94,24 +94,3 @@ needed:
   elements: str
   returned: when imported
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.operations.compiled_artifact import (
-    ARGUMENTS,
-    RULES,
-    run,
-)
-
-
-def main():
-    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True, **RULES)
-    try:
-        result = run(module.params, module.check_mode)
-    except FleetError as error:
-        module.fail_json(msg=error.message, **error.details)
-    module.exit_json(**result)
-
-
-if __name__ == "__main__":
-    main()

@@ -22,7 +22,7 @@ description:
     be that of the deployed entry, for containers by their labels, and the deployed and the running entry must have the
     plan's hash. Otherwise the verdict is V(false), C(not verified), and says who answers instead.
   - Of a server that passed it records in C(run/inference-fleet/ready) which process was seen ready, as
-    M(inference.fleet.engine_ready) does. It is what a later run goes by when the server hangs; it counts as no change,
+    the operation C(engine_ready) does. It is what a later run goes by when the server hangs; it counts as no change,
     since it says what was seen and not what is to be. Check mode leaves it.
 options:
   servers:
@@ -316,6 +316,10 @@ verdict:
     servers:
       description: For each server C(ok), C(url) and C(failed), the causes of failed probes by the probes' names.
       type: dict
+fleet_page:
+  description: The page of all verdicts on the controller, added by the action plugin.
+  type: str
+  returned: where reports are written
 fleet_report:
   description: The verdicts as a table, added by the action plugin.
   type: dict
@@ -333,71 +337,3 @@ fleet_report:
       type: list
       elements: list
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import NODE_ARGUMENTS
-from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss, runner
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={
-            "servers": {"type": "list", "elements": "dict", "required": True},
-            "workers_elsewhere": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "host": {"type": "str", "required": True},
-                    "name": {"type": "str", "required": True},
-                    "role": {"type": "str", "choices": ["prefill", "decode"], "required": True},
-                    "bind": {"type": "str", "required": True},
-                    "ports": {"type": "dict", "default": {}},
-                },
-            },
-            "mode": {"type": "str", "choices": ["auto", "full", "quick"], "default": "auto"},
-            "servers_changed": {"type": "bool"},
-            "probes": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "name": {"type": "str", "required": True},
-                    "path": {"type": "str", "default": "/v1/chat/completions"},
-                    "body": {"type": "dict"},
-                    "expect": {
-                        "type": "dict",
-                        "options": {
-                            "status": {"type": "int", "default": 200},
-                            "contains": {"type": "list", "elements": "str", "default": []},
-                            "field": {"type": "str"},
-                        },
-                    },
-                },
-            },
-            "effort_parameter": {
-                "type": "str",
-                "choices": list(gpt_oss.EFFORT_PARAMETERS),
-                "default": gpt_oss.EFFORT,
-            },
-            "responses_api": {"type": "bool", "default": True},
-            "timeout": {"type": "float", "default": 120},
-            "quick_timeout": {"type": "float", "default": 20},
-            **NODE_ARGUMENTS,
-            "api_key": {"type": "str", "default": "", "no_log": True},
-            "reports_dir": {"type": "path", "default": ""},
-            "deployment": {"type": "dict", "default": {}},
-            "simulated": {"type": "str", "default": ""},
-            "problem": {"type": "str", "default": ""},
-        },
-        supports_check_mode=True,
-    )
-    try:
-        module.exit_json(changed=False, **runner.verify_from_parameters(module.params, module.check_mode))
-    except FleetError as error:
-        module.fail_json(msg=error.message, **error.details)
-
-
-if __name__ == "__main__":
-    main()

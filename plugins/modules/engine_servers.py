@@ -11,7 +11,7 @@ version_added: 0.1.0
 description:
   - Compares the plan's entries with what is deployed and what runs, and changes only what differs. Missing servers are
     started, changed ones restarted, and servers of an earlier plan that are no longer in it are stopped and removed.
-  - It starts and returns; M(inference.fleet.engine_ready) waits. A stop takes up to 20 seconds (systemd stops a leader
+  - It starts and returns; the operation C(engine_ready) waits. A stop takes up to 20 seconds (systemd stops a leader
     after those that start after it), is sent to the whole process group or cgroup, TERM and then KILL, and is proven by
     the absence of processes and the free port.
   - All new files are checked and written beside the old ones, and ports are looked up, before anything is stopped.
@@ -39,9 +39,31 @@ options:
       - V(stopped) ends the processes and keeps the files; V(started) starts them again.
       - V(restarted) is V(started), and restarts those that run as planned as well.
       - V(absent) stops the servers and removes their entry, service definition, secrets, config, record and log.
+      - V(verified) deletes the definitions that O(changes=wave) replaced, as the servers with the new ones are
+        verified. V(rolled_back) puts them back instead and starts them, those of containers with the image that their
+        name meant before. Where none are kept it does nothing.
     type: str
     default: started
-    choices: [started, stopped, restarted, absent]
+    choices: [started, stopped, restarted, absent, verified, rolled_back]
+  changes:
+    description:
+      - What becomes of servers that run and have to be stopped, since their definition changed, they are restarted, or
+        another server needs their devices or ports.
+      - V(at_once) stops and starts them all now.
+      - V(one_by_one) leaves them as they are and returns the order in which to change them, RV(waves). Everything else
+        is done. V(together) does the same with one wave, except for repairs, which take turns.
+      - V(wave) changes the servers that O(only) names, and removes those of them that are not in the plan. The
+        definitions that it replaces are kept on the node until O(state=verified) or O(state=rolled_back).
+    type: str
+    default: at_once
+    choices: [at_once, wave, one_by_one, together]
+  drain_s:
+    description:
+      - Seconds that a server which is to be changed has to finish its requests before it is stopped, as its engine
+        counts them on C(/metrics), or by the connections of clients. It is stopped as soon as it has none.
+      - A server whose command says how long it finishes its requests when it is asked to end has that time on top.
+    type: float
+    default: 0
   secrets:
     description:
       - The values of the secrets, by the name of the variable that an entry's C(secrets) names.
@@ -217,7 +239,7 @@ servers:
       type: str
       sample: running
     ready:
-      description: Always null here; M(inference.fleet.engine_ready) finds it out.
+      description: Always null here; the operation C(engine_ready) finds it out.
       type: bool
     since:
       description: When the state began, ISO 8601 in UTC.
@@ -253,11 +275,31 @@ repaired:
   sample: {"server-0": "it was ready and does not answer any more: health: no answer: no whole answer in time (10 s)"}
 pending:
   description:
-    - The same of servers that were left as they are, since another one is restarted first. Run it again, for one of
-      them by O(only), when that one is ready. In check mode it is empty, and all of them are shown as restarted.
+    - Why servers that were left as they are have a turn later, by the name of the server, see RV(waves).
   returned: success
   type: dict
   sample: {}
+waves:
+  description:
+    - The turns, each a list of names that are changed together. Run it for each with O(changes=wave) and these names in
+      O(only), when those before are ready. In check mode RV(actions) has them as well.
+  returned: success
+  type: list
+  elements: list
+  sample: [[server-0], [server-1]]
+back:
+  description: Names of the servers that run their old definition again.
+  returned: with O(state=rolled_back) and O(state=verified)
+  type: list
+  elements: str
+  sample: [server-0]
+versions:
+  description:
+    - Which version of its definition each server has, C(new) (the plan's), C(old), C(old, rolled back) or
+      C(not deployed).
+  returned: with O(state=rolled_back) and O(state=verified)
+  type: dict
+  sample: {"server-0": "new", "server-1": "old, rolled back"}
 actions:
   description: What was done, or would be in check mode, with which server and why, C(name), C(kind) and C(reason).
   returned: always, once it began
@@ -267,7 +309,7 @@ actions:
 answering:
   description:
     - Whether nothing was changed and every server runs and answers 200 on its health path. That is no verdict; it only
-      says that M(inference.fleet.engine_ready) has nothing to wait for.
+      says that the operation C(engine_ready) has nothing to wait for.
   returned: success
   type: bool
   sample: false
@@ -293,22 +335,3 @@ removed:
   elements: str
   sample: [server-2]
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.operations.engine_servers import ARGUMENTS, run
-
-
-def main():
-    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
-    try:
-        result = run(module.params, module.check_mode)
-    except FleetError as error:
-        module.fail_json(msg=error.message, **error.details)
-    for text in result.pop("warnings"):
-        module.warn(text)
-    module.exit_json(**result)
-
-
-if __name__ == "__main__":
-    main()

@@ -22,7 +22,7 @@ options:
     default: 0
   probe:
     description:
-      - Find out whether the servers are ready, as M(inference.fleet.engine_ready) does, with one short completion each.
+      - Find out whether the servers are ready, as the operation C(engine_ready) does, with one short completion each.
     type: bool
     default: false
   timeout:
@@ -134,10 +134,11 @@ servers:
         kind:
           description:
             - V(not planned), V(not deployed), V(failed), V(stopped), V(unmanaged), V(not ready), V(port) (somebody else
-              holds it), V(changed) (the entry), V(ailing), V(weights), V(config), V(secrets), V(program),
-              V(definition),
-              V(drop-in), V(reload), V(interpreter), V(not enabled), V(file mode), V(file owner), V(shared file);
-            - and of the process that runs V(process), V(command), V(environment), V(user), V(cpus), V(limits), V(unit).
+              holds it), V(service manager) and V(container engine) (which do not answer), V(changed) (the entry),
+              V(ailing), V(weights), V(config), V(secrets), V(program), V(definition), V(drop-in), V(reload),
+              V(interpreter), V(not enabled), V(file mode), V(file owner), V(shared file);
+            - and of what runs V(container), V(process), V(command), V(environment), V(user), V(cpus), V(limits),
+              V(unit).
           type: str
           sample: limits
         text:
@@ -159,41 +160,3 @@ servers:
       elements: str
       sample: []
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.os_errors import os_error
-from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import (
-    DROP_INS,
-    SERVERS_ARGUMENTS,
-    node_of,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.servers.status import status
-
-
-def main():
-    arguments = {
-        "log_lines": {"type": "int", "default": 0},
-        "probe": {"type": "bool", "default": False},
-        "timeout": {"type": "int", "default": 10},
-        "secrets": {"type": "dict", "no_log": True},
-        "drop_ins": DROP_INS,
-        "report": {"type": "bool"},
-    }
-    module = AnsibleModule(argument_spec={**SERVERS_ARGUMENTS, **arguments}, supports_check_mode=True)
-    params = module.params
-    try:
-        servers = status(
-            node_of(params), params["servers"], params["only"], params["log_lines"], params["probe"], params["timeout"],
-            params["secrets"],
-        )  # fmt: skip
-    except FleetError as error:
-        module.fail_json(msg=error.message, **error.details)
-    except OSError as error:
-        failure = os_error("What runs here cannot be read", error)
-        module.fail_json(msg=failure.message, **failure.details)
-    module.exit_json(changed=False, servers=servers, differs=any(row["drift"] for row in servers))
-
-
-if __name__ == "__main__":
-    main()

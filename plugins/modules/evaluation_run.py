@@ -50,7 +50,7 @@ options:
     type: path
   datasets:
     description:
-      - Folder on the node that holds the datasets, see M(inference.fleet.evaluation_datasets). By default
+      - Folder on the node that holds the datasets, see the operation C(evaluation_datasets). By default
         C(var/lib/inference-fleet/datasets) below O(root).
     type: path
   checksums:
@@ -215,63 +215,3 @@ fleet_report:
       type: list
       elements: list
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import evaluation
-from ansible_collections.inference.fleet.plugins.module_utils.measure.arguments import MEASURED_ARGUMENTS
-from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
-from ansible_collections.inference.fleet.plugins.module_utils.servers.node_arguments import NODE_ARGUMENTS
-
-
-class Module(SecretsHidden, AnsibleModule):
-    """Its passwords and tokens are masked in all that is logged and returned."""
-
-
-def main():
-    module = Module(
-        argument_spec={
-            "servers": {"type": "list", "elements": "dict", "required": True},
-            "eval": {"type": "str", "choices": ["basic", "gpqa", "aime25", "mmlu", "gsm8k"], "required": True},
-            "effort": {"type": "str", "choices": ["low", "medium", "high"], "required": True},
-            "venv": {"type": "path", "required": True},
-            "config": {"type": "path"},
-            "datasets": {"type": "path"},
-            "checksums": {"type": "dict", "default": {}},
-            "threads": {"type": "int", "default": 32},
-            "max_tokens": {"type": "int", "default": 131072, "no_log": False},
-            "shorten": {"type": "bool", "default": False},
-            "temperature": {"type": "float", "default": 1.0},
-            "examples": {"type": "int"},
-            "retries": {"type": "int", "default": 4},
-            "budget_s": {"type": "int", "default": 14400},
-            "refresh": {"type": "bool", "default": False},
-            "references": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "eval": {"type": "str", "required": True},
-                    "models": {"type": "list", "elements": "str", "required": True},
-                    "platforms": {"type": "list", "elements": "str"},
-                    "efforts": {"type": "list", "elements": "str"},
-                    "score": {"type": "float", "required": True},
-                    "source": {"type": "str", "required": True},
-                },
-            },
-            "telling": {"type": "float", "default": 15},
-            "profile": {"type": "str", "default": "full"},
-            "reports_dir": {"type": "path"},
-            **MEASURED_ARGUMENTS,
-            **NODE_ARGUMENTS,
-        },
-        supports_check_mode=True,
-    )
-    try:
-        module.exit_json(**evaluation.run(module.params, module.check_mode))
-    except FleetError as error:
-        module.fail_json(msg=error.message, **error.details)
-
-
-if __name__ == "__main__":
-    main()

@@ -332,6 +332,11 @@ to_fetch_bytes:
   description: How much of that was not on the node yet; of a copy, how much had to be copied.
   type: int
   returned: for a hub and for a copy, when it is finished
+space:
+  description: How much would come, and how much is free on the file system that it goes to.
+  type: str
+  returned: in check mode, where something would be changed
+  sample: "60.8 GiB to come, the file system of /var/lib has 912.4 GiB free"
 draft:
   description:
     - The draft model. C(path), C(repo), C(revision), C(commit), C(changed), C(verified); null for what is not known of
@@ -412,27 +417,3 @@ free_bytes:
   type: int
   returned: when there is too little
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
-from ansible_collections.inference.fleet.plugins.module_utils.operations.model_weights import ARGUMENTS, run
-
-
-class Module(SecretsHidden, AnsibleModule):
-    """Its passwords and tokens are masked in all that is logged and returned."""
-
-
-def main():
-    module = Module(argument_spec=ARGUMENTS, supports_check_mode=True)
-    try:
-        result = run(module.params, module.check_mode)
-    except FleetError as error:
-        module.fail_json(msg=error.message, **error.details)
-    for text in result.pop("warnings", ()):
-        module.warn(text)
-    module.exit_json(**result)
-
-
-if __name__ == "__main__":
-    main()

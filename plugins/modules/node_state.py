@@ -11,10 +11,13 @@ version_added: 0.1.0
 description:
   - Looks at a node as C(site.yml) is about to change it, preflight, prepare, weights and serve in this order, and says
     which step is the first that has something to do, and why. It changes nothing.
-  - It runs the code of the modules that the steps run, in check mode, in one call. The action plugin reads the tasks
-    and their arguments from the playbooks of the steps and the roles, so nothing is written twice.
+  - It runs the code of the modules that the steps run, in check mode, in one call. Which these are, and with which
+    arguments, is part of the host's plan; the action plugin fills in what may hold a password.
   - A step that cannot be looked at, or whose look fails, counts as one that differs, so that the step itself runs and
-    says what is wrong.
+    says what is wrong. So does a step whose playbook or role is another than the collection's own, or of a platform or
+    an engine that does not say what its role does.
+  - Where no step has anything to do and the quick verification is due, the same call verifies the servers, and the play
+    of the verification uses that answer.
   - The result is kept for the run. C(lookup('inference.fleet.hosts', step='weights')) leaves out hosts that have
     nothing to do there.
 options:
@@ -36,10 +39,10 @@ options:
         description: Its arguments.
         type: dict
         required: true
-  secrets:
-    description: Filled in by the action plugin. Arguments that hold secrets, by the number of the look.
+  verify:
+    description: Filled in by the action plugin. Arguments of M(inference.fleet.endpoint_verify), which follows in the
+      same call where no step has anything to do.
     type: dict
-    default: {}
 extends_documentation_fragment:
   - inference.fleet.node.read_only
 notes:
@@ -80,65 +83,12 @@ first:
   description: The first step that differs, null where none does.
   type: str
   returned: success
+serving:
+  description: Whether servers run on the node, the plan's or others of the same root.
+  type: bool
+  returned: success
+hangs:
+  description: A program of the node did not end in time, which is an error. After any other failure every step is run.
+  type: bool
+  returned: failure
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.looking import look
-from ansible_collections.inference.fleet.plugins.module_utils.node.redact import parameter_secrets
-
-
-class Module(AnsibleModule):
-    """Secrets among the arguments of the steps are masked in all that it returns; the arguments are not logged."""
-
-    def _load_params(self):
-        super()._load_params()
-        for one in self.params.get("looks") or ():
-            self.no_log_values.update(parameter_secrets(one["arguments"]))
-        for one in (self.params.get("secrets") or {}).values():
-            self.no_log_values.update(parameter_secrets(one))
-
-    def _log_invocation(self):
-        self.log(", ".join(one["module"] for one in self.params["looks"]))
-
-
-def main():
-    module = Module(
-        argument_spec={
-            "looks": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "step": {"type": "str", "required": True},
-                    "module": {"type": "str", "required": True},
-                    "arguments": {"type": "dict", "required": True},
-                },
-            },
-            "secrets": {"type": "dict", "default": {}, "no_log": True},
-        },
-        supports_check_mode=True,
-    )
-
-    def validated(operation, arguments):
-        rules = getattr(operation, "RULES", {})
-        found = ArgumentSpecValidator(operation.ARGUMENTS, **rules).validate(arguments)
-        module.no_log_values.update(found._no_log_values)
-        if found.error_messages:
-            raise FleetError("arguments.invalid", "%s.", ("; ".join(found.error_messages),))
-        return found.validated_parameters
-
-    looks = [
-        {**one, "arguments": {**one["arguments"], **module.params["secrets"].get(str(number), {})}}
-        for number, one in enumerate(module.params["looks"])
-    ]
-    result = look(looks, validated)
-    for text in result.pop("warnings"):
-        module.warn(text)
-    module.params = {}  # the steps' tasks show their arguments
-    module.exit_json(changed=False, **result)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,10 +14,16 @@ description:
     planned too.
   - All mistakes of the fleet are reported in one error, each with the key, its value and what is allowed. That no host
     has C(fleet_recipe) is one of them, and that two hosts are one machine and would remove each other's servers.
+  - Before anything else it checks all variables of the collection that the hosts have, C(fleet_*) and those of roles.
+  - Mistakes of hosts that C(--limit) leaves out do not count; a warning names them.
   - A host without C(fleet_recipe) has no servers, whatever groups it is in. One that has C(fleet_hardware) all the same
-    is named in a warning, and so is a C(--limit) that leaves no host with C(fleet_recipe).
+    is named in a warning. A C(--limit) that leaves no host with C(fleet_recipe) is an error.
   - What is planned is kept until the end of the run, in a file of the run's temporary folder that only the user can
     read. P(inference.fleet.plan#lookup) takes it from there, as long as the host's variables are the same.
+  - A plan without a mistake is kept for later runs too, in C(~/.cache/inference-fleet/plans), or below
+    C(XDG_CACHE_HOME). A run takes it where nothing differs of what it is made of (variables, recipes, this collection),
+    with its tables and warnings. The environment variable C(INFERENCE_FLEET_PLAN_CACHE) names another folder; where it
+    is empty, nothing is kept.
   - Weights and KV cache of each server are counted against the memory of its devices. What cannot run is an error, what
     may not fit is a warning. The variable C(fleet_capacity), V(refuse) by default, makes a warning of such an error for
     the hosts where it is V(warn).
@@ -31,12 +37,23 @@ options:
   file:
     description: A path on the controller where the plan is also written, as JSON, a list of entries for each host.
     type: path
+  only_check:
+    description: Only check the variables of the hosts of the play; none of them needs C(fleet_recipe).
+    type: bool
+    default: false
+  pattern:
+    description: The host pattern of the plays that follow. It has to name a host.
+    type: raw
+    default: all
   report:
     description:
       - Whether the plan and its capacity are printed as tables. The callback P(inference.fleet.fleet#callback) does it
         at the end of the run; without it they come at once.
     type: bool
     default: true
+  restart:
+    description: Servers that are about to be restarted, as C(fleet_server) names them. They have to be planned.
+    type: raw
   secrets:
     description:
       - Whether every secret of the servers must have a value for the hosts of the play; those without one are an error,
@@ -45,9 +62,9 @@ options:
     default: false
   strict:
     description:
-      - Whether a mistake of any host is an error, also what cannot fit into memory. Otherwise a host that cannot be
-        planned fails where its plan is used, and hosts that have C(fleet_hardware) alone are enough to go on, as for
-        looking at what runs there.
+      - Whether a mistake of any host of the play is an error, also what cannot fit into memory. Otherwise the hosts
+        that cannot be planned are those of the lookup P(inference.fleet.hosts#lookup) with its option C(refused), and
+        hosts that have C(fleet_hardware) alone are enough to go on, as for looking at what runs there.
     type: bool
     default: true
 attributes:
@@ -79,7 +96,10 @@ EXAMPLES = r"""
 RETURN = r"""
 plan:
   description:
-    - For each host its servers, the resolved recipe, and for each server whether it fits its devices' memory.
+    - For each host its servers, the resolved recipe, for each server whether it fits its devices' memory, and what the
+      steps of C(site.yml) run there, from which M(inference.fleet.node_state) knows where a run has to begin.
+    - The recipe is what P(inference.fleet.plan#lookup) gives as C(deployment), but without C(workers_elsewhere), which
+      would name all other hosts of a cluster for each of its hosts.
     - Of a server's C(capacity), C(verdict) is V(ok), V(warning) or V(not checked); sizes are of one device, in GiB;
       C(tokens) and C(requests) are what its KV cache holds.
   returned: success
@@ -94,6 +114,11 @@ plan:
           text: fits 65 K tokens; 8 x 2048 needs 17 K
           tokens: 65536
           requests: 32
+      steps:
+        - step: prepare
+          operation: node_layout
+          arguments: {root: /srv/fleet}
+          later: []
 fleet_report:
   description: The plan and its capacity as tables.
   returned: success

@@ -130,25 +130,3 @@ tried:
   elements: str
   returned: when no source has an encoding
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.redact import SecretsHidden
-from ansible_collections.inference.fleet.plugins.module_utils.operations.tiktoken_encodings import ARGUMENTS, run
-
-
-class Module(SecretsHidden, AnsibleModule):
-    """Its passwords and tokens are masked in all that is logged and returned."""
-
-
-def main():
-    module = Module(argument_spec=ARGUMENTS, supports_check_mode=True)
-    try:
-        result = run(module.params, module.check_mode)
-    except FleetError as error:
-        module.fail_json(msg=error.message, **error.details)
-    module.exit_json(**result)
-
-
-if __name__ == "__main__":
-    main()

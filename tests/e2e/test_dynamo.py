@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -15,9 +17,13 @@ import urllib.error
 import urllib.request
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
 
 MODEL = "gpt-oss-tiny-standin"
-UNTOLD = {"effort", "tool-arguments", "tool-result", "system-message", "long-prompt", "unbuffered"}
+UNTOLD = {
+    "context", "effort", "tool-arguments", "tool-result", "second-tool-round", "system-message", "developer-message",
+    "multi-turn", "long-prompt", "long-answer", "exact-text", "responses-stream", "responses-tools", "unbuffered",
+}  # fmt: skip
 GUIDE = {"guide-responses", "guide-tool-call", "guide-tool-result", "guide-high-effort"}
 MOVED = re.compile(r"vllm:nixl_bytes_transferred_sum: decode-0 (\d+) -> (\d+)")
 NAMES = ("frontend-0", "prefill-0", "decode-0")
@@ -98,7 +104,19 @@ def test_second_run_changes_nothing_and_restarts_nothing(dynamo):
     assert list(results_of(dynamo)) == ["identity", "census", "model-id", "completion"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_what_listens_where(dynamo):
+    """Only KV events and the event plane listen beyond the bind address, which is loopback here; UCX does not."""
+    sockets = {"socket:[%d]" % inode: (address, port) for address, port, inode in processes.listening_sockets()}
+    pids = [pid for one in processes.marked_processes(str(dynamo.root)).values() for pid in one]
+    links = {os.readlink(one) for pid in pids for one in pathlib.Path("/proc/%d/fd" % pid).iterdir()}
+    found = {sockets[link] for link in links & set(sockets)}
+    print("\n" + "\n".join("%s %d" % one for one in sorted(found)))
+    assert {address for address, _port in found if not address.startswith("127.")} <= {"0.0.0.0", "::"}
+
+
+@pytest.mark.parametrize(
+    "name", ["prefill-0", *(pytest.param(one, marks=pytest.mark.soak) for one in ("frontend-0", "decode-0"))]
+)
 def test_a_killed_server_is_back_and_verified_without_a_play(dynamo, name):
     before = pids(dynamo)
     os.kill(before[name], signal.SIGKILL)
@@ -123,6 +141,23 @@ def test_a_worker_that_stood_still_starts_again_and_is_found(dynamo):
     dynamo.wait_for(lambda: dynamo.state("decode-0")["pid"] != before["decode-0"], 300, "a new process")
     dynamo.wait_for(lambda: answers(dynamo), 900, "an answer")
     assert {name for name, pid in pids(dynamo).items() if pid != before[name]} == {"decode-0"}
+
+
+def test_the_only_worker_of_a_role_is_not_restarted_by_mistake(dynamo):
+    before = pids(dynamo)
+    run = dynamo.play("playbooks/restart.yml", "-e", "fleet_server=prefill-0")
+    run.failed("prefill-0: no other prefill of this deployment runs", "fleet_restart_anyway=true")
+    assert pids(dynamo) == before
+
+
+@pytest.mark.soak
+def test_a_removed_folder_of_discovery_heals_without_a_play(dynamo):
+    before = pids(dynamo)
+    shutil.rmtree(discovery(dynamo))
+    for name in NAMES:
+        dynamo.wait_for(lambda name=name: pids(dynamo)[name] != before[name], 300, "a new process")
+    dynamo.wait_for(lambda: answers(dynamo), 900, "an answer")
+    assert dynamo.play("playbooks/verify.yml", "-e", "fleet_verify=full").ok().count("changed") == 0
 
 
 def test_a_router_with_other_blocks_is_refused_before_anything_stops(dynamo):

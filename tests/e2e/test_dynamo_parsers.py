@@ -15,14 +15,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.engines import stays_registered, text_only
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import stays_registered, text_only
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import dynamo
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tools import engine_venv
+from packaging.version import Version
 
 JUDGE = Path(__file__).with_name("dynamo_judge.py")
-RECORD = Path(__file__).parents[1] / "unit" / "fixtures" / "dynamo_flags.json"
+RECORDER = Path(__file__).parents[2] / "tools" / "engine_flags.py"
 # Environments with older releases, without any engine: their frontend and dynamo.trtllm can be loaded. To make one:
 #   pip install --no-deps ai-dynamo==1.0.2 ai-dynamo-runtime==1.0.2
 #   pip install uvloop 'pydantic>=2.10.6,<=2.13' packaging pyyaml tokenizers msgspec
@@ -86,6 +88,22 @@ def asked(venv, arguments, given=None):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def recorded(venv, engine):
+    """What the recorder finds in an environment."""
+    done = subprocess.run(
+        [str(Path(venv) / "bin" / "python"), str(RECORDER), engine, "--print"],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def release(fields, table, version):
+    """{option: what it takes} of a table in a recorded release."""
+    found = {name: fields.at(table, name, Version(version)) for name in fields.data["models"][table]}
+    return {name: spec for name, spec in found.items() if spec}
+
+
 def older(version):
     variable = OLDER[version]
     if variable not in os.environ:
@@ -95,11 +113,12 @@ def older(version):
 
 @pytest.mark.parametrize("version", ["1.6.1", *OLDER])
 def test_the_record_of_flags_is_what_the_parsers_know(version):
-    """By it tests/unit hold the recipes' command lines against releases that are not installed."""
+    """By it the plan refuses what they would."""
     venv = older(version) if version in OLDER else engine_venv.ensure("cpu-dynamo")
-    record = json.loads(RECORD.read_text(encoding="utf-8"))[version]
-    found = asked(venv, ["--flags", *record])
-    assert {program: " ".join(flag[2:] for flag in flags) for program, flags in found.items()} == record
+    found = recorded(venv, "dynamo")
+    assert found["version"] == version
+    for table, names in found["tables"].items():
+        assert names == release(dynamo.ENGINE.flags, table, version), table
 
 
 @pytest.mark.parametrize("version", OLDER)

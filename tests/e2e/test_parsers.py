@@ -38,7 +38,7 @@ def planned(recipe, layer=None, chips=16, kind="trainium3", overlays=()):
 
 
 def example(name):
-    """An override out of docs/using/trainium-recipes.md."""
+    """An override out of docs/using/trainium.md."""
     return doc_examples.example(name)["fleet_override"]
 
 

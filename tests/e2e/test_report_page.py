@@ -13,8 +13,8 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import charts, measured_page, report
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate, measured_page
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import charts, report
 from ansible_collections.inference.fleet.tests.e2e import test_page
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import history, others
 

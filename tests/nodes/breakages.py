@@ -82,6 +82,10 @@ BREAKAGES = [
              ("%s: mode 0755" % LIB,), "test $(stat -c %%a %s) = 755" % LIB),
     Breakage("prepare", "a shared folder belongs to somebody else", "chown nobody:nogroup %s" % ETC,
              ("%s: owner root" % ETC,), "test $(stat -c %%U:%%G %s) = root:root" % ETC),
+    Breakage("prepare", "the folder of a server is closed", "chmod 0 %s/servers/server-0" % LIB,
+             ("%s/servers/server-0: mode 0755" % LIB,), "test $(stat -c %%a %s/servers/server-0) = 755" % LIB),
+    Breakage("prepare", "the folder of the checkpoint is closed", "chmod 0 " + MODEL,
+             ("%s: mode 0755" % MODEL,), "test $(stat -c %%a %s) = 755" % MODEL),
     Breakage("prepare", "a program of the toolkit is gone", "rm %s/bin/uv" % TOOLKIT,
              ("%s/bin/uv is missing" % TOOLKIT,), "%s/bin/uv --version" % TOOLKIT),
     Breakage("prepare", "a file of the toolkit's packages is gone",
@@ -156,10 +160,10 @@ BREAKAGES = [
              "test $(stat -c %%a %s) = 600" % SECRETS),
     Breakage("serve", "a secret is another", "sed -i s/hf_breakage/hf_other/ " + SECRETS, ("secret",),
              "grep -q hf_breakage " + SECRETS),
-    Breakage("serve", "the guard is edited", "echo >> %s/lib/guard.py" % LIB,
-             ("as this collection has it",), "test -s %s/lib/guard.py" % LIB),
-    Breakage("serve", "the guard is gone", "find %s/lib -type f -delete" % LIB, ("as this collection has it",),
-             "test -n \"$(find %s/lib -maxdepth 1 -type f)\"" % LIB),
+    Breakage("serve", "the guard is gone", "rm -r %s/program" % LIB, ("as this collection has it",),
+             "test -s %s/program/current/__main__.py" % LIB),
+    Breakage("serve", "the guard's link leads elsewhere", "ln -sfn /tmp %s/program/current" % LIB,
+             ("as this collection has it",), "test -s %s/program/current/__main__.py" % LIB),
     Breakage("serve", "the link to Python is gone", "rm %s/lib/python3" % LIB, ("%s/lib/python3: to " % LIB,),
              "%s/lib/python3 -c ''" % LIB),
     Breakage("serve", "the link to Python leads nowhere", "ln -sfn /nonexistent %s/lib/python3" % LIB,
@@ -211,8 +215,21 @@ BREAKAGES = [
              "systemctl is-enabled --quiet inference-fleet-watchdog.timer"),
     Breakage("serve", "the node is rebooted while a unit is disabled", "systemctl disable --quiet " + UNIT,
              ("server-0",), "%s && %s" % (ENABLED, ACTIVE), reboot=True, alone=True),
-    Breakage("serve", "the node is rebooted without its guard", "find %s/lib -type f -delete" % LIB,
+    Breakage("serve", "the record of the start is JSON of another type", "echo [] > %s/servers/server-0.json" % RUN,
+             ("the record of its start is gone",), "grep -q pid %s/servers/server-0.json" % RUN, alone=True),
+    Breakage("serve", "the node is rebooted without its guard", "rm -r %s/program" % LIB,
              ("as this collection has it",), ACTIVE, reboot=True, alone=True),
+]  # fmt: skip
+
+# What looks like a change and is none: (what is done, how).
+HARMLESS = [
+    ("the program is edited, which the first call mends", "echo >> %s/program/current/fleet_node/cli.py" % LIB),
+    ("the program is closed, which the first call mends", "chmod 0 %s/program/current/fleet_node/cli.py" % LIB),
+    ("the encoding is touched", "touch " + ENCODING),
+    ("the encoding is restored from a backup",
+     "cp {0} /tmp/backup && rm {0} && cp /tmp/backup {0}".format(ENCODING)),
+    ("a byte of the encoding is another for a while",
+     "cp {0} /tmp/backup && {1} && cp /tmp/backup {0}".format(ENCODING, flip(ENCODING))),
 ]  # fmt: skip
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "developing" / "breakages.md"
@@ -234,7 +251,8 @@ def page():
         said = ", ".join("`%s`" % text.strip() for text in one.says)
         what = one.name + ("; the run fails until that is gone" if one.release else "")
         rows.append("| %d | %s | %s | %s |" % (number, one.step, what, said))
-    return HEAD + "\n".join(rows) + "\n"
+    harmless = "Nothing is changed, and no server restarted, where %s." % ", ".join(what for what, _how in HARMLESS)
+    return HEAD + "\n".join(rows) + "\n\n" + harmless + "\n"
 
 
 if __name__ == "__main__":

@@ -44,11 +44,11 @@ class Site:
             node.copy(HERE / "engine.py", "/opt/engine/")
             node.copy(CLONE / "tests" / "unit" / "engines" / "scripted_engine.py", "/opt/engine/")
 
-    def play(self, playbook, *arguments, override=None, release=None, **variables):
-        """Run a playbook of the clone, or of another release (tests/releases.py); `override` changes the recipe."""
+    def play(self, playbook, *arguments, override=None, **variables):
+        """Run a playbook of the clone; `override` changes the recipe."""
         if override:
             variables["fleet_override_test"] = override
-        return play(playbook, self.inventory, *arguments, variables=variables, timeout=300, **(release or {}))
+        return play(playbook, self.inventory, *arguments, variables=variables, timeout=300)
 
     def site(self, *arguments, **others):
         return self.play("tests/nodes/site.yml", *arguments, **others)

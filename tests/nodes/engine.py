@@ -4,7 +4,8 @@
 """The engine of test nodes: the scripted engine of the unit tests as a program, with a child as vLLM's EngineCore.
 
 It takes any argument, so that a test can plan what it likes; it knows --port and --model, --slow SECONDS before it
-listens, and --die to end at once. The child ignores TERM once it has got USR1.
+listens, and --die to end at once. It asks for the key in VLLM_API_KEY, as vLLM does. The child ignores TERM once it has
+got USR1.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if os.fork() == 0:
         time.sleep(60)
 time.sleep(options.slow)
 scripted_engine.PORTS = [options.port]
-with scripted_engine.ScriptedEngine(model=options.model):
+with scripted_engine.ScriptedEngine(model=options.model, api_key=os.environ.get("VLLM_API_KEY")):
     print("listening", flush=True)
     while True:
         time.sleep(60)

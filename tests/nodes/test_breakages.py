@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible_collections.inference.fleet.tests.nodes.breakages import BREAKAGES
+from ansible_collections.inference.fleet.tests.nodes.breakages import BREAKAGES, HARMLESS
 
 VARIABLES = {
     "fleet_recipe": "cpu-tiny",
@@ -98,6 +98,14 @@ def broken_and_repaired(site, breakages, **others):
 @pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names[0])
 def test_what_is_broken_is_said_and_repaired(converged, names):
     broken_and_repaired(converged, [BY_NAME[name] for name in names])
+
+
+def test_what_only_looks_like_a_change_restarts_nothing(converged):
+    before = converged.node.ssh("systemctl show --property=MainPID --value inference-fleet-server-0.service")
+    for what, how in HARMLESS:
+        converged.node.ssh(how)
+        assert again(converged).count("changed") == 0, what
+    assert converged.node.ssh("systemctl show --property=MainPID --value inference-fleet-server-0.service") == before
 
 
 def test_the_look_sees_what_all_steps_see(converged):

@@ -106,7 +106,7 @@ def test_a_commit_is_what_changes_them(pulling):
     pulling.write(**said)
     pulling.commit("fewer sequences")
     for name, (changed, report) in pulling.pull().items():
-        assert (changed, report["ok"], list(report["hosts"])) == (1, True, [name])
+        assert (changed, report["ok"], list(report["hosts"])) == (2, True, [name])  # one server after the other
     entries = [node.ssh("cat /etc/inference-fleet/servers/server-0.json") for node in pulling.nodes]
     assert [json.loads(entry)["arguments"]["max-num-seqs"] for entry in entries] == [4, 4, 4]
 

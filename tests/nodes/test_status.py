@@ -90,7 +90,7 @@ def stopped(site):
 
 def open_secrets(site):
     shell(site, "chmod 666 " + ENTRY)
-    return ["%s has mode 0666 instead of 0644" % ENTRY]
+    return ["%s has mode 0666 instead of 0640" % ENTRY]
 
 
 RESTARTS = (prlimit, edited, edited_with_systemctl, dropped_in_by_prefix, by_hand, stopped)
@@ -154,6 +154,21 @@ def test_a_foreign_holder_is_named_while_the_server_restarts(deployed, tmp_path)
     shell(deployed, "kill $(cat /tmp/taker.pid)")
     deployed.site().ok()
     status(deployed).ok()
+
+
+def test_a_deleted_account_is_named_and_made_again(deployed):
+    pid, before = deployed.state("server-0")["pid"], deployed.pids()["server-1"]
+    shell(deployed, "userdel --force inference-fleet; ! id inference-fleet 2> /dev/null && kill -9 %d" % pid)
+    show = "systemctl show --property=ExecMainStatus --value %s" % UNIT
+    deployed.wait_for(lambda: shell(deployed, show).strip() == "217", 120, "a start without the account")
+    run = status(deployed)
+    assert run.status == 2
+    assert "the account inference-fleet that it runs as is not on this node any more" in words(run)
+    assert "signal 0" not in words(run)
+    deployed.site().ok()
+    status(deployed).ok()
+    assert deployed.healthy("server-0") and deployed.pids()["server-1"] == before
+    assert deployed.site().ok().count("changed") == 0
 
 
 def test_a_full_and_a_read_only_file_system_leave_the_servers_as_they_were(deployed):

@@ -10,7 +10,7 @@ import os
 import random
 import signal
 
-from ansible_collections.inference.fleet.plugins.module_utils.services.systemd import unit_command
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.systemd import unit_command
 from ansible_collections.inference.fleet.tests.nodes.words import NASTY as NASTY_WORDS
 from ansible_collections.inference.fleet.tests.nodes.words import SLEEP, TEXT
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
@@ -194,31 +194,6 @@ def test_a_disabled_unit_is_enabled_again_without_a_restart(site):
     assert site.pids() == before
 
 
-LINK = "/var/lib/inference-fleet/lib/python3"
-
-
-def test_units_that_start_with_the_python_of_a_controller_get_the_nodes_own(site):
-    """As 0.1.0 made them. The controller's environment goes afterwards, and a kill is healed all the same."""
-    assert site.node.ssh("readlink " + LINK).strip() == "/usr/bin/python3"
-    units = "/etc/systemd/system/inference-fleet-server-*.service"
-    clone = "/opt/clone/bin/python3"
-    site.node.ssh(
-        "mkdir -p /opt/clone/bin && cp -L /usr/bin/python3 %s && sed -i s,%s,%s,g %s && systemctl daemon-reload && "
-        "systemctl restart 'inference-fleet-server-*'" % (clone, LINK, clone, units)
-    )
-    site.wait_for(lambda: site.healthy("server-0") and site.healthy("server-1"), 300, "both servers")
-    before = site.pids()
-    assert clone in site.node.ssh("tr '\\0' ' ' < /proc/%d/cmdline; systemctl show -p ExecStart %s"
-                                  % (before["server-0"], unit("server-0")))  # fmt: skip
-    assert site_run(site).ok().count("changed") == 1
-    assert site_run(site).ok().count("changed") == 0
-    assert site.pids() == before
-    site.node.ssh("rm -r /opt/clone")
-    site.node.ssh("kill -9 %d" % before["server-1"])
-    site.wait_for(lambda: site.state("server-1")["pid"] != before["server-1"] and site.healthy("server-1"), 300, "it")
-    assert site.pids()["server-0"] == before["server-0"]
-
-
 def test_a_server_that_hangs_is_restarted_by_the_next_play(site):
     site_run(site).ok()  # sees them ready: one that is not known to have been has its whole start budget
     before = site.pids()
@@ -312,9 +287,11 @@ def test_a_reboot_ends_in_the_same_state_without_a_play(site):
 
 
 def test_a_server_that_keeps_dying_is_given_up_and_started_by_the_next_play(site):
+    """Where nothing is put back; one that is changed in its turn is put back before it comes to that."""
     dying = {**CHANGED, "instances": {"server-1": {"arguments": {"die": True}}}}
     before = site.pids()["server-0"]
-    run = site_run(site, override=dying)
+    at_once = {"override": dying, "test_token": TOKEN, "serve_changes": "at_once"}
+    run = site.play("tests/nodes/site.yml", **at_once)
     assert run.status != 0
     assert "start limit: it started 5 times within" in run.output
     assert "no device to run on" in run.output  # the last lines of its log, from the journal

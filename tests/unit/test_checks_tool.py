@@ -14,7 +14,7 @@ import pytest
 
 PATH = Path(__file__).resolve().parents[2] / "tools" / "checks.py"
 STEP = "import sys; print('at ' + sys.argv[1]); raise SystemExit(3 if sys.argv[1] == 'bad' else 0)"
-LONG = "import sys; print(*range(40), sep='\\n'); raise SystemExit(1)"
+LONG = "import sys; print('FAILED x::y - ' + 500 * 'z', *range(40), sep='\\n'); raise SystemExit(1)"
 
 
 @pytest.fixture
@@ -58,7 +58,8 @@ def test_a_failure_ends_its_lane(tool, capsys):
 def test_the_end_of_a_failure_is_repeated_last(tool, capsys):
     assert tool.main(["one=a"], make=(sys.executable, "-c", LONG)) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-31:] == ["checks: the end of a:", *map(str, range(10, 40))]
+    assert lines[-32:-1] == ["checks: the end of a:", *map(str, range(10, 40))]
+    assert lines[-1] == "checks: a: FAILED x::y - " + 186 * "z"
 
 
 @pytest.mark.parametrize("word", ["nodes", "=a", "one=", "one=a,,b"])

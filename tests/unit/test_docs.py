@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.verify import probes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import probes
 
 CLONE = Path(__file__).resolve().parents[2]
 PAGES = sorted(

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docs/using/dynamo-recipes.md shows NVIDIA's own lines for Dynamo beside what the recipes start.
+"""docs/using/dynamo-recipes.md shows NVIDIA's own lines for Dynamo next to what the recipes start, and examples work.
 
 Sources: docs.nvidia.com/dynamo (v1.0.0), "GPT-OSS"; ai-dynamo/dynamo, recipes/gpt-oss-120b/*/deploy.yaml at 04521f47.
 """
@@ -13,7 +13,7 @@ import shlex
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
@@ -21,6 +21,7 @@ from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import flags_and_keys
 
 PAGE = doc_examples.USING / "dynamo-recipes.md"
+TUTORIAL = doc_examples.USING / "dynamo.md"
 GPUS = {"gb200": 4}
 TRT = (
     "CUDA_VISIBLE_DEVICES=%s python3 -m dynamo.trtllm --model-path /model --served-model-name openai/gpt-oss-120b "
@@ -252,7 +253,9 @@ def test_each_recipe_and_overlay_plans_and_fits(name):
     for overlay in (None, *recipes.load_recipe(recipes.find_recipe(name, [])).get("overlays", {})):
         entries, deployment, hardware = planned(name, (overlay,) if overlay else ())
         found = capacity.check(list(entries.values()), deployment, hardware)
-        assert found and {one["verdict"] for one in found} == {"ok"}, overlay
+        assert found and not any(one["refusal"] for one in found), overlay
+        # with the guide's own load some requests wait: docs/using/capacity.md has which
+        assert all("others wait" in text for one in found for text in one["warnings"]), overlay
         for entry in entries.values():
             assert entry["container"]["image"].startswith("nvcr.io/nvidia/ai-dynamo/")
             assert ("ETCD_ENDPOINTS" in entry["environment"]) == (overlay == "etcd" or name[:2] == "gb")
@@ -321,9 +324,16 @@ def test_what_does_not_go_together_is_one_error(name, layer, code, words):
     assert words in caught.value.message
 
 
-@pytest.mark.parametrize("name", re.findall(r"<!-- example: (.*?) -->", PAGE.read_text(encoding="utf-8")))
+@pytest.mark.parametrize("name", GUIDES)
+def test_the_page_lists_each_overlay(name):
+    text = PAGE.read_text(encoding="utf-8").partition("| Overlay |")[2].partition("\n\n")[0]
+    shown = set(re.findall(r"`([a-z-]+)`", "".join(row.split(" | ")[0] for row in text.splitlines())))
+    assert set(recipes.load_recipe(recipes.find_recipe(name, []))["overlays"]) <= shown
+
+
+@pytest.mark.parametrize("name", re.findall(r"<!-- example: (.*?) -->", TUTORIAL.read_text(encoding="utf-8")))
 def test_the_examples_plan(name):
-    shown = doc_examples.example(name, PAGE)
+    shown = doc_examples.example(name, TUTORIAL)
     hardware = {"accelerator": shown["fleet_recipe"].partition("-")[0], "count": 8}
     found = fleet.plan_fleet(["node-1"], lambda host: {"fleet_hardware": hardware, **shown}, deploys=True)
     assert found["node-1"]["servers"]

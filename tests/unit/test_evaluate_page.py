@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docs/using/evaluate.md shows the guides' commands beside ours, and the published scores that the role has."""
+"""docs/using/measure-reference.md compares the guides' commands with ours, and has the role's published scores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.measure import aisbench, gpt_oss_evals
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import aisbench, gpt_oss_evals
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests import doc_examples
 
-PAGE = doc_examples.USING / "evaluate.md"
+PAGE = doc_examples.USING / "measure-reference.md"
+TASKS = doc_examples.USING / "measure.md"
 ROLE = doc_examples.USING.parents[1] / "roles" / "evaluate"
 # The guides' own words, an argument with its value each.
 QUICKSTART = ["python -m gpt_oss.evals", "--sampler chat_completions", "--eval gpqa,aime25", "--model gpt-oss-120b",
@@ -48,32 +49,36 @@ def words(argv):
     return found
 
 
+def section(heading):
+    return PAGE.read_text(encoding="utf-8").partition("\n%s\n" % heading)[2].partition("\n#")[0]
+
+
 def table(heading):
     """[(guide's words, ours, why)] without the backquotes."""
-    section = PAGE.read_text(encoding="utf-8").partition("\n%s\n" % heading)[2].partition("\n#")[0]
-    rows = [re.split(r" \| ", line.strip("| ")) for line in section.splitlines() if line.startswith("| ")]
+    rows = [re.split(r" \| ", line.strip("| ")) for line in section(heading).splitlines() if line.startswith("| ")]
     return [tuple("" if cell == "–" else cell.strip("`") for cell in row) for row in rows[2:]]
 
 
-def check(rows, guide, ours):
-    assert [row[0] for row in rows if row[0]] == guide
-    assert [row[1] for row in rows] == ours
+def check(heading, guide, ours):
+    """Each argument is in the table of differences or in the list of unchanged arguments, and nowhere else."""
+    rows = table(heading)
+    same = re.findall(r"`([^`]+)`", re.search(r"^Unchanged: (.*?)\n\n", section(heading), re.DOTALL | re.MULTILINE)[1])
+    assert sorted(same + [row[0] for row in rows if row[0]]) == sorted(guide)
+    assert sorted(same + [row[1] for row in rows]) == sorted(ours)
     for row in rows:
-        assert row[2] and (row[2] == "the same") == (row[0] == row[1]), row
+        assert row[2] and row[0] != row[1], row
 
 
 def test_the_quick_starts_command_beside_ours():
-    argv = gpt_oss_evals.command("/v/bin/python", "/w/worker.pyz", settings(
+    argv = gpt_oss_evals.command("/v/bin/python", ["/l/program/v1", "work", "measure.gpt_oss_evals_worker"], settings(
         "blackwell-quickstart-low-latency", "accuracy-tp8"))  # fmt: skip
-    own = words(argv[9:])
-    order = ["--sampler", "--eval", "--model", "--reasoning-effort", "--base-url", "--temperature", "--n-threads"]
-    own.sort(key=lambda word: order.index(word.split()[0]))
-    check(table("### TensorRT-LLM quick start"), QUICKSTART, ["python -I worker.pyz", *own])
+    ours = ["python -I program/VERSION work measure.gpt_oss_evals_worker", *words(argv[11:])]
+    check("### TensorRT-LLM: gpt_oss.evals", QUICKSTART, ours)
 
 
 def test_the_ascend_tutorials_command_beside_ours():
     argv = aisbench.command("/v/bin/python", "/d/aisbench.py", settings("ascend-a2", "tp8"))
-    check(table("### vllm-ascend"), ASCEND, words(argv))
+    check("### Ascend: AISBench", ASCEND, words(argv))
 
 
 def test_what_the_guides_configuration_is_named_is_in_ours():
@@ -106,9 +111,9 @@ def test_answers_of_mmlu_have_room_on_the_overlay_that_the_page_names():
         assert recipe["evaluate"]["max_tokens"] + 1024 <= recipe["arguments"]["max-model-len"]
 
 
-@pytest.mark.parametrize("name", re.findall(r"<!-- example: (.*?) -->", PAGE.read_text(encoding="utf-8")))
+@pytest.mark.parametrize("name", re.findall(r"<!-- example: (.*?) -->", TASKS.read_text(encoding="utf-8")))
 def test_the_examples_plan(name):
-    shown = doc_examples.example(name, PAGE)
+    shown = doc_examples.example(name, TASKS)
     hardware = {"accelerator": "b200", "count": 8}
     found = fleet.plan_fleet(["node-1"], lambda host: {"fleet_hardware": hardware, **shown}, deploys=True)
     assert found["node-1"]["deployment"]["evaluate"]["efforts"] == ["high"]

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docs/using/guide-measurements.md shows each guide's benchmark beside what the profile of its recipe runs."""
+"""docs/using/measure-reference.md compares each guide's benchmark with the profile of its recipe."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import re
 import shlex
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.base import Point
-from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.registry import TOOLS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.base import Point
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.registry import TOOLS
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import planned
 
-PAGE = doc_examples.USING / "guide-measurements.md"
+PAGE = doc_examples.USING / "measure-reference.md"
 # The guides' own words. What is no argument of the tool stands before `--`.
 LLMPERF = """python ~/llmperf/token_benchmark_ray.py -- --model /mnt/inference/models/gpt-oss-120b
     --mean-input-tokens 10000 --stddev-input-tokens 0 --mean-output-tokens 3000 --stddev-output-tokens 0
@@ -36,11 +36,11 @@ SERVING = """python -m tensorrt_llm.serve.scripts.benchmark_serving -- --model o
 BENCH = """vllm bench serve -- --model unsloth/gpt-oss-120b-BF16 --dataset-name random --random-input 200
     --num-prompts 200 --request-rate 1 --save-result --result-dir ./"""
 GUIDES = [
-    ("## Trainium3: LLMPerf", LLMPERF, ("trn3-eagle3", "trn3-start-script")),
-    ("## Dynamo: AIPerf", AIPERF, ("b200-dynamo-disagg", "b200-dynamo-vllm", "h200-dynamo-vllm-disagg")),
-    ("## TensorRT-LLM: benchmark_serving", SERVING,
+    ("### Trainium3: LLMPerf", LLMPERF, ("trn3-eagle3", "trn3-start-script")),
+    ("### Dynamo: AIPerf", AIPERF, ("b200-dynamo-disagg", "b200-dynamo-vllm", "h200-dynamo-vllm-disagg")),
+    ("### TensorRT-LLM: benchmark_serving", SERVING,
      ("blackwell-quickstart-max-throughput", "blackwell-quickstart-low-latency")),
-    ("## Ascend: vllm bench", BENCH, ("ascend-a2", "ascend-a3")),
+    ("### Ascend: vllm bench", BENCH, ("ascend-a2", "ascend-a3")),
 ]  # fmt: skip
 
 
@@ -56,11 +56,19 @@ def words(argv):
     return sorted(one for one in found if one.startswith("-"))
 
 
+def section(heading):
+    return PAGE.read_text(encoding="utf-8").partition("\n%s\n" % heading)[2].partition("\n#")[0]
+
+
 def table(heading):
-    """[(guide's words, ours, why)] without the backquotes."""
-    section = PAGE.read_text(encoding="utf-8").partition("\n%s\n" % heading)[2].partition("\n## ")[0]
-    rows = [re.split(r" \| ", line.strip("| ")) for line in section.splitlines() if line.startswith("| ")]
+    """[(guide's words, ours, why)] of what differs, without the backquotes."""
+    rows = [re.split(r" \| ", line.strip("| ")) for line in section(heading).splitlines() if line.startswith("| ")]
     return [tuple("" if cell == "–" else cell.strip("`") for cell in row) for row in rows[2:]]
+
+
+def unchanged(heading):
+    listed = re.search(r"^Unchanged: (.*?)\n\n", section(heading), re.DOTALL | re.MULTILINE)[1]
+    return re.findall(r"`([^`]+)`", listed)
 
 
 def shown(cells):
@@ -77,26 +85,25 @@ def ours(name):
                  for at, word in enumerate(argv))  # fmt: skip
 
 
-@pytest.mark.parametrize(("heading", "command", "names"), GUIDES, ids=[one[0][3:] for one in GUIDES])
-def test_every_argument_of_a_guides_command_stands_beside_ours(heading, command, names):
-    rows = table(heading)
-    assert shown(row[0] for row in rows) == words(shlex.split(command.partition(" -- ")[2]))
+@pytest.mark.parametrize(("heading", "command", "names"), GUIDES, ids=[one[0][4:] for one in GUIDES])
+def test_every_argument_of_a_guides_command_is_compared_with_ours(heading, command, names):
+    rows, same = table(heading), unchanged(heading)
+    assert shown(same + [row[0] for row in rows]) == words(shlex.split(command.partition(" -- ")[2]))
     assert command.partition(" -- ")[0] in [row[0] for row in rows]
     for name in names:
-        assert shown(row[1] for row in rows) == ours(name), name
+        assert shown(same + [row[1] for row in rows]) == ours(name), name
 
 
 @pytest.mark.parametrize("heading", [one[0] for one in GUIDES])
 def test_every_difference_has_its_reason(heading):
     for guide, own, why in table(heading):
-        same = why == "the same" or why.startswith("the same")
         assert why and (guide or own)
-        if shown([guide]) != shown([own]) and guide.startswith("-"):
-            assert not same or why == "the same, unabbreviated", (guide, own)
+        if guide.startswith("-"):
+            assert shown([guide]) != shown([own]), guide
 
 
 def test_the_sweep_of_the_quick_start():
-    rows = {guide: own for guide, own, _why in table("## TensorRT-LLM: benchmark_serving")}
+    rows = {guide: own for guide, own, _why in table("### TensorRT-LLM: benchmark_serving")}
     deployment = planned("blackwell-quickstart-max-throughput")[1]
     profile = deployment["benchmark"]["profiles"]["guide"]
     numbers = rows['concurrency_list="32 64 128 256 512 1024 2048 4096"']
@@ -107,5 +114,5 @@ def test_the_sweep_of_the_quick_start():
 def test_the_environment_of_llmperf():
     point = points(*planned("trn3-eagle3"))[0]["point"]
     given = TOOLS["llmperf"].variables(Point(**point), "FOLDER")
-    rows = {guide.partition("=")[0]: own for guide, own, _why in table("## Trainium3: LLMPerf")}
+    rows = {guide.partition("=")[0]: own for guide, own, _why in table("### Trainium3: LLMPerf")}
     assert rows["OPENAI_API_BASE"].partition('="')[2].rstrip('…"') in given["OPENAI_API_BASE"]

@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import checkpoints
 from ansible_collections.inference.fleet.tests.hubs import hub as hubs
 from ansible_collections.inference.fleet.tests.hubs.faults import Fault
 from ansible_collections.inference.fleet.tests.hubs.repositories import Content, Repository, from_folder, gpt_oss

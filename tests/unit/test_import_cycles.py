@@ -1,11 +1,13 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""No two modules of the collection import each other, however far around, at their top or in a function."""
+"""No two modules of the collection import each other, however far around, at their top or in a function; and folders
+import only folders of lower floors."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import pathlib
 
 PLUGINS = pathlib.Path(__file__).parents[2] / "plugins"
@@ -17,10 +19,12 @@ def imports(files):
     found = {}
     for name, source in files.items():
         found[name] = set()
+        package = name if any(other.startswith(name + ".") for other in files) else name.rpartition(".")[0]
         for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                inner = ["%s.%s" % (node.module, alias.name) for alias in node.names]
-                found[name].update(one if one in files else node.module for one in inner)
+            if isinstance(node, ast.ImportFrom):
+                module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                inner = ["%s.%s" % (module, alias.name) for alias in node.names]
+                found[name].update(one if one in files else module for one in inner)
             elif isinstance(node, ast.Import):
                 found[name].update(alias.name for alias in node.names)
     return {name: sorted(one for one in names if one in files) for name, names in found.items()}
@@ -45,12 +49,18 @@ def cycle(graph):
     return next(filter(None, (visit(name, []) for name in sorted(graph))), [])
 
 
-def test_plugins_have_no_import_cycle():
+def plugins():
+    """{module: source} of all plugins."""
     files = {}
     for path in PLUGINS.rglob("*.py"):
         parts = path.relative_to(PLUGINS).with_suffix("").parts
         name = ".".join((PACKAGE, *(parts[:-1] if parts[-1] == "__init__" else parts)))
         files[name] = path.read_text(encoding="utf-8")
+    return files
+
+
+def test_plugins_have_no_import_cycle():
+    files = plugins()
     assert len(files) > 100
     assert cycle(imports(files)) == []
 
@@ -59,3 +69,58 @@ def test_a_cycle_is_seen():
     files = {"p.a": "from p import b", "p.b": "def f():\n    from p.c import x", "p.c": "import p.a", "p": ""}
     assert cycle(imports(files)) == ["p.a", "p.b", "p.c", "p.a"]
     assert cycle(imports({**files, "p.c": "import os"})) == []
+
+
+# The floors of the house, lowest first. A folder imports only folders of lower floors, at the top of a module or in a
+# function; within a folder, its subfolders are free. One that is new has to be given its floor here.
+FLOORS = (
+    ("fleet_node/visible", "fleet_node/model", "fleet_node/discover", "fleet_node/__main__", "plugin_utils/registry",
+     "plugin_utils/seen_files"),
+    ("fleet_node/errors",),
+    ("fleet_node/node", "plugin_utils/connection", "plugin_utils/errors", "plugin_utils/models"),
+    ("fleet_node/program_check",),
+    ("fleet_node/program",),
+    ("fleet_node/containers", "fleet_node/engines", "fleet_node/weights", "plugin_utils/base"),
+    ("fleet_node/launchers", "fleet_node/shared_services", "fleet_node/supervise",
+     "plugin_utils/engines", "plugin_utils/plain"),
+    ("fleet_node/clean", "fleet_node/platforms"),
+    ("fleet_node/services", "plugin_utils/platforms"),
+    ("fleet_node/servers",),
+    ("fleet_node/steps", "fleet_node/verify"),
+    ("fleet_node/measure", "plugin_utils/recipe", "plugin_utils/reporting"),
+    ("fleet_node/operations",),
+    ("fleet_node/called", "fleet_node/cli"),
+    ("modules", "plugin_utils/measure", "plugin_utils/node_program"),
+    ("plugin_utils/planning",),
+    ("action", "callback", "filter", "lookup", "doc_fragments"),
+)  # fmt: skip
+FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
+
+
+def folder_of(name):
+    """The folder of a module's dotted name that has a floor; a module beside such folders is one of its own."""
+    parts = name[len(PACKAGE) + 1 :].replace("module_utils.fleet_node", "fleet_node").split(".")
+    return "/".join(parts[:2]) if parts[0] in ("fleet_node", "plugin_utils") else parts[0]
+
+
+def climbs(graph):
+    """[line] of imports of the same floor's other folders or of higher floors."""
+    return [
+        "%s imports %s" % (name, other)
+        for name, others in graph.items()
+        for other in others
+        if folder_of(name) != folder_of(other) and FLOOR[folder_of(name)] <= FLOOR[folder_of(other)]
+    ]
+
+
+def test_folders_import_lower_floors_only():
+    files = plugins()
+    folders = {folder_of(name) for name in files if name != PACKAGE and len(folder_of(name)) > 0}
+    assert folders - set(FLOOR) <= {"fleet_node", "plugin_utils"}
+    assert climbs(imports(files)) == []
+
+
+def test_an_import_of_a_higher_floor_is_seen():
+    node, servers = PACKAGE + ".module_utils.fleet_node.node.files", PACKAGE + ".module_utils.fleet_node.servers.model"
+    for source in ("from ..servers import model", "from %s.module_utils.fleet_node.servers import model" % PACKAGE):
+        assert climbs(imports({node: source, servers: ""})) == ["%s imports %s" % (node, servers)]

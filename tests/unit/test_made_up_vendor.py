@@ -23,8 +23,9 @@ ADDED = {
 }
 SCRIPT = """
 import json
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import problems, recipe_schema
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page
@@ -33,11 +34,13 @@ recipe = load.resolve_recipe(load.find_recipe("abacus-counter", []), [])
 hardware = parse_hardware({"accelerator": "abacus1", "count": 4}, "n1")
 entries = plan.plan_host("n1", recipe, hardware, plan.Site())
 schema = recipe_schema()["properties"]
+host = {"fleet_recipe": "abacus-counter", "fleet_hardware": {"accelerator": "abacus1", "count": 4}}
+steps = fleet.plan_hosts(["n1"], Hosts(lambda name: host), True)["n1"]["steps"]
 (problem,) = problems({**recipe, "engine": "countr"})
 print(json.dumps({
     "platforms": schema["platform"]["enum"], "engines": schema["engine"]["enum"], "problem": problem[1],
     "entries": entries, "capacity": capacity.check(entries, plan.deployment(recipe, plan.Site(), "n1"), hardware),
-    "labels": [page._label(page.PLATFORMS, "abacus"), page._label(page.ENGINES, "counter")],
+    "steps": steps, "labels": [page._label(page.PLATFORMS, "abacus"), page._label(page.ENGINES, "counter")],
 }))
 """
 
@@ -91,6 +94,11 @@ def test_its_servers_are_planned(seen):
 def test_its_memory_is_counted(seen):
     first = seen["capacity"][0]
     assert (first["verdict"], first["memory_gib"], first["max_seqs"]) == ("ok", 256, 7)
+
+
+def test_a_vendor_that_does_not_say_what_its_role_does_is_prepared_each_time(seen):
+    reasons = {one["step"]: one["reason"] for one in seen["steps"] if "reason" in one}
+    assert reasons == {"prepare": "what the role abacus does is known to no plan, so it is run each time"}
 
 
 def test_the_page_has_their_labels(seen):

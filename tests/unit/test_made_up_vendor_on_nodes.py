@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A vendor's file beside those there are, and shipped.py written anew: nodes detect and check its hardware."""
+"""A vendor's file beside those there are, and no other changes: nodes detect and check its hardware."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.tools import platforms as tool
 
 CLONE = pathlib.Path(__file__).resolve().parents[2]
 ANSIBLE = pathlib.Path(sys.executable).with_name("ansible")
@@ -22,29 +21,28 @@ FIXTURE = CLONE / "tests/unit/fixtures/made_up_vendor/node_platform.py"
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
-    """node(module, **arguments): what it returns on a node with two rods, shipped as Ansible does it."""
+    """node(module, **arguments): what it returns on a node with two rods, where the program is brought by Ansible."""
     folder = tmp_path_factory.mktemp("vendor")
     fleet = folder / "collections/ansible_collections/inference/fleet"
-    (fleet / "plugins/module_utils").mkdir(parents=True)
+    (fleet / "plugins/module_utils/fleet_node").mkdir(parents=True)
     for path in [*CLONE.glob("*.yml"), CLONE / "meta", *(CLONE / "plugins").iterdir()]:
         if path.name not in ("module_utils", "site.yml"):
             (fleet / path.relative_to(CLONE)).symlink_to(path)
-    for path in (CLONE / "plugins/module_utils").iterdir():
+    for path in (CLONE / "plugins/module_utils/fleet_node").iterdir():
         if path.name not in ("platforms", "__pycache__"):
             (fleet / path.relative_to(CLONE)).symlink_to(path)
-    platforms = fleet / "plugins/module_utils/platforms"
-    shutil.copytree(CLONE / "plugins/module_utils/platforms", platforms)
+    platforms = fleet / "plugins/module_utils/fleet_node/platforms"
+    shutil.copytree(CLONE / "plugins/module_utils/fleet_node/platforms", platforms)
     shutil.copy(FIXTURE, platforms / "abacus.py")
     (folder / "abacus").write_text("512\n512\n")
     text = (platforms / "abacus.py").read_text().replace('"/etc/abacus"', repr(str(folder / "abacus")))
     (platforms / "abacus.py").write_text(text)
-    (platforms / "shipped.py").write_text(tool.text(tool.platforms(platforms)))
 
     def run(module, **arguments):
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHON"))}
         environment.update(
             ANSIBLE_COLLECTIONS_PATH=str(folder / "collections"), ANSIBLE_HOME=str(folder / "home"),
-            ANSIBLE_NOCOLOR="1", ANSIBLE_PYTHON_INTERPRETER=sys.executable,
+            ANSIBLE_NOCOLOR="1", XDG_CACHE_HOME=str(folder / "cache"), ANSIBLE_PYTHON_INTERPRETER=sys.executable,
         )  # fmt: skip
         argv = [
             ANSIBLE,
@@ -70,13 +68,16 @@ def test_accelerator_info(node, vendor):
     assert (found["accelerator"], found["vendor"], len(found["devices"])) == ("abacus1", "Abacus", 2)
 
 
-def test_preflight(node):
-    common = {"root": "/tmp", "platform": "abacus"}
-    result = node("node_preflight", **common, hardware={"accelerator": "abacus1", "count": 2})
+def test_preflight(node, tmp_path):
+    def preflight(**given):
+        arguments = {"root": str(tmp_path), "platform": "abacus", **given}
+        return node("node", operation="node_preflight", arguments=arguments)
+
+    result = preflight(hardware={"accelerator": "abacus1", "count": 2})
     assert result["accelerators"]["model"] == "Abacus One"
     assert "0 servers are to be oiled." in result["screen"]
     hardware = {"accelerator": "abacus1", "count": 3}
-    refused = node("node_preflight", **common, hardware=hardware, venvs=[{"path": "/dry"}])
+    refused = preflight(hardware=hardware, venvs=[{"path": "/dry"}])
     assert [(one["check"], one["message"]) for one in refused["problems"]] == [
         ("hardware", "1 rods are missing."),
         ("oil", "There is no oil."),

@@ -23,13 +23,14 @@ WORDS = re.compile(
 )
 # The files of the family, and of those whose checks depend on a format or a variable: platforms, tools that measure.
 PLACES = re.compile(
-    r"^plugins/(plugin_utils/(models|platforms)/|module_utils/(verify/gpt_oss\.py|platforms/|measure/(tools/|aisbench\.)))"
+    r"^plugins/(plugin_utils/(models|platforms)/|module_utils/fleet_node/(model/gpt_oss\.py|platforms/"
+    r"|measure/(tools/|aisbench\.)))"
 )
 REFERENCE = re.compile(r"\bgpt_oss(_evals(_worker)?)?(?= *(\.|\n|$| *,| as\b))")
 # {file: why}, five at most.
 ALLOWED = {
-    "plugins/module_utils/weights/encodings_worker.py": "a script for an engine's Python: it imports nothing of ours",
-    "plugins/module_utils/weights/hub/known.py": "checksums of one published repository, by its name",
+    "plugins/module_utils/fleet_node/weights/encodings_worker.py": "a script for an engine's Python, without ours",
+    "plugins/module_utils/fleet_node/weights/hub/known.py": "checksums of one published repository, by its name",
     "plugins/plugin_utils/planning/plan.py": "an example of a path, in a message",
     "plugins/action/model_weights.py": "the folder of the stand-in that the collection carries",
 }

@@ -11,11 +11,15 @@ import pathlib
 import pytest
 import yaml
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
 
 PLUGINS = pathlib.Path(__file__).resolve().parents[2] / "plugins"
 MODULES = sorted(path.stem for path in (PLUGINS / "modules").glob("*.py") if path.stem != "__init__")
-# The others are the documentation of an action plugin, which does all the work on the controller.
+# The others are the documentation of an action plugin.
 WITH_MAIN = [name for name in MODULES if "def main(" in (PLUGINS / "modules" / (name + ".py")).read_text()]
+
+# Those of them that run an operation of the same name on the node.
+OPERATIONS = [name for name in MODULES if operation_of(name) is not None]
 
 every_module = pytest.mark.parametrize("name", MODULES)
 every_module_with_main = pytest.mark.parametrize("name", WITH_MAIN)
@@ -111,8 +115,17 @@ def test_check_mode_is_what_is_documented(name, monkeypatch):
     assert supported == (attributes["check_mode"]["support"] in ("full", "partial"))
 
 
-@every_module_with_main
+def spec_of(name, monkeypatch):
+    if name in OPERATIONS:
+        return operation_of(name).ARGUMENTS
+    return handed_to_ansible(load(name), monkeypatch)["argument_spec"]
+
+
+@pytest.mark.parametrize("name", sorted({*WITH_MAIN, *OPERATIONS}))
 def test_options_equal_the_argument_spec(name, monkeypatch):
-    module = load(name)
-    documented = documentation_of(module).get("options") or {}
-    assert form(documented, "suboptions") == form(handed_to_ansible(module, monkeypatch)["argument_spec"], "options")
+    documented = documentation_of(load(name)).get("options") or {}
+    assert form(documented, "suboptions") == form(spec_of(name, monkeypatch), "options")
+
+
+def test_documented_operations_are_found():
+    assert {"accelerator_info", "endpoint_verify", "engine_servers", "model_weights", "node_state"} <= set(OPERATIONS)

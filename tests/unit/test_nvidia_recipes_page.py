@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docs/using/nvidia-recipes.md shows the guides' own lines beside what the recipes start, and its examples work."""
+"""docs/using/nvidia-recipes.md shows the guides' own lines next to what is started; examples of nvidia.md work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
@@ -18,6 +18,7 @@ from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines.guide_lines import flags_and_keys
 
 PAGE = doc_examples.USING / "nvidia-recipes.md"
+TUTORIAL = doc_examples.USING / "nvidia.md"
 OWN = {name: recipes.load_recipe(recipes.find_recipe(name, [])) for name in recipes.available([recipes.OWN_RECIPES])}
 # Dynamo has pages of its own.
 NVIDIA = sorted(
@@ -211,7 +212,12 @@ def test_a_recipe_is_for_a_node_of_one_gpu_too(name):
 def test_each_overlay_plans_and_fits(name, overlay):
     entries, resolved, hardware = planned(name, (overlay,))
     found = capacity.check(entries, plan.deployment(resolved, plan.Site(), "node-1"), hardware)
-    assert {one["verdict"] for one in found} == {"ok"}
+    tight = (name, overlay) == (
+        "h100-vllm",
+        "eagle3",
+    )  # 79 GiB with a draft of 2.6 GiB, and one request of 131072 tokens
+    assert {one["verdict"] for one in found} == {"warning" if tight else "ok"}
+    assert not tight or all("less than 2 %" in text for one in found for text in one["warnings"])
     if overlay == "gpt-oss-20b":
         assert {entry["model_id"].rpartition("/")[2] for entry in entries} == {"gpt-oss-20b"}
     if overlay == "eagle3":
@@ -315,12 +321,10 @@ def test_the_page_counts_the_measured_settings():
     path = recipes.find_recipe("b200-low-latency", [])
     every = tuning.points(recipes._table_of(recipes.load_recipe(path), path))
     grid = [one for one in every if one["concurrency"] in (4, 8, 16, 32, 64)]
-    text = PAGE.read_text(encoding="utf-8")
+    text = TUTORIAL.read_text(encoding="utf-8")
     assert "all %d measured settings" % len(every) in text
-    assert (
-        "has the %d of its lookup table (4 to 64 requests at once) and %d for" % (len(grid), len(every) - len(grid))
-        in text
-    )
+    section = text.partition("\n### Measured settings\n")[2].partition("\n#")[0]
+    assert re.findall(r"(\d+) settings", section) == [str(len(grid)), str(len(every) - len(grid))]
 
 
 @pytest.mark.parametrize(
@@ -335,9 +339,15 @@ def test_the_inventories_plan(inventory, servers):
     assert {one["verdict"] for item in found.values() for one in item["capacity"]} == {"ok"}
 
 
-@pytest.mark.parametrize("name", re.findall(r"<!-- example: (.*?) -->", PAGE.read_text(encoding="utf-8")))
+@pytest.mark.parametrize("name", NVIDIA)
+def test_the_page_lists_each_overlay(name):
+    section = PAGE.read_text(encoding="utf-8").partition("\n## Overlays\n")[2].partition("\n## ")[0]
+    assert {overlay for overlay in OWN[name]["overlays"] if "`%s`" % overlay not in section} == set()
+
+
+@pytest.mark.parametrize("name", re.findall(r"<!-- example: (.*?) -->", TUTORIAL.read_text(encoding="utf-8")))
 def test_the_examples_plan(name):
-    shown = doc_examples.example(name, PAGE)
+    shown = doc_examples.example(name, TUTORIAL)
     hardware = {"accelerator": OWN[shown["fleet_recipe"]]["needs"]["accelerators"][0], "count": 8}
     found = fleet.plan_fleet(["node-1"], lambda host: {"fleet_hardware": hardware, **shown}, deploys=True)
     assert found["node-1"]["servers"]

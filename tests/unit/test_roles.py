@@ -209,7 +209,7 @@ def test_a_node_is_rebooted_for_its_driver_where_that_is_wanted_only():
     assert loads["ansible.builtin.include_tasks"] == "reboot.yml"
     assert loads["when"] == installs["register"] + ".must_reboot"
     assert "ansible.builtin.reboot" in reboots
-    follows = installs["inference.fleet.neuron_packages"]["reboot_follows"]
+    follows = installs["inference.fleet.node"]["arguments"]["reboot_follows"]
     assert follows == "{{ neuron_reboot | bool and not neuron_rebooted | default(false) }}"
     assert (again["ansible.builtin.include_tasks"], again["vars"]) == ("main.yml", {"neuron_rebooted": True})
     assert again["when"] == "not ansible_check_mode"  # nothing was rebooted then

@@ -13,10 +13,8 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.engines import shipped as engines_shipped
-from ansible_collections.inference.fleet.plugins.module_utils.engines.shipped import ENGINES as NODE_ENGINES
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import shipped, shipped_operations
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.shipped import PLATFORM_CLASSES
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import ENGINES as NODE_ENGINES
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORM_CLASSES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.tests.source_lines import documentation, python
@@ -26,22 +24,22 @@ WORDS = re.compile(
     r"neuron|nxdi|trainium|nvidia|cuda|ascend(?!ing)|(?<![a-z])npu|vllm|trtllm|tensorrt|dynamo", re.IGNORECASE
 )
 NAMES = {"platforms": {*PLATFORM_CLASSES, *PLATFORMS}, "engines": {*NODE_ENGINES, *ENGINES}}
-# A vendor's or an engine's own files: NAME.py, NAME_….py or NAME/ in the folders of platforms and engines, and modules
-# with the platform's name before their own. Benchmark tools are an engine's as well.
+# A vendor's or an engine's own files: NAME.py, NAME_….py or NAME/ in the folders of platforms and engines. Benchmark
+# tools are an engine's as well.
 PLACES = re.compile(
-    r"^plugins/((plugin_utils|module_utils)/(platforms/(%(platforms)s)|engines/(%(engines)s))(\.py$|_[a-z_]+\.py$|/)"
-    r"|modules/(%(platforms)s)_[a-z_]+\.py$|module_utils/measure/tools/[a-z_]+\.py$)"
+    r"^plugins/((plugin_utils|module_utils/fleet_node)/(platforms/(%(platforms)s)|engines/(%(engines)s))"
+    r"(\.py$|_[a-z_]+\.py$|/)"
+    r"|module_utils/fleet_node/measure/tools/[a-z_]+\.py$)"
     % {kind: "|".join(sorted(names)) for kind, names in NAMES.items()}
 )
-# Files that a node's engine imports are the engine's, and tools/platforms.py writes what is shipped.
+# Files that a node's engine imports are the engine's.
 OWN = {module.__name__ for engine in NODE_ENGINES.values() for _name, module in engine.modules}
-SHIPPED = {module.__name__ for module in (engines_shipped, shipped, shipped_operations)}
 # {file: why}, five at most.
 ALLOWED = {
     "plugins/action/compiled_artifact.py": "brings archives of the one platform that compiles; playbooks use its name",
     "plugins/modules/compiled_artifact.py": "the same",
-    "plugins/module_utils/verify/gpt_oss.py": "the parsers that engines have for the model, by the engines' names",
-    "plugins/module_utils/weights/draft_heads.py": "the one place that names what checks a draft's head",
+    "plugins/module_utils/fleet_node/model/gpt_oss.py": "the parsers that engines have for the model",
+    "plugins/module_utils/fleet_node/weights/draft_heads.py": "heads are checked for the one engine with rules",
 }
 
 
@@ -55,7 +53,7 @@ def product():
 def own(path):
     """Whether a vendor or an engine may be named there."""
     module = "ansible_collections.inference.fleet." + path.removesuffix(".py").replace("/", ".")
-    return bool(PLACES.match(path)) or module in OWN | SHIPPED
+    return bool(PLACES.match(path)) or module in OWN
 
 
 def found(path, text):
@@ -105,15 +103,16 @@ def test_what_counts_in_a_playbook():
 @pytest.mark.parametrize(
     ("path", "is_own"),
     [
-        ("plugins/module_utils/platforms/nvidia/smi.py", True),
+        ("plugins/module_utils/fleet_node/platforms/nvidia/smi.py", True),
         ("plugins/plugin_utils/platforms/ascend.py", True),
-        ("plugins/module_utils/platforms/base.py", False),
-        ("plugins/module_utils/platforms/nvidiary.py", False),
-        ("plugins/module_utils/engines/vllm_api_keys.py", True),
-        ("plugins/module_utils/engines/text_only.py", True),
+        ("plugins/module_utils/fleet_node/platforms/base.py", False),
+        ("plugins/module_utils/fleet_node/platforms/nvidiary.py", False),
+        ("plugins/module_utils/fleet_node/engines/vllm_api_keys.py", True),
+        ("plugins/module_utils/fleet_node/engines/text_only.py", True),
         ("plugins/plugin_utils/engines/versioned_fields.py", False),
-        ("plugins/modules/nvidia_toolkit.py", True),
-        ("plugins/modules/container_image.py", False),
+        ("plugins/module_utils/fleet_node/platforms/nvidia/operations/nvidia_toolkit.py", True),
+        ("plugins/module_utils/fleet_node/operations/container_image.py", False),
+        ("plugins/modules/node.py", False),
     ],
 )
 def test_whose_files_are_whose(path, is_own):

@@ -90,7 +90,7 @@ def test_a_payload_is_built_once(tmp_path, monkeypatch):
     server.stop()
     assert built[0] == built[1]
     assert set(built[0]) == {
-        "ansible.modules.ping", "ansible_collections.inference.fleet.plugins.modules.accelerator_info"
+        "ansible.modules.ping", "ansible_collections.inference.fleet.plugins.modules.node"
     }  # fmt: skip
 
 

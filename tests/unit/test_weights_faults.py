@@ -23,15 +23,17 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import SOURCES
-from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import MANIFEST
-from ansible_collections.inference.fleet.plugins.modules import model_weights as module
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import SOURCES
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import MANIFEST
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss, safetensors
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import rot, run_module
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+
+module = Operation("model_weights")
 
 CLONE = Path(__file__).resolve().parents[2]
 REPO = "made-up/gpt-oss-small"
@@ -616,7 +618,7 @@ def test_a_token_is_not_on_the_screen(node, tmp_path):
 
 def worker_seen(lines):
     """Whether a worker's command line is among them, which others may add to meanwhile."""
-    return any(b"weights-worker.pyz" in line for line in list(lines))
+    return any(line.split(b"\0")[3:5] == [b"work", b"weights.hub.worker"] for line in list(lines))
 
 
 def command_lines():

@@ -19,11 +19,11 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.weights import lock as weight_lock
-from ansible_collections.inference.fleet.plugins.module_utils.weights import sha256sums
-from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import lock as weight_lock
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import sha256sums
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import staging as weight_staging
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import (
     Desired,
     HubProblem,
     download,
@@ -35,13 +35,15 @@ from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import
     transfer,
     wait_of,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import WeightLock
-from ansible_collections.inference.fleet.plugins.module_utils.weights.manifest import MANIFEST, is_inside
-from ansible_collections.inference.fleet.plugins.module_utils.weights.progress import Progress
-from ansible_collections.inference.fleet.plugins.modules import model_weights as module
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.lock import WeightLock
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import MANIFEST, is_inside
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.progress import Progress
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss_files
 from ansible_collections.inference.fleet.tests.unit.node_helpers import build_checkpoint, rot, run_module
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+
+module = Operation("model_weights")
 
 REPO = "made-up/gpt-oss-tiny"
 SHARD = "model-00001-of-00002.safetensors"

@@ -33,8 +33,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import sha256_file
-from ansible_collections.inference.fleet.plugins.module_utils.weights import encodings_worker, standin
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import sha256_file
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import encodings_worker, standin
 from torch import nn
 from transformers import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding

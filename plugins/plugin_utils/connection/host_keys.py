@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.connection.known_hosts import Key
 
 # One connection for each kind: a server shows one key in each. RSA keys have one type and two names of algorithms.

@@ -21,7 +21,7 @@ import struct
 import subprocess
 import tempfile
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 
 FINGERPRINT = re.compile(r"^SHA256:([A-Za-z0-9+/]{43})=?$")
 BARE = re.compile(r"^[A-Za-z0-9+/]{43}=?$")

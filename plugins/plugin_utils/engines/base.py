@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes, number
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, number
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 
 try:
     from packaging.version import InvalidVersion, Version
@@ -31,6 +32,18 @@ class Unreadable(ValueError):
     """An argument that the memory check cannot read; the engine may."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Fork:
+    """An engine as the vendor of a platform ships it.
+
+    versions: pattern of an image's name or of venv.version, whose group is the release that it is built on. values:
+    {flag: values that the vendor adds}.
+    """
+
+    versions: str
+    values: dict = dataclasses.field(default_factory=dict)
+
+
 class Engine:
     """An engine; a file of this folder defines one and its object ENGINE.
 
@@ -41,7 +54,7 @@ class Engine:
     environment that holds the API key it asks for, empty where it knows none. whole, sizes, shares, lengths: flags
     whose value is a whole number, a number of bytes or tokens (64M), a share, the length of a sequence. variables:
     {environment variable: "whole" or "share"}. versions: pattern of an image or a package, whose first group is the
-    version of the engine.
+    version of the engine. forks: {platform: Fork}.
     automatic: {flag: values with which the engine chooses itself}. wraps: names of the engines of which its servers can
     be workers; a recipe's `backend` says of which. knobs: names of sequences, length, share of memory and tensor
     parallelism in messages about its memory.
@@ -53,7 +66,7 @@ class Engine:
     aliases = PARALLEL
     whole = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
     sizes = shares = lengths = wraps = ()
-    variables = automatic = {}
+    variables = automatic = forks = {}
     knobs = ("max-num-seqs", "max-model-len", "gpu-memory-utilization", "tensor-parallel-size")
 
     def running(self, backend):
@@ -71,6 +84,21 @@ class Engine:
         with ca.crt, tls.crt, tls.key} of services that sign them. FleetError where it needs one that nobody gives.
         """
         return {}, {}
+
+    def needs(self, server, environment):
+        """The services that a server cannot start without, as supervise/needs.py has them.
+
+        server: planning.entries.Draft. environment: all its variables.
+        """
+        return []
+
+    def operations(self, host, venv):
+        """What the role of the engine runs to make an environment: [(operation, arguments)], as its tasks call the
+        modules; None where that is not known, and then the step runs each time.
+
+        host: planning.steps.Host. venv: of the recipe.
+        """
+        return None
 
     def takes(self, entry):
         """{"sequences": requests that a server answers at once, "context": tokens of one}; None where it is not set."""
@@ -103,6 +131,10 @@ class Engine:
                 return [part for item in items for part in (word, item)]
             return [word, *items]
         return [word, text(value)]
+
+    def drain_arguments(self, server):
+        """Further words of a server's command, by which it can be asked to finish its requests; they name a module."""
+        return []
 
     def effective(self, command, arguments, config):
         """{canonical flag: value} that a server runs with, whatever way it is given.
@@ -244,6 +276,33 @@ class Engine:
                     (where, flag, show(server.values[flag]), plan_key, expected, key, plan_key),
                 )
 
+    def _check_split(self, where, server):
+        """Heads and layers must be divisible among the devices; engines find out when they load the model."""
+        model, values = server.model, server.arguments
+        tensor, pipeline = (number(values.get(name, 1)) for name in Engine.parallel[:2])
+        if model is None or not tensor or not pipeline or not server.devices:
+            return
+        whole = self.attention_whole(values)
+        if not whole and not _splits(model, tensor):
+            fitting = [str(size) for size in range(1, model.heads + 1) if _splits(model, size)]
+            raise FleetError(
+                "plan.heads-not-divided",
+                "%s: %s is %d, but the model has %d attention heads and %d KV heads, which cannot be split over as "
+                "many devices; allowed: %s. Set servers.%s.devices to such a number.",
+                (where, PARALLEL["tp"], tensor, model.heads, model.kv_heads, ", ".join(fitting),
+                 server.context["group"]),
+            )  # fmt: skip
+        if pipeline > model.layers:
+            raise FleetError(
+                "plan.layers-not-divided",
+                "%s: %s is %d, but the model has %d layers; allowed: up to as many. Lower it.",
+                (where, PARALLEL["pp"], pipeline, model.layers),
+            )
+
+    def attention_whole(self, values):
+        """Whether each device computes the attention of its own requests with all heads."""
+        return False
+
     def check_host(self, entries, clustered, mistakes):
         """Note in `mistakes` what does not fit together of a host's servers. entries: of the plan, without hashes.
         clustered: whether further servers of the deployment are on other hosts."""
@@ -253,11 +312,12 @@ class Engine:
 
         None where nothing says it.
         """
-        container = recipe.get("container")
-        words = [container.get("image") or ""] if container else (recipe.get("venv") or {}).get("packages") or ()
-        found = [
-            match.group(1) for match in (re.search(self.versions, word) for word in words if self.versions) if match
-        ]
+        container, venv = recipe.get("container"), recipe.get("venv") or {}
+        of_venv = [*(venv.get("packages") or ()), venv.get("version") or ""]
+        words = [container.get("image") or ""] if container else of_venv
+        fork = self.forks.get(recipe.get("platform"))
+        patterns = [one for one in (self.versions, fork and fork.versions) if one]
+        found = [match.group(match.lastindex) for one in patterns for word in words if (match := re.search(one, word))]
         for text_of in (*found, (container or {}).get("version") or ""):
             with contextlib.suppress(InvalidVersion):
                 return Version(text_of)
@@ -266,6 +326,13 @@ class Engine:
     def check_command(self, where, server, version):
         """FleetError where the engine's own program does not take a flag in this version (packaging's; None: unknown),
         or would serve something else than is planned."""
+
+    def check_options(self, where, server):
+        """FleetError where the engine's own parser refuses what it is given, as far as that is on record.
+
+        It comes after the platform's check, which knows better what its vendor's engine takes.
+        """
+        self._check_split(where, server)
 
     def check_config(self, where, server, version):
         """FleetError where the engine's file is none of this version, or at odds with the flags or the devices. An
@@ -283,6 +350,12 @@ class Engine:
         Unreadable says what is in the way.
         """
         raise Unreadable("the memory of %s is not known" % self.label)
+
+
+def _splits(model, size):
+    """Whether each of so many devices gets as many heads; KV heads are split, or repeated on as many devices each."""
+    low, high = sorted((size, model.kv_heads))
+    return size > 0 and model.heads % size == 0 and high % low == 0
 
 
 def command_flags(words):

@@ -9,11 +9,12 @@ import contextlib
 import json
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import trtllm, vllm
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, number
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import command_line, trtllm, vllm
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Engine, Unreadable, read_mapping
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.versioned_fields import Fields
 
 try:
     from packaging.version import Version
@@ -33,7 +34,7 @@ PAIRS = {
     "0.9.0": {"trtllm": "1.3.0rc1"},
     "0.9.1": {"trtllm": "1.3.0rc3"},
     "1.0.0": {"trtllm": "1.3.0rc5.post1"},
-    "1.0.2": {},
+    "1.0.2": {"vllm": "0.16.0"},
     "1.1.1": {"trtllm": "1.3.0rc11"},
     "1.2.0": {"trtllm": "1.3.0rc14"},
     "1.3.0": {"trtllm": "1.3.0rc19"},
@@ -52,12 +53,31 @@ VARIABLES = {
     "discovery-backend": ("DYN_DISCOVERY_BACKEND",),
     "request-plane": ("DYN_REQUEST_PLANE",),
     "event-plane": ("DYN_EVENT_PLANE",),
+    "namespace": ("DYN_NAMESPACE",),
 }
 # By what the processes of one deployment find each other; all must say the same. {name: where it is read}
 SHARED = ("discovery-backend", "request-plane", "event-plane")
 PLACES = ("DYN_FILE_KV", "ETCD_ENDPOINTS", "NATS_SERVER")
 PORTS = {"DYN_SYSTEM_PORT": "system", "VLLM_NIXL_SIDE_CHANNEL_PORT": "side_channel"}
-NEEDED = {"etcd": "ETCD_ENDPOINTS", "file": "DYN_FILE_KV"}  # of a discovery backend: without it each has its own
+LOOPBACK = re.compile(r"^(?:\w+://)?(?:[^@]*@)?(?:127\.|localhost\b|\[?::1)")
+# Of a discovery backend and of a plane: without it each has its own.
+NEEDED = {"etcd": "ETCD_ENDPOINTS", "file": "DYN_FILE_KV", "nats": "NATS_SERVER"}
+UNUSABLE = {"mem": "is the memory of one process", "kubernetes": "needs Kubernetes"}  # discovery backends
+HOST = r"(?:[^@/\s,]+@)?(?:[^@/:\[\]\s,]+|\[[0-9a-fA-F:.]+\])"
+ADDRESSES = {
+    "ETCD_ENDPOINTS": (
+        re.compile(r"(?:https?://)?%s:\d{1,5}/?" % HOST),
+        "http://HOST:PORT, or several with commas between",
+    ),
+    "NATS_SERVER": (re.compile(r"(?:(?:nats|tls|wss?)://)?%s(?::\d{1,5})?/?" % HOST), "nats://HOST:PORT"),
+}
+# What prefill and decode must say alike, or neither can read the KV cache of the other.
+ALIKE = ("kv-cache-dtype", "dtype", "quantization", "max-model-len", vllm.HYBRID)
+OWN_KEYS = ("kv_role", "engine_id", "kv_rank", "kv_ip", "kv_port")  # of a transfer, of each worker
+ROLES = {"prefill": ("kv_producer", "kv_both"), "decode": ("kv_consumer", "kv_both")}
+OFFLOADS = ("SimpleCPUOffloadConnector", "OffloadingConnector")  # connectors that reach no other worker
+BUFFER = "cache_transceiver_config"  # of TensorRT-LLM's file
+LOWEST = {"migration-limit": 0, ROUTER_BLOCK: 1, "router-temperature": 0}
 # Of its client of etcd: what each holds is the PEM text, not a path (lib/runtime/src/transports/etcd.rs).
 ETCD_TLS = {"ETCD_AUTH_CA": "ca.crt", "ETCD_AUTH_CLIENT_CERT": "tls.crt", "ETCD_AUTH_CLIENT_KEY": "tls.key"}
 NATS_TLS = {
@@ -87,7 +107,15 @@ class Dynamo(Engine):
     name, label = "dynamo", "Dynamo"
     port, bind = "http-port", "http-host"
     wraps = tuple(WORKERS)
+    flags = Fields("dynamo_flags.json", label)
+    parsers = {"dyn-tool-call-parser": "tool", "dyn-reasoning-parser": "reasoning"}
+    parser_plugins = ()
+    check_parsers = vllm.Vllm.check_parsers
     versions = r"(?:^ai[-_]dynamo(?:\[[^\]]*\])?==|(?:^|/)(?:vllm|tensorrtllm)-runtime:)([^@;\s]+)"
+
+    def operations(self, host, venv):
+        """Those of the workers' engine."""
+        return host.engine(host.role("dynamo").value("dynamo_backend", host.recipe.get("backend") or "vllm"), venv)
 
     def running(self, backend):
         return Worker(WORKERS[backend]) if backend else self
@@ -98,10 +126,75 @@ class Dynamo(Engine):
         if server.context["role"] != "frontend":
             self._check_ports(where, server)
 
+    def check_options(self, where, server):
+        super().check_options(where, server)
+        version, program = self.version(server.recipe), self.program(server.command)
+        if program is None:
+            return
+        given = [*vllm.given_of(server, server.command.index(program)), *self._variables(server.environment, program)]
+        for place, flag, value in given:
+            name, low = flag.replace("_", "-"), LOWEST.get(flag.replace("_", "-"))
+            if low is not None and number(value, False) is not None and number(value, False) < low:
+                raise FleetError(
+                    "plan.dynamo-number-too-low",
+                    "%s: %s is %s; allowed: at least %d. Raise it.",
+                    (where, place, show(value), low),
+                )
+            if name == "connector" and program == "dynamo.vllm" and value not in (None, False, "none", ["none"]):
+                raise FleetError(
+                    "plan.dynamo-connector",
+                    "%s: %s is %s, which %s refuses; write arguments.%s instead.",
+                    (where, place, show(value), program, TRANSFER),
+                )
+        command_line.check(where, self.sources(server.recipe["platform"], version, program, server.arguments), given)
+        self.check_parsers(where, server, self.name)
+
+    def notes(self, entry, version, hardware):
+        """What the record of its own options leaves open."""
+        program = self.program(entry["command"])
+        if program is None:
+            return []
+        sources = self.sources(entry["platform"], version, program, entry["arguments"])
+        return command_line.notes(sources, entry["command"][entry["command"].index(program) + 1 :])
+
+    def program(self, command):
+        """The module of Dynamo that a command runs, None for another program."""
+        return next((word for word in command if word in self.flags.data["models"]), None)
+
+    def sources(self, platform, version, program, values):
+        """What the options of a program are held against; the engine's own last. values: {flag: value}."""
+        return [command_line.Source(self.flags, (program,), version)]
+
+    def _variables(self, environment, program):
+        """[(place, option, value)] of the variables that are an option's default; switches take many words there."""
+        models = self.flags.data["models"]
+        for name, history in models["environment"].items():
+            option = [one for one in history.values() if one][-1]
+            specs = [one for one in models[program].get(option, {}).values() if one]
+            if environment.get(name) and specs and not str(specs[-1]).startswith("switch"):
+                yield "environment." + name, option, environment[name]
+
     def takes_one(self, service, tls):
         """Of NATS, where a list is no URL to it; of etcd with TLS, where 1.6.1 does not start while one of several
         does not answer (without TLS it does)."""
         return service == "nats" or tls
+
+    def needs(self, server, environment):
+        """Neither etcd nor NATS may be away when one of its processes starts: it ends after 120 s at the latest."""
+        given, found = {"arguments": server.arguments, "environment": environment}, []
+        version = self.version(server.recipe)
+        if (setting(given, "discovery-backend") or "etcd") == "etcd":
+            urls = [url if "://" in url else "http://" + url for url in _listed(environment.get("ETCD_ENDPOINTS"))]
+            names = dict(zip(("ca", "certificate", "key"), ETCD_TLS))
+            tls = {"tls": names} if any(url.startswith("https:") for url in urls) else {}
+            found.append({"name": "etcd", "urls": [url.rstrip("/") + "/health" for url in urls], **tls})
+        by_nats = "nats" in (setting(given, "request-plane"), setting(given, "event-plane"))
+        if by_nats or (version is not None and version < Version("1.0.0")):
+            servers = _listed(environment.get("NATS_SERVER"))
+            places = [re.sub(r"^(\w+://)?(.*@)?", "", one).rstrip("/") for one in servers]
+            urls = ["tcp://" + (one if re.search(r":\d+$", one) else one + ":4222") for one in places]
+            found.append({"name": "nats", "urls": urls, "greeting": "INFO "})
+        return [need for need in found if need["urls"]]
 
     def client_files(self, where, server, secrets, folders):
         """Certificates of this node, where a service has TLS and the recipe gives none."""
@@ -160,7 +253,8 @@ class Dynamo(Engine):
         """Servers of one deployment must fit together. clustered: whether more of them are on other hosts."""
         frontends = [entry for entry in entries if entry["role"] == "frontend"]
         workers = [entry for entry in entries if entry["role"] in ("prefill", "decode")]
-        for check in (self._check_modes, self._check_blocks, self._check_drafts):
+        checks = (self._check_modes, self._check_blocks, self._check_drafts, self._check_transfers, self._check_alike)
+        for check in checks:
             with mistakes.noted():
                 check(frontends, workers, clustered)
         with mistakes.noted():
@@ -244,10 +338,101 @@ class Dynamo(Engine):
             )
 
     @staticmethod
+    def _check_transfers(_frontends, workers, _clustered):
+        """Prefill hands its KV cache to decode by a connector that both have, each in its part."""
+        first = None
+        for worker in [one for one in workers if mode_of(one) == one["role"]]:
+            place, settings = _transfer(worker)
+            if not settings:
+                raise FleetError(
+                    "plan.dynamo-no-transfer",
+                    "server '%s' does %s alone, but %s is not set, so no KV cache would pass between the workers. Set "
+                    "it for prefill and decode alike, or let all workers do both (arguments.%s: agg).",
+                    (worker["name"], mode_of(worker), place, MODE),
+                )
+            role, connector = settings.get("kv_role"), settings.get("kv_connector")
+            allowed = ROLES[mode_of(worker)]
+            if place.endswith(TRANSFER) and (connector is None or connector in OFFLOADS):
+                raise FleetError(
+                    "plan.dynamo-no-transfer",
+                    "server '%s' does %s alone, but %s.kv_connector is %s, which reaches no other worker. Write "
+                    "NixlConnector, for prefill and decode alike.",
+                    (worker["name"], mode_of(worker), place, show(connector)),
+                )
+            if place.endswith(TRANSFER) and role not in allowed:
+                raise FleetError(
+                    "plan.dynamo-transfer-role",
+                    "server '%s' does %s, but %s.kv_role is %s; allowed: %s. Correct it.",
+                    (worker["name"], mode_of(worker), place, show(role), " or ".join(allowed)),
+                )
+            shared = {key: value for key, value in settings.items() if key not in OWN_KEYS}
+            first = first or (worker["name"], shared)
+            for key in sorted({*shared, *first[1]}):
+                if shared.get(key) != first[1].get(key):
+                    raise FleetError(
+                        "plan.dynamo-transfer-differs",
+                        "servers '%s' and '%s' differ in %s.%s (%s, %s), so one could not read what the other sends. "
+                        "Set it for both alike.",
+                        (first[0], worker["name"], place, key, show(first[1].get(key)), show(shared.get(key))),
+                    )
+
+    @staticmethod
+    def _check_alike(frontends, workers, _clustered):
+        """What decides about the form of a KV cache, about a model's name and about the protocol is one for all."""
+        cached = [one for one in workers if mode_of(one) in ROLES]
+        questions = [(cached, "arguments." + name, lambda one, name=name: one["arguments"].get(name)) for name in ALIKE]
+        questions += [
+            (cached, "config.content.kv_cache_config." + name, lambda one, name=name: _cache(one).get(name))
+            for name in ("dtype", "tokens_per_block")
+        ]
+        everyone = [*frontends, *workers]
+        questions += [
+            (everyone, "model.id", lambda one: one["model_id"]),
+            (cached, "model.path", lambda one: one["weights"][0]),
+            ([one for one in everyone if one["container"]], "container.image",
+             lambda one: (one["container"]["image"], one["container"]["digest"])),
+            ([one for one in everyone if one in workers or setting(one, "namespace")], "DYN_NAMESPACE",
+             lambda one: setting(one, "namespace")),
+        ]  # fmt: skip
+        for entries, place, read in questions:
+            for entry in entries[1:]:
+                if read(entry) != read(entries[0]):
+                    raise FleetError(
+                        "plan.dynamo-servers-differ",
+                        "servers '%s' and '%s' differ in %s (%s, %s); servers of one deployment must agree on it. Set "
+                        "it for all alike.",
+                        (entries[0]["name"], entry["name"], place, show(read(entries[0])), show(read(entry))),
+                    )
+
+    @staticmethod
     def _check_discovery(entries, clustered):
         mistakes = Mistakes()
         for entry in entries:
+            for name, (pattern, example) in ADDRESSES.items():
+                given = entry["environment"].get(name)
+                if given and not all(pattern.fullmatch(one.strip()) for one in given.split(",")):
+                    mistakes.add(
+                        "plan.dynamo-address-invalid",
+                        "server '%s': environment.%s is %s; allowed: %s. Correct it.",
+                        (entry["name"], name, show(given), example),
+                    )
+            for plane in ("request-plane", "event-plane"):
+                if setting(entry, plane) == "nats" and not entry["environment"].get(NEEDED["nats"]):
+                    mistakes.add(
+                        "plan.dynamo-plane-incomplete",
+                        "server '%s': %s is nats, but environment.%s is not set, so it would look at this host's own "
+                        "default. Set it for all servers, or %s to %s.",
+                        (entry["name"], VARIABLES[plane][0], NEEDED["nats"], VARIABLES[plane][0],
+                         "tcp" if plane == "request-plane" else "zmq"),
+                    )  # fmt: skip
             backend = str(setting(entry, "discovery-backend") or "etcd")
+            if backend in UNUSABLE:
+                mistakes.add(
+                    "plan.dynamo-discovery-unusable",
+                    "server '%s': discovery is by %s, which %s; allowed: etcd, or file on one host. Set "
+                    "environment.DYN_DISCOVERY_BACKEND.",
+                    (entry["name"], backend, UNUSABLE[backend]),
+                )
             needed = NEEDED.get(backend)
             if needed and not entry["environment"].get(needed):
                 mistakes.add(
@@ -263,6 +448,15 @@ class Dynamo(Engine):
                     "Set environment.DYN_DISCOVERY_BACKEND and ETCD_ENDPOINTS.",
                     (entry["name"],),
                 )
+            for key in ("ETCD_ENDPOINTS", "NATS_SERVER") if clustered else ():
+                places = _listed(entry["environment"].get(key))
+                if places and all(LOOPBACK.search(one) for one in places):
+                    mistakes.add(
+                        "plan.dynamo-loopback",
+                        "server '%s': environment.%s is %s, which is another service on each host of fleet_cluster. "
+                        "Write ${%s} there, which the hosts of the group '%s' give, or an address that all reach.",
+                        (entry["name"], key, ",".join(places), *2 * [key.partition("_")[0].lower()]),
+                    )
         mistakes.raise_any()
         for key in (*SHARED, *PLACES):
             first = None
@@ -289,12 +483,21 @@ class Worker(Dynamo):
         for name in self.TAKEN:
             setattr(self, name, getattr(engine, name))
 
+    def sources(self, platform, version, program, values):
+        own = super().sources(platform, version, program, values)
+        if not program.endswith(".vllm"):
+            return own
+        return [*own, *self.engine.sources(platform, self._its_version(version), values, (vllm.SHARED,))]
+
     def check_config(self, where, server, version):
         if server.context["role"] != "frontend":
             self.engine.check_config(where, server, self._its_version(version))
 
     def notes(self, entry, version, hardware):
-        return [] if entry["role"] == "frontend" else self.engine.notes(entry, self._its_version(version), hardware)
+        found = super().notes(entry, version, hardware)
+        return found if entry["role"] == "frontend" else [
+            *found, *self.engine.notes(entry, self._its_version(version), hardware)
+        ]  # fmt: skip
 
     def _its_version(self, version):
         """The version of the engine that a version of Dynamo is made for, None where that is not known."""
@@ -317,6 +520,27 @@ def _client_files(where, given, endpoint, scheme, files, folder):
         "the placeholder of a service whose role here makes certificates.",
         (where, endpoint, given[endpoint], missing[0], ", ".join(files)),
     )
+
+
+def _listed(value):
+    return [one.strip() for one in (value or "").split(",") if one.strip()]
+
+
+def _transfer(worker):
+    """(place, mapping) of what a worker says on how its KV cache reaches others."""
+    content = (worker["config"] or {}).get("content") or {}
+    if TRANSFER in worker["arguments"] or not worker["config"]:
+        try:
+            return "arguments." + TRANSFER, read_mapping(worker["arguments"], TRANSFER)
+        except Unreadable:
+            return "arguments." + TRANSFER, {}
+    return "config.content." + BUFFER, content.get(BUFFER) or {}
+
+
+def _cache(worker):
+    """The block of a worker's file on its KV cache."""
+    block = ((worker["config"] or {}).get("content") or {}).get("kv_cache_config")
+    return block if isinstance(block, dict) else {}
 
 
 def _block_size(worker):

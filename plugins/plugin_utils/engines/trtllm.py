@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import posixpath
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, number
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE, show
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
     PARALLEL,
     SERVED,
@@ -19,8 +21,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base impor
     read_number,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.versioned_fields import Fields
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes, number
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import TRUE, show
 
 FRACTION = "kv-cache-free-gpu-memory-fraction"
 EXPERTS, TENSOR = "moe-expert-parallel-size", "tensor-parallel-size"
@@ -54,7 +54,8 @@ class TensorRtLlm(Engine):
 
     def check_command(self, where, server, version):
         """Flags that trtllm-serve has in this version, and the name that it serves a local checkpoint by."""
-        self.fields.check_flags(where, server.values, version)
+        given = {**command_flags(server.command), **server.values}
+        self.fields.check_flags(where, given, version)
         model, expected = server.context["model"], server.context["model_id"]
         listed = posixpath.basename(model.rstrip("/"))
         if model in server.command and listed != expected and not server.arguments.get(SERVED):
@@ -64,6 +65,9 @@ class TensorRtLlm(Engine):
                 "to %s, or, where the release has it, arguments.served_model_name to ${model_id}.",
                 (where, show(expected), show(listed), show(listed)),
             )
+
+    def attention_whole(self, values):
+        return _is_on(values.get("enable-attention-dp"))
 
     def check_config(self, where, server, version):
         """The YAML: keys and values of this version, said once, and fit for the devices."""
@@ -225,6 +229,7 @@ class TensorRtLlm(Engine):
             "tensor": read_degree(values, TENSOR),
             "pipeline": read_degree(values, "pipeline-parallel-size"),
             "attention_dp": _is_on(values.get("enable-attention-dp")),
+            "whole_experts": read_degree(values, EXPERTS) == read_degree(values, TENSOR),
             "fraction": read_number({FRACTION: fraction}, (FRACTION,), DEFAULT_FRACTION, float),
             "max_seqs": read_number(values, ("max-batch-size",), 2048),
             "max_seqs_given": "max-batch-size" in values,

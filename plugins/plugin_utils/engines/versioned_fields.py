@@ -12,9 +12,8 @@ null: bool, int, float, str, list, list[int], dict, any, model (a mapping that h
 that says which further table holds, under its value}. required: {mapping: its fields that must be there}. instead:
 {field, by its path; of the command line with -- before it: where to write it}.
 
-A version that is not recorded itself takes what it had before or what the next recorded one has. On such a version a
-field that nobody has on record is a warning, since fields have come and gone between two of them; one that is gone
-already, or that comes later still, is refused.
+A version that is not recorded itself takes what it had before or what the next recorded one has; what neither of them
+takes is refused. Before the first and after the last one a field that nobody has on record is a warning.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ import json
 import os
 import re
 
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, number
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, show
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Version
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes, number
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import close_to, show
 
 SPEC = re.compile(r"(?P<type>[a-z]+(\[int\])?)( (?P<sign>>=?)?(?P<low>-?\d+)(\.\.(?P<to>\d+))?)?(?P<null>\?)?")
 SWITCHES = ("true", "false", "yes", "no", "on", "off", "1", "0")
@@ -54,12 +53,12 @@ class Fields:
         content: the file's mapping. version: packaging's Version, None where it is not known; nothing but types is
         refused then.
         """
-        return _Check(self, where, version).run("", content)
+        return Check(self, where, version).run("", content)
 
     def check_flags(self, where, values, version):
         """The same for flags of the command line, {flag as written: value}."""
         given = {flag: value for flag, value in values.items() if value is not None and value is not False}
-        return _Check(self, where, version).run("--", given)
+        return Check(self, where, version).run("--", given)
 
     def taken(self, table, name, version):
         """Whether a version takes a field, by the nearest recorded one at or below it; None without a version."""
@@ -74,7 +73,7 @@ class Fields:
         return found
 
 
-class _Check:
+class Check:
     """One file against one version."""
 
     def __init__(self, fields, where, version):
@@ -91,36 +90,45 @@ class _Check:
         self.sure = self.exact or bool(inside and later)
 
     def run(self, table, content):
-        self._mapping(table, "", content)
+        self._mapping(table, "", content, FLAGS if table == "--" else FILE)
         self.mistakes.raise_any()
         return self.warnings
 
-    def _mapping(self, table, path, content):
+    def _mapping(self, table, path, content, prefix):
+        """Check the keys of a mapping. path: of its fields' own tables. prefix: of the places that messages name."""
         chooser = self.fields.data["variants"].get(table)
         further = "%s.%s" % (table, content.get(chooser))
         for name in self.fields.data["required"].get(table, ()):
             if name not in content:
                 self.mistakes.add(
                     "plan.config-key-missing",
-                    "%s: %s%s lacks %s, without which %s refuses it. Add it.",
-                    (self.where, FILE, path.rstrip("."), name, self.fields.label),
+                    "%s: %s lacks %s, without which %s refuses it. Add it.",
+                    (self.where, prefix.rstrip("."), name, self.fields.label),
                 )
         for key, value in content.items():
             name = str(key).replace("_", "-") if table == "--" else str(key)
             own = table if chooser in (None, name) else further
-            specs = [self.fields.at(own, name, point) for point in self.points]
+            specs = [self._spec(own, name, point) for point in self.points]
             if own == further and not any(self._known(further)):
                 continue
-            place = "%s%s%s" % (FLAGS if table == "--" else FILE, path, key)
+            place = "%s%s" % (prefix, key)
             if any(specs):
                 self._value(path + name, place, value, specs)
             else:
                 self._unknown(own, name, path, place, specs)
 
+    def _spec(self, table, name, point):
+        """What a field takes in one of the versions that count."""
+        return self.fields.at(table, name, point)
+
     def _known(self, table):
         """Fields of a table in the versions that count."""
         names = self.fields.data["models"].get(table, ())
         return [name for name in names if any(self.fields.at(table, name, point) for point in self.points)]
+
+    def _meant(self, table, name):
+        """The field that comes close to a name, or ""."""
+        return close_to(name, self._known(table))
 
     def _unknown(self, table, name, path, place, specs):
         history = self.fields.data["models"][table].get(name, {})
@@ -144,8 +152,8 @@ class _Check:
                 (self.where, self.fields.label, str(self.version), place, min(since),
                  instead or "Remove it, or take that release"),
             )  # fmt: skip
-        elif self.exact and read:
-            close = close_to(name, self._known(table))
+        elif self.sure and read:
+            close = self._meant(table, name)
             self.mistakes.add(
                 "plan.config-key-unknown",
                 "%s: %s %s takes no %s%s. %s.",
@@ -154,7 +162,7 @@ class _Check:
                  instead or "Correct or remove it"),
             )  # fmt: skip
         else:
-            close = close_to(name, self._known(table))
+            close = self._meant(table, name)
             self._warn("%s is not on record%s", place, " (did you mean %s?)" % close if close else "")
 
     def _is_read(self, table):
@@ -163,8 +171,13 @@ class _Check:
         return not any(point >= since for point in self.points for since in opened)
 
     def _value(self, path, place, value, specs):
-        taking = [spec for spec in specs if spec]
-        fitting = [spec for spec in taking if _fits(spec, value)]
+        fitting = self._judge(place, value, specs, [spec for spec in specs if spec], _fits)
+        if any(_type(spec) == "model" for spec in fitting) and isinstance(value, dict):
+            self._mapping(path, path + ".", value, place + ".")
+
+    def _judge(self, place, value, specs, taking, fits):
+        """What of `taking` takes the value; a mistake or a warning is noted. specs: of all versions that count."""
+        fitting = [spec for spec in taking if fits(spec, value)]
         if not fitting:
             hard = any(isinstance(spec, str) for spec in taking)
             if hard or self.sure:
@@ -172,7 +185,7 @@ class _Check:
                     "plan.config-value-invalid",
                     "%s: %s is %s; allowed in %s%s: %s. Correct it.",
                     (self.where, place, show(value), self.fields.label, " %s" % self.version if self.version else "",
-                     _allowed(taking)),
+                     self._allowed(taking)),
                 )  # fmt: skip
             else:
                 self._warn("%s %s is not on record", place, show(value))
@@ -180,8 +193,10 @@ class _Check:
             self._warn("%s is taken by some of the releases around it on record%s", place, "")
         elif any(isinstance(spec, list) and "*" in spec and value not in spec for spec in fitting):
             self._warn("%s %s is not on record", place, show(value))
-        if any(_type(spec) == "model" for spec in fitting) and isinstance(value, dict):
-            self._mapping(path, path + ".", value)
+        return fitting
+
+    def _allowed(self, specs):
+        return _allowed(specs)
 
     def _warn(self, text, *values):
         name = "%s %s" % (self.fields.label, self.version) if self.version else self.fields.label
@@ -195,7 +210,7 @@ def _type(spec):
 def _fits(spec, value):
     """Whether a field takes a value, as pydantic does: "8" is a number and 0 is false, but 8 is no string."""
     if isinstance(spec, list):
-        words = [word.upper() for word in spec if word] if "~" in spec else spec
+        words = [word.upper() if isinstance(word, str) else word for word in spec] if "~" in spec else spec
         return "*" in spec or (value.upper() if "~" in spec and isinstance(value, str) else value) in words
     if spec == "?":
         return True
@@ -223,7 +238,7 @@ def _allowed(specs):
     found = {}
     for spec in specs:
         if isinstance(spec, list):
-            found.update(dict.fromkeys("null" if one is None else one for one in spec if one not in ("*", "~")))
+            found.update(dict.fromkeys("null" if one is None else str(one) for one in spec if one not in ("*", "~")))
             continue
         match = SPEC.fullmatch(spec)
         text = WORDS[match["type"]]

@@ -6,19 +6,26 @@
 from __future__ import annotations
 
 import contextlib
+import os.path
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm_api_keys import API_KEY
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import vllm_drains
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm_api_keys import API_KEY
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import number
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import FALSE, TRUE, show
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import command_line
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
     Engine,
+    Fork,
     Unreadable,
     cache_bytes_of,
+    command_flags,
     read_degree,
     read_mapping,
     read_number,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import number
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import FALSE, TRUE, show
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines.versioned_fields import Fields
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of
 
 LENGTH, SEQUENCES, BATCHED = "max-model-len", "max-num-seqs", "max-num-batched-tokens"
 FRACTION, CACHE, HYBRID = "gpu-memory-utilization", "kv-cache-memory-bytes", "disable-hybrid-kv-cache-manager"
@@ -27,13 +34,42 @@ LONGER_FLAGS = ("hf-overrides", "rope-scaling")
 LONGER_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 GRAPHS = "compilation-config"
 GRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")  # vLLM, config/compilation.py
+# Tables of vllm_flags.json: what every program around the engine takes, and what only its own server does.
+SHARED, SERVE = "--", "--serve"
+MODULE = "vllm.entrypoints.openai.api_server"
+DRAFT, TRANSFER = "speculative-config", "kv-transfer-config"
+CONNECTOR = TRANSFER + ".kv_connector"
+ASCEND_CONNECTORS = (  # vllm_ascend/distributed/kv_transfer/__init__.py, and before 0.14 vllm_ascend/distributed
+    "AscendStoreConnector", "CPUOffloadingConnector", "LLMDataDistCMgrConnector", "LMCacheAscendConnector",
+    "MooncakeConnectorStoreV1", "MooncakeConnectorV1", "MooncakeConnectorV2", "MooncakeD2RHConnectorV1",
+    "MooncakeHybridConnector", "MooncakeLayerwiseConnector", "MooncakePullConnector", "PreemptOffloadConnector",
+    "SfaRemoteD2HConnector", "UCMConnector", "UCMConnectorV1",
+)  # fmt: skip
 
 
 class Vllm(Engine):
-    """vLLM. The command line wins over a configuration file."""
+    """vLLM. The command line wins over a configuration file.
+
+    What its command line may hold is data by version, vllm_flags.json.
+    """
 
     name, label = "vllm", "vLLM"
-    parallel = (*Engine.parallel, "data-parallel-size")
+    parallel = (*Engine.parallel, "data-parallel-size", "prefill-context-parallel-size")
+    versions = r"(?:^vllm(?:-cpu)?(?:\[[^\]]*\])?==|(?:^|/)vllm-openai(?:-cpu)?:v?)(\d+\.\d+(?:\.\d+)?(?:rc\d+)?)"
+    forks = {
+        "ascend": Fork(
+            r"(?:^|/)vllm-ascend:v?(\d+\.\d+\.\d+)",
+            {"quantization": ("ascend",), "load-format": ("netloader", "rfork"), CONNECTOR: ASCEND_CONNECTORS},
+        ),
+        "neuron": Fork(
+            r"vLLM (\d+\.\d+\.\d+)|(?:^|-vllm-neuronx:)(\d+\.\d+\.\d+)(?:\.\d+){2}",  # an address has four numbers
+            {CONNECTOR: ("NeuronNixlConnector", "NeuronDecodeBenchConnector")},
+        ),
+    }
+    flags = Fields("vllm_flags.json", label)
+    # {flag: kind of parser}; a plugin's own one has any name.
+    parsers = {"tool-call-parser": "tool", "reasoning-parser": "reasoning"}
+    parser_plugins = ("tool-parser-plugin", "reasoning-parser-plugin")
     port, bind, api_key = "port", "host", API_KEY
     whole = (
         *Engine.whole, SEQUENCES, "block-size", "num-gpu-blocks-override", "api-server-count", "max-loras",
@@ -42,6 +78,26 @@ class Vllm(Engine):
     automatic = {LENGTH: ("auto", "-1")}
     sizes, lengths, shares = (BATCHED, LENGTH, CACHE), (LENGTH,), (FRACTION,)
     variables = {"VLLM_CPU_KVCACHE_SPACE": "whole", "VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION": "share"}
+
+    def operations(self, host, venv):
+        role = host.role("vllm")
+        torch = role.value("vllm_torch", venv.get("torch") or "")
+        lists = {name: role.value("vllm_" + name, venv.get(name) or [])
+                 for name in ("packages", "excludes", "overrides", "verify_imports")}  # fmt: skip
+        arguments = {
+            "path": role.value("vllm_venv_path", venv["path"]),
+            "create": role.value("vllm_create", venv.get("create", True)),
+            **lists,
+            "python": role.value("vllm_python", venv.get("python") or "") or None,
+            "uv": role.value("vllm_uv", host.root + "/var/lib/inference-fleet/toolkit/bin/uv"),
+            "find_links": role.later("vllm_find_links"),
+            "index_url": role.later("vllm_index_url", "fleet_pip_index_url", "", omits=True),
+            "extra_index_urls": role.later("vllm_extra_index_urls"),
+            "fallback_indexes": [{"package": torch, "index": role.later("vllm_torch_index_url")}] if torch else [],
+            "environment": host.environment(role),
+            "ca_bundle": host.ca_bundle(role) or None,
+        }
+        return [("python_environment", arguments)]
 
     def check_flag(self, where, name, flag, value):
         if flag in self.aliases:
@@ -78,8 +134,72 @@ class Vllm(Engine):
                 "no-enable-chunked-prefill.",
                 (where, BATCHED, batched, length, LENGTH),
             )
-        with contextlib.suppress(Unreadable):  # no mapping: the engine's own parser says so
+        with contextlib.suppress(Unreadable):  # no mapping: check_options() says so
             _check_graphs(where, *graph_settings(values))
+        with contextlib.suppress(Unreadable):
+            _check_draft(where, read_mapping(values, DRAFT), read_degree(values, Engine.parallel[0]))
+
+    def drain_arguments(self, server):
+        # an image may have a PYTHONPATH that its engine needs, and a script need not pass these on
+        own = server.recipe.get("launcher", "process") == "process"
+        if not own or self.program(server.command, [server.context["model"]]) is None:
+            return []
+        return ["--middleware", "%s.%s" % (vllm_drains.MODULE, vllm_drains.Drains.__name__)]
+
+    def check_options(self, where, server):
+        super().check_options(where, server)
+        program = self.program(server.command, [server.context["model"]])
+        if program is not None:
+            version = self.version(server.recipe)
+            sources = self.sources(server.recipe["platform"], version, server.arguments)
+            in_file = [("config.content.%s" % key, str(key), value) for key, value in server.content.items()]
+            command_line.check(where, sources, [*given_of(server, program), *in_file])
+            self.check_parsers(where, server, self.name)
+
+    def check_parsers(self, where, server, engine):
+        """FleetError for a parser of another family of models."""
+        family = family_of(server.recipe)
+        values = {self.canonical_flag(flag): value for flag, value in server.values.items()}
+        for flag, kind in self.parsers.items():
+            fitting = family.parsers[kind].get(engine)
+            if values.get(flag) not in (None, False, fitting) and not set(values) & set(self.parser_plugins):
+                raise FleetError(
+                    "plan.parser-not-for-model",
+                    "%s: arguments.%s is %s, which cannot read what %s writes; allowed: %s. Write that.",
+                    (where, flag, show(values[flag]), family.label, fitting),
+                )
+
+    @staticmethod
+    def program(command, models):
+        """Where the word is that starts the engine's own server; None for a script around it.
+
+        A command that begins with the model or with a flag is for an image whose entrypoint is the server.
+        """
+        words = [os.path.basename(word) for word in command]
+        if words[:1] and (command[0] in models or words[0].startswith("-")):
+            return -1
+        return (
+            words.index(MODULE) if MODULE in words else words.index("serve") if {"vllm", "serve"} <= {*words} else None
+        )
+
+    def sources(self, platform, version, values, tables=(SHARED, SERVE)):
+        """What the options of a program are held against. values: {flag: value}, by the flags' one names."""
+        fork = self.forks.get(platform)
+        further = dict(fork.values) if fork else {}
+        plugged = set(values) & set(self.parser_plugins)
+        further.update({flag: (values[flag],) for flag in self.parsers if plugged and flag in values})
+        transfer = _transfer(values)
+        if transfer.get("kv_connector_module_path"):  # vLLM imports the connector from there, whatever its name is
+            further[CONNECTOR] = (*further.get(CONNECTOR, ()), transfer.get("kv_connector"))
+        return [command_line.Source(self.flags, tables, version, further)]
+
+    def notes(self, entry, version, hardware):
+        """What the record leaves open; the engine's own parser on the node is asked of it."""
+        program = self.program(entry["command"], entry["weights"])
+        if program is None:
+            return []
+        sources = self.sources(entry["platform"], version, entry["arguments"])
+        return command_line.notes(sources, entry["command"][program + 1 :])
 
     def longer(self, names, environment):
         return bool(names & set(LONGER_FLAGS)) or environment.get(LONGER_VARIABLE) == "1"
@@ -98,6 +218,7 @@ class Vllm(Engine):
             "tensor": read_degree(values, "tensor-parallel-size"),
             "pipeline": read_degree(values, "pipeline-parallel-size"),
             "data": read_degree(values, "data-parallel-size"),
+            "whole_experts": values.get("enable-expert-parallel") is True,
             "fraction": read_number(values, (FRACTION,), 0.9, float),
             "max_seqs": read_number(values, (SEQUENCES,), 256),
             "max_seqs_given": SEQUENCES in values,
@@ -125,6 +246,41 @@ def graph_settings(values):
     config = read_mapping(values, GRAPHS)
     mode = values.get(GRAPHS + ".cudagraph-mode", config.get("cudagraph_mode"))
     return mode, values.get("cudagraph-capture-sizes", config.get("cudagraph_capture_sizes"))
+
+
+def given_of(server, program):
+    """[(place, flag, value)] of the options of a server: of its command behind the program, and of its arguments."""
+    given = command_flags(server.command[program + 1 :])
+    words = [("command: --" + flag, flag, value) for flag, value in given.items()]
+    return [*words, *(("arguments." + flag, flag, value) for flag, value in server.values.items())]
+
+
+def _transfer(values):
+    """What flags say on how the KV cache reaches others, written as one mapping or with dots."""
+    found = {}
+    for flag, value in values.items():
+        base, _dot, key = flag.partition(".")
+        if base == TRANSFER:
+            with contextlib.suppress(Unreadable):  # no mapping: the record says so
+                found.update({key.replace("-", "_"): value} if key else read_mapping(values, TRANSFER))
+    return found
+
+
+def _check_draft(where, draft, tensor):
+    size = number(draft.get("draft_tensor_parallel_size"))
+    if size is not None and size not in (1, tensor):
+        raise FleetError(
+            "plan.draft-not-divided",
+            "%s: %s.draft_tensor_parallel_size is %d; allowed: 1, or %d as tensor-parallel-size is. Correct it.",
+            (where, DRAFT, size, tensor),
+        )
+    tokens = draft.get("num_speculative_tokens")
+    if tokens is not None and (number(tokens) or 0) < 1:
+        raise FleetError(
+            "recipe.count-invalid",
+            "%s is %s; allowed: a whole number above 0.",
+            ("%s: %s.num_speculative_tokens" % (where, DRAFT), show(tokens)),
+        )
 
 
 def _check_graphs(where, mode, sizes):

@@ -13,16 +13,25 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_val
 SCHEMA = 1
 FILE = "certificate.json"
 PARTS = ("verify", "benchmark", "evaluate")
+UNKNOWN = {"verify": "not verified", "benchmark": "not measured", "evaluate": "not evaluated"}
+OPEN = ("too-few", "no-reference")  # verdicts of evaluations that say neither good nor bad
+MEASURED = "Verified and measured, accuracy not evaluated"
+WHY_OPEN = {
+    "too-few": "too few questions to tell whether the score agrees with the published one",
+    "no-reference": "no published score to compare with",
+}
 REASONS = 20  # so many are kept of each part
 
 
 def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=None, kept=()):
-    """The certificate: {schema, ok, generated, inventory, since, regression_limit, parts, benchmarks, evaluations}.
+    """The certificate: {schema, ok, complete, generated, inventory, since, regression_limit, parts, benchmarks,
+    evaluations}.
 
     fleet: the content of verdict.json, or None; results: the history, of any order; percent: compare.limit(); since:
     when the run began whose results alone count, and kept: their ids; each host of the run has to have some. None: the
     newest of each point of the recipe that was measured last on each host. parts: {verify|benchmark|evaluate: {ok,
     summary, reasons}}. ok is True where all parts are, False where one is not, None where something is missing.
+    complete: whether all that is missing is a published score to compare with, or questions enough for it.
     benchmarks and evaluations: what was judged, by id, with the comparison of compare.compare().
     """
     benchmarks = latest([one for one in results if one["kind"] == "benchmark"], compare.point, kept if since else None)
@@ -46,6 +55,7 @@ def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=
     return {
         "schema": SCHEMA,
         "ok": False if False in states else True if all(states) else None,
+        "complete": _complete(parts, evaluations, due),
         "generated": generated,
         "inventory": inventory,
         "since": since,
@@ -54,6 +64,39 @@ def assemble(fleet, results, generated, inventory, percent=compare.LIMIT, since=
         "benchmarks": compared,
         "evaluations": [{"id": one["id"], "ok": evaluation_ok(one), "verdict": one["verdict"]} for one in evaluations],
     }
+
+
+def headline(certificate):
+    """What a certificate says, in a few words."""
+    if certificate["ok"] is None:
+        return MEASURED if certificate["complete"] else "Not certified yet"
+    return "Certified" if certificate["ok"] else "Not certified"
+
+
+COLUMNS = ("part", "result", "details")
+
+
+def rows(certificate):
+    """The certificate as a table for people, as COLUMNS."""
+    found = [(name, part["ok"], part["summary"]) for name, part in certificate["parts"].items()]
+    found.append(("certificate", certificate["ok"], headline(certificate)))
+    return [[name, {True: "good", False: "FAILED", None: UNKNOWN.get(name)}[ok], text] for name, ok, text in found]
+
+
+def judged(result):
+    """Whether an evaluation says something of the accuracy: there is a published score, and questions enough."""
+    return evaluation_ok(result) and result["verdict"] not in OPEN
+
+
+def earlier(result, results):
+    """The evaluation of the same before this one, None without; of those that came to a score."""
+    before = [
+        one
+        for one in results
+        if one["kind"] == "evaluation" and one["ok"] and not one["void"] and evaluated(one) == evaluated(result)
+        and (one["began"], one["id"]) < (result["began"], result["id"])
+    ]  # fmt: skip
+    return max(before, key=lambda one: (one["began"], one["id"]), default=None)
 
 
 def evaluated(result):
@@ -129,6 +172,13 @@ def _verify(fleet):
     return _part(ok, "%d of %d servers verified" % (passed, total), reasons)
 
 
+def _complete(parts, evaluations, due):
+    """Whether nothing failed, and each host has all that was asked of it: an evaluation too, of whatever it tells."""
+    if not (parts["verify"]["ok"] and parts["benchmark"]["ok"]) or parts["evaluate"]["ok"] is False or not evaluations:
+        return False
+    return _whole("", [], evaluations, due)["ok"] is True
+
+
 def _benchmark(benchmarks, compared, percent, due):
     if not benchmarks:
         return _part(None, "not measured", ["benchmark.yml has not measured this"])
@@ -176,5 +226,13 @@ def _evaluate(evaluations, due):
         elif one["verdict"] == "below":
             reasons.append("%s: %.1f %% is below the reference of %.1f %%"
                            % (named(one), one["score"], one["reference"]["score"]))  # fmt: skip
-    good = sum(evaluation_ok(one) for one in evaluations)
-    return _whole("%d of %d evaluations good" % (good, len(evaluations)), reasons, evaluations, due)
+    told = {one["host"] for one in evaluations if judged(one)}
+    good = sum(judged(one) for one in evaluations)
+    part = _whole(
+        "%d of %d evaluations agree with a published score" % (good, len(evaluations)), reasons, evaluations, due
+    )
+    untold = [one for one in evaluations if evaluation_ok(one) and one["host"] not in told]
+    if untold and part["ok"]:
+        said = ["%s: %s" % (named(one), WHY_OPEN[one["verdict"]]) for one in untold]
+        return _part(None, part["summary"] if told else "not evaluated", said)
+    return part

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import statistics
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 
 LIMIT = 15.0  # percent
 BEFORE = 5

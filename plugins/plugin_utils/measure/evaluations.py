@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result, verdict
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result, verdict
 
 DEFAULT_EFFORT = "medium"  # of gpt-oss; a source that names none is taken to mean it
 REFERENCE_KEYS = {"eval", "models", "platforms", "efforts", "score", "source"}

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import os
-import re
 
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, read_text
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json, read_text
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 
 COLLECTION = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
@@ -45,12 +44,7 @@ def engine_version(deployment):
     """As the plan pins it, None where it does not."""
     engine = ENGINES.get(deployment.get("engine"))
     version = engine.version(deployment) if engine else None
-    if version is not None:
-        return str(version)
-    # built under another name, as NAME-cpu
-    packages = (deployment.get("venv") or {}).get("packages") or ()
-    named = (re.match(r"%s(?:-\w+)?==(\S+)\Z" % re.escape(str(deployment.get("engine"))), one) for one in packages)
-    return next((match.group(1) for match in named if match), None)
+    return None if version is None else str(version)
 
 
 def collection_version():
@@ -60,6 +54,23 @@ def collection_version():
         return manifest["collection_info"]["version"]
     text = read_text(os.path.join(COLLECTION, "galaxy.yml"))
     return str(yaml.safe_load(text)["version"]) if text else None
+
+
+COLUMNS = (
+    "host", "measured", "at once", "requests", "failed", "output tokens/s", "TTFT p50, ms", "TPOT p50, ms", "result",
+)  # fmt: skip
+
+
+def row(document):
+    """The cells of one benchmark in the table for people, as COLUMNS."""
+    counts, metrics = document["counts"], document["metrics"]
+    where = ", ".join(document["servers"]) if document["scope"] == "server" else document["scope"]
+    numbers = (metrics["output_tokens_per_s"], metrics["ttft_ms"]["p50"], metrics["tpot_ms"]["p50"])
+    return [
+        document["host"], "%s, %s" % (document["tool"]["name"], where), document["workload"]["concurrency"],
+        counts["asked"], counts["failed"], *(None if one is None else "%.1f" % one for one in numbers),
+        "good" if document["ok"] else "VOID" if document["void"] else "FAILED",
+    ]  # fmt: skip
 
 
 def failure(document):

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.registry import TOOLS
-from ansible_collections.inference.fleet.plugins.module_utils.node.http_client import base_url
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.registry import TOOLS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.http_client import base_url
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.addresses import address_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.services import address_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 QUICK, GUIDE = "quick", "guide"
 ANSWERING = ("server", "frontend")
@@ -43,6 +43,34 @@ def profile_of(deployment, name=None):
                 (name, key, key),
             )
     return name, profile
+
+
+def load_of(deployment):
+    """What the servers of a deployment are expected to be asked: {input_tokens, output_tokens, concurrency, scope,
+    per_server}.
+
+    That of the profile which benchmark.yml takes by default; what stands under `benchmark` itself, such as a site's own
+    lengths or those of fleet_tuning, counts before it. concurrency: the most at once, None where it is not limited, or
+    more than the servers take is meant or left out. Never an error: what is wrong is said before load is sent.
+    """
+    given = deployment.get("benchmark") or {}
+    try:
+        profile = profile_of(deployment)[1]
+        scope = scope_of(deployment)
+    except (FleetError, KeyError):
+        profile, scope = {}, "node"
+    expected = {key: profile.get(key) if given.get(key) is None else given[key] for key in WORKLOAD}
+    levels = expected["concurrency"]
+    levels = [one for one in (levels if isinstance(levels, list) else [levels]) if isinstance(one, int)]
+    own = given.get("concurrency") is not None
+    if not own and (profile.get("up_to_full") or profile.get("queue")):
+        levels = []
+    return {
+        **expected,
+        "concurrency": max(levels, default=None),
+        "scope": "node" if own else scope,
+        "per_server": not own and bool(profile.get("per_server")),
+    }
 
 
 def points(entries, deployment, name=None, elsewhere=()):

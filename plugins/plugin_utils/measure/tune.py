@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 import math
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare, points
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 LAYER = "fleet_override_tuned"
 LONGEST = 160  # characters of why a candidate failed, in the table
@@ -31,7 +31,7 @@ def limits_of(given, tune, name="fleet_tune_limits"):
     if not isinstance(given, dict) or set(given) - set(LIMITS) or not given:
         raise FleetError(
             "tune.limits-invalid",
-            "%s is %s; it has to be a mapping with %s, such as {ttft_ms: 2000, tpot_ms: 50}.",
+            "%s is %s; allowed: a mapping with %s, such as {ttft_ms: 2000, tpot_ms: 50}.",
             (name, show(given), " or ".join(LIMITS)),
         )
     for key, value in given.items():
@@ -42,7 +42,7 @@ def limits_of(given, tune, name="fleet_tune_limits"):
         if value is not None and not 0 < number < math.inf:
             raise FleetError(
                 "tune.limit-no-number",
-                "%s.%s is %s; it has to be a number of milliseconds, more than 0. Leave it out for no limit.",
+                "%s.%s is %s; allowed: a number of milliseconds, more than 0. Leave it out for no limit.",
                 (name, key, show(value)),
             )
         found[key] = None if value is None else number

@@ -4,14 +4,16 @@
 """All that is gpt-oss's own in a plan: dimensions of its checkpoints, and how its requests and answers are made.
 
 The dimensions are data, since no config.json may be on any disk yet when a plan is made. What a node knows of the
-family is in module_utils/verify/gpt_oss.py.
+family is in module_utils/fleet_node/model/gpt_oss.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
+import types
 
-from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
 
 BF16 = 2  # bytes
 # MXFP4: 32 values of 4 bits share one scale of 8 bits (OCP Microscaling Formats v1.0), so 17 bytes for 32 values.
@@ -119,11 +121,16 @@ MODELS = {
 class GptOss:
     """The gpt_oss family: models by their repositories, and defaults of a recipe's `verify` and `reasoning_field`."""
 
-    name = gpt_oss.MODEL_TYPE
+    name, label = gpt_oss.MODEL_TYPE, gpt_oss.NAME
     models = MODELS
+    parsers = types.MappingProxyType({"tool": gpt_oss.TOOL_CALL_PARSERS, "reasoning": gpt_oss.REASONING_PARSERS})
     formats = gpt_oss.FORMATS
     effort_parameters = gpt_oss.EFFORT_PARAMETERS
     reasoning_fields = gpt_oss.REASONING_FIELDS
+
+    def has(self, repo):
+        """Whether a repository is of this family by its name."""
+        return repo in self.models or "gptoss" in re.sub(r"[-_.]", "", repo.lower())
 
 
 MODEL_FAMILY = GptOss()

@@ -19,6 +19,7 @@ import re
 
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Unreadable, command_flags
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import load_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import model_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.server_memory import (
     SEQUENCE,
@@ -34,8 +35,8 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import P
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 
-# Less than this left beside a KV cache that takes a share of what is free is too little for its peaks.
-SPARE = 1.0 * GIB
+# Sizes of weights and activations are estimates: with less than this share of the memory to spare, they may not hold.
+SPARE = 0.02
 SIZES = ("memory_gib", "weights_gib", "kv_gib")  # of one device
 
 
@@ -127,7 +128,7 @@ def expect(server):
         server.model, server.attention_degree, server.kv_bytes
     )  # fmt: skip
     budget = kv_budget(server, weights, activations)
-    each = request_of(server, server.sequence)
+    each = request_of(server, server.sequence, steady=True)
     tokens = requests = None
     if budget is not None:
         requests = max(0, int(budget // each))
@@ -211,12 +212,34 @@ def _warnings(server, weights, activations, budget, tokens, requests):
                     count(tokens), requests, mend,
                 )
             )  # fmt: skip
-        elif server.budget == "free" and budget * (1 - server.fraction) / server.fraction < SPARE:
-            found.append(
-                "%s %g leaves %s of a device for peaks. Lower it to 0.8 or 0.7, or lower %s or %s."
-                % (fraction, server.fraction, gib(budget * (1 - server.fraction) / server.fraction), sequences, length)
-            )
+        elif server.memory is not None:
+            found += _tight(server, weights, activations, budget, mend)
     return found
+
+
+def _tight(server, weights, activations, budget, mend):
+    """A warning where all fits, but with less to spare than the estimate may be wrong by; [] elsewhere."""
+    sequences, length, fraction, _tensor = server.knobs
+    least = SPARE * server.memory
+    if server.budget == "free" and budget * (1 - server.fraction) / server.fraction < least:
+        left = gib(budget * (1 - server.fraction) / server.fraction)
+        return [
+            "%s %g leaves %s of a device for peaks. Lower it to 0.8 or 0.7, or lower %s or %s."
+            % (fraction, server.fraction, left, sequences, length)
+        ]
+    needs = request_of(server, server.max_len or server.sequence)
+    left = budget
+    if server.budget == "contiguous":
+        needs *= server.max_seqs
+    elif server.budget == "bytes":
+        needs, left = budget, server.memory - weights - activations
+    if left - needs >= least:
+        return []
+    return [
+        "weights (%s), activations (about %s) and the smallest KV cache (%s) leave %s of what the engine may take of a "
+        "device: less than %g %% of its memory, and these sizes are estimates. %s."
+        % (gib(weights), gib(activations), gib(needs), gib(max(0, left - needs)), 100 * SPARE, mend)
+    ]
 
 
 def server_of(entry, deployment, hardware, on_host=1):
@@ -234,9 +257,8 @@ def server_of(entry, deployment, hardware, on_host=1):
     platform = PLATFORMS[entry["platform"]]
     settings = ENGINES[entry["engine"]].running(backend).memory(entry, hardware, model)
     settings = platform.memory(settings, {**entry, "engine": backend or entry["engine"]}, hardware, model)
-    benchmark = deployment.get("benchmark") or {}
     longest = settings["max_len"] or model.max_len
-    lengths = [benchmark.get(key) for key in ("input_tokens", "output_tokens")]
+    lengths = [load_of(deployment).get(key) for key in ("input_tokens", "output_tokens")]
     sequence = sum(lengths) if all(isinstance(length, int) for length in lengths) else SEQUENCE
     return Server(
         model=model,
@@ -254,6 +276,8 @@ def check(entries, deployment, hardware):
 
     Whether the host takes as many requests at once as are expected is a warning of each server that answers.
     """
+    load = load_of(deployment)
+    alone = load["scope"] == "server" and not any(entry["role"] == "frontend" for entry in entries)
     entries = [entry for entry in entries if entry["devices"]]
     result, answering = [], []
     for entry in entries:
@@ -266,11 +290,14 @@ def check(entries, deployment, hardware):
         result.append({"server": entry["name"], **found})
         if entry["role"] != "prefill":  # it hands each request on, so what it takes at once limits nobody
             answering.append((server, result[-1]))
-    warning = _waiting(_concurrency(deployment), [server for server, _item in answering])
-    for _server, item in answering if warning else ():
-        item["warnings"] = [*item["warnings"], warning]
-        if item["refusal"] is None:
-            item.update(ok=False, verdict="warning")
+    groups = [[one] for one in answering] if alone else [answering]
+    for group in groups if load["scope"] != "fleet" and not deployment.get("workers_elsewhere") else ():
+        expected = load["concurrency"] and load["concurrency"] * (len(group) if load["per_server"] else 1)
+        warning = _waiting(expected, [server for server, _item in group]) or _held(expected, group)
+        for _server, item in group if warning else ():
+            item["warnings"] = [*item["warnings"], warning]
+            if item["refusal"] is None:
+                item.update(ok=False, verdict="warning")
     return result
 
 
@@ -324,14 +351,6 @@ def overruled(found):
     ]
 
 
-def _concurrency(deployment):
-    """Requests at once that the recipe's benchmark sends to the servers of a host, at most; None where it has none."""
-    concurrency = (deployment.get("benchmark") or {}).get("concurrency")
-    if isinstance(concurrency, list):
-        concurrency = max((one for one in concurrency if isinstance(one, int)), default=None)
-    return concurrency if isinstance(concurrency, int) else None
-
-
 def _waiting(expected, servers):
     """The sentence that says that fewer requests are taken at once than are expected, or None.
 
@@ -362,6 +381,25 @@ def _waiting(expected, servers):
             taken,
             " and ".join(dict.fromkeys(sequences for sequences, _number, _ranks in kinds)),
         )
+    )
+
+
+def _held(expected, group):
+    """The sentence that says that the KV caches of these (server, item) hold fewer requests than are expected, or None.
+
+    A number of sequences that the recipe gives was compared with the cache already.
+    """
+    if not expected or not group or any(server is None or item["requests"] is None for server, item in group):
+        return None
+    if any(server.max_seqs_given for server, _item in group):
+        return None
+    held = sum(item["requests"] * server.ranks for server, item in group)
+    if expected <= held:
+        return None
+    server = group[0][0]
+    return (
+        "%d requests of %d tokens at once are expected, but the KV cache holds about %d; the others wait. Raise %s."
+        % (expected, server.sequence, held, " or ".join(filter(None, server.knobs[2:])))
     )
 
 

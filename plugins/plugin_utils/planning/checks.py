@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 
 FIRST_PORT = 1024  # those below are the superuser's
 MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less the variable's name

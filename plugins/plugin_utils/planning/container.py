@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import (
     LABEL_HASH,
     LABEL_ROOT,
     LABEL_SERVER,
@@ -16,10 +16,13 @@ from ansible_collections.inference.fleet.plugins.module_utils.containers.engine 
     container_name,
     pinned_reference,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.engines import registry
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.processes import MARKER_ROOT, MARKER_SERVER
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.processes import (
+    MARKER_ROOT,
+    MARKER_SERVER,
+)
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, show
 
 DEFAULT_ENGINE = "docker"
 # What the launcher sets itself: why, or the recipe's key for it.
@@ -50,7 +53,41 @@ OWN_FLAGS = {
     "--workdir": "use container.workdir",
     "--entrypoint": "use container.entrypoint",
     "--cpuset-cpus": "use cpus",
+    "--publish": "ports are published of themselves where container.network is not the host's",
+    "--publish-all": "ports are published of themselves where container.network is not the host's",
+    "--stop-signal": "servers are ended by SIGTERM",
+    "--volumes-from": "use container.mounts",
+    "--attach": "the service manager reads the output",
+    "--cidfile": "the container is found by its labels",
+    "--help": "nothing would be started",
+    "--pid": "the guard finds the server's processes in a namespace of their own",
+    "--quiet": "the image is there before the start",
 }
+# What `docker run` and `podman run` take beyond that.
+TAKEN = """
+add-host annotation arch authfile blkio-weight blkio-weight-device cap-add cap-drop cgroup-conf cgroup-parent cgroupns
+cgroups chrootdirs cpu-count cpu-percent cpu-period cpu-quota cpu-rt-period cpu-rt-runtime cpu-shares cpus cpuset-mems
+decryption-key detach-keys device-cgroup-rule device-read-bps device-read-iops device-write-bps device-write-iops
+disable-content-trust dns dns-option dns-search domainname expose gpus group-add group-entry health-cmd health-interval
+health-log-destination health-on-failure health-retries health-start-interval health-start-period health-startup-cmd
+health-timeout hostname hostuser http-proxy image-volume init-path ip ip6 isolation label link link-local-ip log-opt
+mac-address memory memory-reservation memory-swap memory-swappiness network-alias no-healthcheck no-hostname no-hosts
+oom-kill-disable oom-score-adj os passwd passwd-entry personality pids-limit platform privileged rdt-class read-only
+read-only-tmpfs runtime seccomp-policy secret security-opt shm-size-systemd storage-opt sysctl systemd timezone
+tls-verify tmpfs tz uidmap gidmap umask unsetenv use-api-socket userns uts variant volume-driver
+"""
+OPTIONS = frozenset("--" + name for name in TAKEN.split())
+# Folders that a mount may not cover inside, and those of the node that would open it to the container.
+COVERED = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr",
+           "/usr/bin", "/usr/lib", "/usr/sbin", "/var", "/var/lib")  # fmt: skip
+OPENED = ("/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/usr", "/var", "/var/lib", "/var/run")
+BELOW = ("/proc", "/sys", "/etc/shadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh", "/root/.ssh", "/var/lib/docker",
+         "/var/lib/containers", "/run/docker", "/run/containerd")  # fmt: skip
+SOCKETS = ("docker.sock", "containerd.sock", "podman.sock", "crio.sock", "dockerd.sock")
+ULIMITS = ("as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss",
+           "rtprio", "rttime", "sigpending", "stack")  # fmt: skip
+IPC = re.compile(r"host|private|shareable|none|(container|ns):\S+")
+DEVICE = re.compile(r"/dev/[^:\s]+(:/[^:\s]+)?(:[rwm]{1,3})?|[a-z0-9][a-z0-9.-]*\.[a-z]+/[A-Za-z0-9_.-]+=[\w.:-]+")
 # Options without a value; any other without "=" would take the next word, the image at last.
 SWITCHES = (
     "--disable-content-trust", "--no-healthcheck", "--oom-kill-disable", "--privileged", "--publish-all", "--read-only",
@@ -109,6 +146,13 @@ def check_flags(container, where):
                 "%s: container.flags holds %s; this label is the collection's own.",
                 (where, show(flag)),
             )
+        if name not in OPTIONS:
+            close = close_to(name, [*OPTIONS, *OWN_FLAGS])
+            raise FleetError(
+                "plan.container-flag-unknown",
+                "%s: container.flags holds %s, which neither docker run nor podman run takes%s. Correct or remove it.",
+                (where, show(flag), " (did you mean %s?)" % close if close else ""),
+            )
         if not equals and name not in SWITCHES:
             raise FleetError(
                 "plan.container-flag-without-value",
@@ -116,6 +160,75 @@ def check_flags(container, where):
                 "allowed: %s.",
                 (where, show(flag), name, ", ".join(SWITCHES)),
             )
+
+
+def check_values(container, where):
+    """FleetError for what the engine would refuse only as it starts the container, or that pins no image."""
+    image = container["image"]
+    if not container.get("digest") and ":" not in image.rpartition("/")[2]:
+        raise FleetError(
+            "plan.image-without-tag",
+            "%s: container.image is %s, which has neither a tag nor a digest, so each pull may bring another one; "
+            "allowed: REGISTRY/NAME:TAG. Add the tag, or container.digest.",
+            (where, show(image)),
+        )
+    ipc = container.get("ipc")
+    if ipc and not IPC.fullmatch(ipc):
+        raise FleetError(
+            "plan.container-ipc",
+            "%s: container.ipc is %s; allowed: host, private, shareable, none, container:NAME. Correct it.",
+            (where, show(ipc)),
+        )
+    if container.get("network") == "none":
+        raise FleetError(
+            "plan.container-network-none",
+            "%s: container.network is none, so nobody could reach the server; allowed: host, or a network's name. "
+            "Correct it.",
+            (where,),
+        )
+    for name, value in container.get("ulimits", {}).items():
+        soft, _colon, hard = str(value).partition(":")
+        if name not in ULIMITS:
+            close = close_to(name, ULIMITS, 0.6)
+            raise FleetError(
+                "plan.container-ulimit-unknown",
+                "%s: container.ulimits has %s%s; allowed: %s. Correct it.",
+                (where, show(name), " (did you mean %s?)" % close if close else "", ", ".join(ULIMITS)),
+            )
+        if hard and int(hard) != -1 and not 0 <= int(soft) <= int(hard):
+            raise FleetError(
+                "plan.container-ulimit-order",
+                "%s: container.ulimits.%s is %s, whose soft limit is above the hard one. Correct it.",
+                (where, name, show(value)),
+            )
+    for index, device in enumerate(container.get("devices", [])):
+        if not DEVICE.fullmatch(device.replace("${device}", "0")) or "/.." in device:
+            raise FleetError(
+                "plan.container-device",
+                "%s: container.devices[%d] is %s; allowed: a path below /dev, or a CDI name, VENDOR/CLASS=NAME. "
+                "Correct it.",
+                (where, index, show(device)),
+            )
+
+
+def _check_mount(where, mount):
+    """FleetError for a mount that hides what the image needs, or gives the node away."""
+    source, target = ("/" + posixpath.normpath(mount[key]).lstrip("/") for key in ("source", "target"))
+    if target == "/" or target in COVERED or target.startswith(("/proc/", "/sys/")):
+        raise FleetError(
+            "plan.mount-covers-system",
+            "%s.target is %s, which would hide what the image needs there; allowed: a folder of its own, for example "
+            "/srv/data. Correct it.",
+            (where, show(mount["target"])),
+        )
+    below = any(source == one or source.startswith(one + "/") for one in BELOW)
+    if source == "/" or source in OPENED or below or posixpath.basename(source) in SOCKETS:
+        raise FleetError(
+            "plan.mount-opens-node",
+            "%s.source is %s, with which the container could change the node; allowed: the folder that the server "
+            "needs, for example /srv/data. Name that.",
+            (where, show(mount["source"])),
+        )
 
 
 def check_texts(where, texts):
@@ -149,6 +262,7 @@ def resolve(declared, where, engine, devices, inputs, directories, texts):
     where one of `texts` names them. directories: the server's own, mounted for writing. Raises FleetError.
     """
     check_flags(declared, where)
+    check_values(declared, where)
     mounts = []
     for index, mount in enumerate(declared.get("mounts", [])):
         mount = {"source": mount["source"], "target": mount.get("target") or mount["source"],
@@ -160,6 +274,7 @@ def resolve(declared, where, engine, devices, inputs, directories, texts):
                     "%s: container.mounts[%d].%s is %s; allowed: an absolute path.",
                     (where, index, key, show(mount[key])),
                 )
+        _check_mount("%s: container.mounts[%d]" % (where, index), mount)
         mounts.append(mount)
     named = [path for path in inputs if path and _is_named(path, texts)]
     automatic = [(path, True) for path in named] + [(path, False) for path in directories]

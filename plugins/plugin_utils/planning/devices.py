@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import parse_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import NAME
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.placeholders import ranges
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import (
+    format_cpu_list,
+    parse_cpu_list,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import NAME
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 
 MAX_SERVERS = 1024  # of a host
@@ -179,7 +181,7 @@ def cpus(group, own, devices, hardware, where):
     for layer in (own, group):
         if layer.get("cpus"):
             try:
-                return ranges(parse_cpu_list(layer["cpus"]))
+                return format_cpu_list(parse_cpu_list(layer["cpus"]))
             except ValueError as error:
                 raise FleetError("plan.cpus-invalid", "%s: cpus: %s.", (where, error)) from None
     near = dict(hardware.cpu_affinity)
@@ -192,4 +194,4 @@ def cpus(group, own, devices, hardware, where):
             "%s: fleet_hardware.cpu_affinity lacks the device %d, but has others of the same server; give all or none.",
             (where, lacking[0]),
         )
-    return ranges({number for device in devices for number in parse_cpu_list(near[device])})
+    return format_cpu_list({number for device in devices for number in parse_cpu_list(near[device])})

@@ -9,18 +9,19 @@ import dataclasses
 import posixpath
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import SCHEMA
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import format_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import SCHEMA
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import check_folder
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import strings, substitute
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import text
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of, model_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container, server_keys
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.checks import check_bytes
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.devices import cpus
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.placeholders import ranges, strings, substitute
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import check_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import apply, apply_container, group_name
 
 PORT_NAMES = ("metrics", "system", "side_channel")  # placeholders whether a group has them or not
@@ -142,6 +143,7 @@ def entry_of(host, prepared, group, own, name, devices):
     check_bytes(where, {"command": server.command})
     check_bytes(where, {"environment.%s" % key: [value] for key, value in server.environment.items()})
     platform.check_server(where, server)
+    engine.check_options(where, server)
     start = recipe["start"]
     after, leaders = _after(host, group, name, start, where)
     secrets = {key: value for key, value in recipe.get("secrets", {}).items() if value is not None}
@@ -149,10 +151,16 @@ def entry_of(host, prepared, group, own, name, devices):
     folders = {service: host.paths.client_tls(service) for service in site.signed}
     from_files, variables = engine.client_files(where, server, secrets, folders)
     secrets, environment = {**secrets, **from_files}, {**environment, **variables}
+    modules = engine.drain_arguments(server)
     if site.api_key:
-        secrets, argv, environment = server_keys.give_keys(
-            where, engine, secrets, argv, environment, host.paths.engine_lib
-        )
+        secrets, keys = server_keys.give_keys(where, engine, secrets)
+        modules = [*modules, *keys]
+    if modules:
+        argv += modules
+        path = ":".join(filter(None, (host.paths.engine_lib, environment.get("PYTHONPATH"))))
+        environment = {**environment, "PYTHONPATH": path}
+    apart = declared and container.has_own_network(declared)  # its addresses may be none of the node's
+    needs = [] if apart else engine.needs(server, environment)
     versions = dict(site.secret_versions)
     entry = {
         "schema": SCHEMA,
@@ -180,7 +188,8 @@ def entry_of(host, prepared, group, own, name, devices):
         "reasoning_field": recipe.get("reasoning_field", family_of(recipe).reasoning_fields[0]),
         "health": {"port": _ports(group, index).get((group.get("health") or {}).get("port")),
                    "path": start["health_path"], "budget_s": start["budget_s"], "poll_s": start["poll_s"]},
-        "start": {"after": after, "units": start["units"], "restart_with_leader": start["restart_with_leader"]},
+        "start": {"after": after, "units": start["units"], "restart_with_leader": start["restart_with_leader"],
+                  **({"needs": needs} if needs else {})},
         "hooks": platform.hooks(server, leaders),
         "cpus": cpus(group, own, devices, host.hardware, where),
         "weights": [path for path in (local["model"], local["draft"]) if path],
@@ -194,7 +203,7 @@ def _draft(host, recipe, group, own, name, devices, declared, where):
     """The Draft of a server, with nothing resolved but its recipe's paths. Sets ${config} and ${max_num_seqs}."""
     local = _context(host, recipe, group, own, name, devices, declared)
     if declared and container.has_own_network(declared):
-        local["bind"] = "0.0.0.0"  # inside; the ports are published on the host's address
+        local.update(bind="0.0.0.0", bind_device="all")  # inside; the ports are published on the host's address
     config = None
     for layer in (recipe.get("config"), own.get("config")):
         config = apply(config, layer) if config and layer else layer or config
@@ -225,6 +234,7 @@ def _context(host, recipe, group, own, name, devices, contained):
     return {
         **host.context,
         "bind": host.site.bind,
+        "bind_device": "lo" if server_keys.is_loopback(host.site.bind) else "all",
         "lnc": host.hardware.lnc,
         "model": model["path"],
         "model_id": model["id"],
@@ -237,7 +247,7 @@ def _context(host, recipe, group, own, name, devices, contained):
         "role": group["role"],
         "port": own.get("port") or (group["port"] + index if group.get("port") else None),
         "devices": ",".join(str(device) for device in devices) or None,
-        "device_range": ranges(devices) or None,
+        "device_range": format_cpu_list(devices) or None,
         "device_count": len(devices),
         "container_devices": ",".join(str(device) for device in inside) or None,
         "devices_first": ",".join(str(device) for device in [*devices, *others]) if devices else None,

@@ -5,69 +5,71 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 
-from ansible import context
-from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import ENGINES as CONTAINER_ENGINES
-from ansible_collections.inference.fleet.plugins.module_utils.containers.images import check_mirror
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import is_file
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
+from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks as input_checks
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE, some
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import points
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
     capacity,
     notes,
     plan,
+    restart,
     server_keys,
     services,
+    steps,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import ACCELERATORS, parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import one_machine
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.site_recipes import check_inventory_folders
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import (
-    HostVariables,
-    check_names,
     check_variables,
     overlays_of,
     read_checked,
     recipe_paths,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import TRUE, show, some
 
-CAPACITY = ("refuse", "warn")  # fleet_capacity: what is done about servers that cannot fit
-UNPLANNED = {"servers": [], "deployment": None, "capacity": []}  # of a host without fleet_recipe
+UNPLANNED = {"servers": [], "deployment": None, "capacity": [], "steps": []}  # of a host without fleet_recipe
 
 
-def plan_one(variables, deploys=False, others=None):
-    """{"servers": entries, "deployment": resolved recipe or None, "capacity": […]} of one host. Raises FleetError.
+def plan_one(variables, deploys=False, others=None, made=None):
+    """{"servers": entries, "deployment": resolved recipe or None, "capacity": […], "steps": […]} of one host. Raises
+    FleetError.
 
     variables: HostVariables. deploys: whether servers that cannot fit are a mistake; who stops them, or reads their
-    logs, need not care. others: host -> HostVariables of the inventory's hosts. capacity: whether each server fits into
-    the memory of its devices, see capacity.check.
+    logs, need not care. others: host -> HostVariables of the inventory's hosts. made: of Hosts. capacity: whether each
+    server fits into the memory of its devices, see capacity.check. steps: what a run does there, see steps.steps_of.
     """
+    made = {} if made is None else made
     mistakes = input_checks.Mistakes()
-    with mistakes.noted():
-        check_names(variables)
+    check_variables(variables, mistakes)
     name = None
     with mistakes.noted():
         name = variables.get("fleet_recipe")
     if name is None:
         mistakes.raise_any()
         return dict(UNPLANNED)
-    check_variables(variables, mistakes)
     recipe, path, layers, hardware = declared_of(variables, mistakes)
     site, rule = _site(variables, recipe or {}, deploys, mistakes)
+    _check_profile(variables, recipe, mistakes)
     mistakes.raise_any()
     label = recipes.label_of(path)
     try:
-        planned_of = functools.partial(_planned, others)
+        planned_of = functools.partial(_planned, others, made)
         groups = functools.partial(_groups, others, variables.host)
         if others is not None:
             takes_one = ENGINES[recipe["engine"]].takes_one
-            found = services.endpoints(variables.host, recipe, groups, others, planned_of, takes_one)
+            found = services.endpoints(variables.host, recipe, groups, others, planned_of, takes_one, made)
             named = services.named_services(variables.host, recipe, groups, others)
             signed = {name: one for name, one in named.items() if one.signs}
             site = dataclasses.replace(site, endpoints=found, signed=tuple(signed))
@@ -77,8 +79,8 @@ def plan_one(variables, deploys=False, others=None):
         if others is not None:
             deployment["service_clients"] = services.clients(entries, signed, NodePaths(site.root))
         if others is not None and site.clustered and "frontend" in {entry["role"] for entry in entries}:
-            found = services.workers_elsewhere(variables.host, groups, others, planned_of)
-            deployment["workers_elsewhere"] = found
+            found = services.cluster_workers(variables.host, groups, others, planned_of, made)
+            deployment["workers_elsewhere"] = services.elsewhere(found, variables.host)
         fits = notes.with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
         if rule == "warn":
             fits = capacity.overruled(fits)
@@ -89,7 +91,8 @@ def plan_one(variables, deploys=False, others=None):
                 "%s Where this count is wrong, fleet_capacity: warn overrules it.",
                 (refused,),
             )
-        return {"servers": entries, "deployment": deployment, "capacity": fits}
+        run = steps.steps_of(variables, entries, deployment)
+        return {"servers": entries, "deployment": deployment, "capacity": fits, "steps": run}
     except FleetError as error:
         used = [name for name, layer in layers if layer]
         where = "%s%s: " % (label, " with " + ", ".join(used) if used else "")
@@ -126,19 +129,32 @@ def declared_of(variables, mistakes):
     return recipe, path, layers, hardware
 
 
+def _check_profile(variables, recipe, mistakes):
+    """Note a benchmark_profile that the recipe does not have."""
+    name = None
+    with contextlib.suppress(FleetError):  # check_variables() has noted it, or a play is to template it
+        name = variables.peek("benchmark_profile")
+    if recipe and name and isinstance(name, str):
+        with mistakes.noted():
+            points.profile_of(recipe, name)
+
+
 def _check_tuning(name, value):
     if value is not None:
         tuning.check_wanted(name, value)
 
 
-def _planned(others, host):
+def _planned(others, made, host):
     """(recipe, Hardware) of a host, None where it has no recipe."""
     variables, mistakes = others(host), input_checks.Mistakes()
-    if variables.get("fleet_recipe") is None:
-        return None
-    found, _path, _layers, hardware = declared_of(variables, mistakes)
-    mistakes.raise_any()
-    return found, hardware
+    if ("declared", host) not in made:
+        found = None
+        if variables.get("fleet_recipe") is not None:
+            recipe, _path, _layers, hardware = declared_of(variables, mistakes)
+            mistakes.raise_any()
+            found = recipe, hardware
+        made["declared", host] = found
+    return made["declared", host]
 
 
 def _groups(others, host):
@@ -147,27 +163,19 @@ def _groups(others, host):
 
 def _site(variables, recipe, deploys, mistakes):
     """(plan.Site, what fleet_capacity says) of a host; what is wrong is noted in ``mistakes``."""
-    folder = functools.partial(input_checks.check_folder, example="/srv/inference-fleet; empty for the system's own")
-    choice = input_checks.check_choice
-    root = read_checked(variables, "fleet_root", "", mistakes, lambda name, value: value == "" or folder(name, value))
-    bind = read_checked(variables, "fleet_bind_address", "127.0.0.1", mistakes, input_checks.check_address)
-    engine = read_checked(
-        variables, "fleet_container_engine", container_launch.DEFAULT_ENGINE, mistakes,
-        lambda name, value: choice(name, value, CONTAINER_ENGINES),
-    )  # fmt: skip
-    rule = read_checked(
-        variables, "fleet_capacity", CAPACITY[0], mistakes, lambda name, value: choice(name, value, CAPACITY)
-    )
-    if "container" in {one.get("launcher") for one in (recipe, *recipe.get("servers", ()))}:
-        with mistakes.noted():
-            check_mirror(variables.get("fleet_registry_mirror"))
+    # what is wrong with these is noted by check_variables()
+    read = functools.partial(read_checked, variables, mistakes=mistakes)
+    root = read("fleet_root", "")
+    bind = read("fleet_bind_address", "127.0.0.1")
+    engine = read("fleet_container_engine", container_launch.DEFAULT_ENGINE)
+    rule = read("fleet_capacity", "refuse")
     has_key = False
     with mistakes.noted():
         has_key = server_keys.has_key(variables, deploys)
-    digests = read_checked(variables, "fleet_require_digests", False, mistakes, input_checks.check_switch)
+    digests = read("fleet_require_digests", False)
     secrets = {**plan.secrets_of(recipe), **(server_keys.SECRETS if has_key else {})}
     versions = {
-        key: read_checked(variables, secret + "_version", "1", mistakes, input_checks.check_version)
+        key: read(secret + "_version", "1", check=input_checks.check_version)
         for key, secret in sorted(secrets.items())
         if secret and not is_file(secret)
     }
@@ -183,35 +191,73 @@ def _site(variables, recipe, deploys, mistakes):
     return site, rule
 
 
-def plan_fleet(hosts, variables_of, inventory_sources=(), deploys=False, run_plan=None):
+def plan_fleet(hosts, variables_of, inventory_sources=(), deploys=False, run_plan=None, limit=None):
+    """plan_hosts() of hosts whose variables are variables_of(host) -> mapping."""
+    return plan_hosts(hosts, Hosts(variables_of, inventory_sources), deploys, run_plan, limit)
+
+
+def plan_hosts(hosts, others, deploys=False, run_plan=None, limit=None):
     """{host: its plan_one()} for all ``hosts``, in order.
 
-    variables_of(host) -> mapping. run_plan: RunPlan, whose plans are taken where they are still right. One FleetError
-    has every mistake of the fleet, equal ones of several hosts once.
+    others: Hosts. run_plan: RunPlan, whose plans are taken where they are still right. One FleetError has every mistake
+    of the fleet, equal ones of several hosts once. limit: the hosts whose mistakes count, all for None; others that
+    cannot be planned are left out.
     """
     planned, mistakes = {}, {}
-
-    @functools.cache
-    def others(host):
-        return HostVariables(host, variables_of(host), inventory_sources)
-
+    check_inventory_folders(others.inventory_sources)
     for host in hosts:
         try:
             item = run_plan.recall(host, others, deploys) if run_plan else None
             if item is None:
                 asked = {host: None}
-                item = plan_one(others(host), deploys, functools.partial(_asked, asked, others))
+                item = plan_one(others(host), deploys, functools.partial(_asked, asked, others), others.made)
                 if run_plan:
-                    run_plan.note(host, [others(one) for one in asked], deploys, item)
+                    everyone = None
+                    if "workers_elsewhere" in (item["deployment"] or ()):
+                        everyone = services.noted_workers(others.made, others(host))
+                    run_plan.note(host, [others(one) for one in asked], deploys, item, everyone)
             planned[host] = item
         except FleetError as error:
-            for one in error.problems:
+            for one in error.problems if limit is None or host in limit else ():
                 mistakes.setdefault(one.message, (one, []))[1].append(host)
-    for message, pair in _one_machine(planned, variables_of):
-        mistakes.setdefault(message, (FleetError("inventory.one-machine-twice", message), list(pair)))
+    for message, pair in one_machine(planned, others):
+        if limit is None or set(pair) & set(limit):
+            mistakes.setdefault(message, (FleetError("inventory.one-machine-twice", message), list(pair)))
+    _raise_any(mistakes)
+    return planned
+
+
+def _raise_any(mistakes):
+    """One FleetError of {message: (FleetError, hosts)}."""
     if mistakes:
         raise FleetError.together(error.within(some(where) + ": ") for error, where in mistakes.values())
-    return planned
+
+
+def check_hosts(hosts, others):
+    """FleetError with what is wrong in the variables of hosts, whether or not they are inference hosts.
+
+    others: Hosts.
+    """
+    mistakes = {}
+    check_inventory_folders(others.inventory_sources)
+    for host in hosts:
+        found = input_checks.Mistakes()
+        check_variables(others(host), found)
+        for one in (one for error in found.errors for one in error.problems):
+            mistakes.setdefault(one.message, (one, []))[1].append(host)
+    _raise_any(mistakes)
+
+
+def check_restarted(planned, hosts, meant):
+    """FleetError unless the servers `meant` (see restart.batches) are planned for each of the hosts."""
+    mistakes = {}
+    for host in hosts:
+        try:
+            if host in planned:
+                restart.batches(planned[host]["servers"], meant)
+        except FleetError as error:
+            mistakes.setdefault(error.message, (error, []))[1].append(host)
+    _raise_any(mistakes)
 
 
 def _asked(asked, others, host):
@@ -220,111 +266,46 @@ def _asked(asked, others, host):
     return others(host)
 
 
-def _one_machine(planned, variables_of):
-    """(message, two hosts) for names of one machine whose servers would be in each other's way.
-
-    One machine is one address, port and kind of connection that Ansible takes to it.
-    """
-    if any("ansible_host" in str(given) for given in context.CLIARGS.get("extra_vars") or ()):
-        return  # an address of the command line is every host's, and says nothing about the inventory
-    machines = {}
-    for host, item in planned.items():
-        if not item["servers"] or len(planned) < 2:
-            continue
-        variables = HostVariables(host, variables_of(host))
-        try:
-            kind = variables.get("ansible_connection") or "ssh"
-            address = "localhost" if kind == "local" else variables.get("ansible_host") or host
-            port, root = variables.get("ansible_port"), variables.get("fleet_root") or ""
-        except FleetError:
-            continue  # whoever connects to it says what is wrong
-        for other, other_root in machines.setdefault((str(kind), str(address), str(port)), []):
-            if root == other_root:
-                yield (
-                    "both are one machine (%s), with one fleet_root (%s), so each would remove the other's servers; "
-                    "allowed: one name for it, or a fleet_root for each. Remove one of the names." % (
-                        "ansible_connection local" if kind == "local" else "ansible_host %s" % address, show(root))
-                ), (other, host)  # fmt: skip
-            else:
-                taken = set(_listening(planned[other]["servers"])) & set(_listening(item["servers"]))
-                for port_number in sorted(taken):
-                    yield (
-                        "both are one machine (%s), and both have a server on port %d; allowed: a port once. Set "
-                        "another servers.NAME.port in fleet_override of one, or remove one of the names." % (
-                            "ansible_connection local" if kind == "local" else "ansible_host %s" % address, port_number)
-                    ), (other, host)  # fmt: skip
-        machines[(str(kind), str(address), str(port))].append((host, root))
-
-
-def _listening(entries):
-    return [port for entry in entries for port in [entry["port"], *entry["ports"].values()] if port]
-
-
-def plan_inventory(hosts, variables, deploys=False, run_plan=None):
-    """plan_fleet of inventory hosts, read from the variables that ansible gives a task (hostvars and the sources)."""
-    hostvars, sources = variables["hostvars"], variables.get("ansible_inventory_sources") or []
-    return plan_fleet(hosts, lambda host: hostvars[host], sources, deploys, run_plan)
-
-
-def plan_each(hosts, variables, run_plan=None):
-    """{host: its part of plan_fleet()}, None for one that cannot be planned: who needs its plan gets the reason."""
+def plan_each(hosts, others, run_plan=None, reasons=None):
+    """{host: its part of plan_hosts()}, None for one that cannot be planned. reasons: takes {host: why} of those."""
     planned = {}
     for host in hosts:
         for deploys in (True, False):
             try:
-                planned[host] = plan_inventory([host], variables, deploys, run_plan)[host]
+                planned[host] = plan_hosts([host], others, deploys, run_plan)[host]
                 break
-            except FleetError:
+            except FleetError as error:
                 planned[host] = None
+                if reasons is not None and not deploys:
+                    reasons[host] = error.message
     return planned
 
 
-def inference_hosts(hosts, hostvars, deployed=False):
-    """Those of ``hosts`` that have fleet_recipe. deployed: also those that have fleet_hardware alone; servers of an
-    earlier plan may run there."""
-    given = (HostVariables(host, hostvars[host]) for host in hosts)
-    return [one.host for one in given if (deployed and "fleet_hardware" in one.names) or one.has_recipe]
-
-
-def no_recipe():
-    """The FleetError of an inventory without an inference host."""
-    return FleetError(
-        "inventory.no-recipe",
-        "no host has the variable fleet_recipe, so there is nothing to deploy; allowed: %s. Set it in the inventory, "
-        "for example in group_vars/all.yml.",
-        (", ".join(recipes.available([recipes.OWN_RECIPES])),),
-    )
-
-
-def host_warnings(hosts, hostvars, play_hosts):
+def host_warnings(hosts, others):
     """Sentences on hosts that the playbooks leave alone though somebody may expect something else.
 
-    hosts: of the inventory. play_hosts: what --limit leaves of them.
+    hosts: of the inventory. others: Hosts.
     """
-    given = {host: HostVariables(host, hostvars[host]) for host in hosts}
-    ours = {host for host in hosts if given[host].has_recipe}
+    ours = {host for host in hosts if others(host).has_recipe}
     warnings = []
-    forgotten = [host for host in hosts if host not in ours and "fleet_hardware" in given[host].names]
+    forgotten = [host for host in hosts if host not in ours and "fleet_hardware" in others(host).names]
     if forgotten:
         warnings.append(
             "%s: fleet_hardware is set, but fleet_recipe is not, so no servers are planned there. Set fleet_recipe "
             "(recipes: %s), or remove fleet_hardware."
             % (some(forgotten), ", ".join(recipes.available([recipes.OWN_RECIPES])))
         )
-    if ours and not ours.intersection(play_hosts):
-        warnings.append("No host that --limit leaves has fleet_recipe, so nothing is deployed. Change the limit.")
     return warnings
 
 
-def check_secrets(planned, hosts, variables):
+def check_secrets(planned, hosts, others):
     """FleetError that names every secret of the hosts' planned servers that has no value.
 
-    planned: of plan_inventory(), variables: what ansible gives a task. Vaults must be open for it.
+    planned: of plan_hosts(), others: Hosts. Vaults must be open for it.
     """
     problems = {}
     for host in hosts:
-        given = HostVariables(host, variables["hostvars"][host])
-        for words in server_keys.missing_secrets(planned[host]["servers"], given):
+        for words in server_keys.missing_secrets(planned[host]["servers"], others(host)):
             problems.setdefault(words, []).append(host)
     if problems:
         lines = ["%s: %s." % (some(where), words) for words, where in problems.items()]

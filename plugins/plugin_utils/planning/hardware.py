@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import parse_cpu_list
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, check_number
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import odd_characters, show, visible
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes, check_number
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import odd_characters, show, visible
 
 ACCELERATORS = {
     name: (platform, kind) for platform in PLATFORMS.values() for name, kind in platform.accelerators.items()

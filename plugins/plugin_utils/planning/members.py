@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.services import address_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.addresses import address_of
 
 LOOPBACK = "127.0.0.1"
 

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import dataclasses
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import check_entries, entry_hash
-from ansible_collections.inference.fleet.plugins.module_utils.weights import hub
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import (
+    check_entries,
+    entry_hash,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import hub
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, check_folder
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import (
+    base_context,
+    substitute,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of, model_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.checks import check_needs, check_ports
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.devices import assign, group_counts, server_names
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.entries import Host, entry_of
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.placeholders import (
-    base_context,
-    ranges,
-    substitute,
-)
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import Mistakes, check_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import apply, apply_container, group_name
 
 HUB_DEFAULTS = {"include": [], "exclude": list(hub.DEFAULT_EXCLUDE), "workers": 8}
@@ -148,7 +150,7 @@ def _resolved(recipe, site, host):
 
 
 def plan_host(host, recipe, hardware, site):
-    """The servers of ``host``: a list of plan entries (module_utils/server_spec.py), in the order of the recipe.
+    """The servers of ``host``: a list of plan entries (fleet_node/node/server_spec.py), in the order of the recipe.
 
     Pure: no node is touched. The same input gives the same bytes. Raises FleetError with one sentence; the caller
     says for which host.
@@ -218,4 +220,4 @@ def secrets_of(recipe):
             for name, variable in for_group(recipe, group).get("secrets", {}).items()}  # fmt: skip
 
 
-__all__ = ["Site", "deployment", "plan_host", "ranges", "secrets_of"]
+__all__ = ["Site", "deployment", "plan_host", "secrets_of"]

@@ -1,27 +1,32 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where a run has something to do on each host: what node_state found, for the plays that follow.
+"""Where a run has something to do on each host: what node_state found, for the plays that follow; and whether servers
+of a host could not be changed, after which no others are.
 
-It is a file in the run's temporary folder, as the plan is (run_plan.py), with a line for each look.
+These are files in the run's temporary folder, as the plan is (run_plan.py), with a line for each look.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import shutil
 
 from ansible import constants as C
 
 NAME = "inference-fleet-look.jsonl"
+STOPPED = "inference-fleet-stopped"
+VERDICTS = "inference-fleet-verdicts"  # a folder with a file for each host
 NOBODY = ["!all"]  # the hosts of a play for nobody: an empty list of patterns would be everybody
 STEPS = ("preflight", "prepare", "weights", "serve")
 
 
-def note(host, steps, first):
-    """Keep which steps were looked at on a host, and the first that differs, None for none."""
-    line = json.dumps({"host": host, "steps": steps, "first": first}) + "\n"
+def note(host, steps, first, serving=True):
+    """Keep which steps were looked at on a host, the first that differs, None for none, and whether servers run."""
+    line = json.dumps({"host": host, "steps": steps, "first": first, "serving": serving}) + "\n"
     stream = os.open(_path(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(stream, line.encode())  # one call: hosts that end together have a process each
@@ -31,8 +36,42 @@ def note(host, steps, first):
 
 def forget():
     """What was found is no longer true: another playbook begins."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(_path())
+    for name in (NAME, STOPPED):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_path(name))
+    shutil.rmtree(_path(VERDICTS), ignore_errors=True)
+
+
+def note_stopped(host):
+    """Servers of this host could not be changed."""
+    with open(_path(STOPPED), "w", encoding="utf-8") as stream:
+        stream.write(host)
+
+
+def stopped():
+    """The host whose servers could not be changed, None where there is none."""
+    try:
+        with open(_path(STOPPED), encoding="utf-8") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return None
+
+
+def idle(hosts):
+    """Those of the hosts that were looked at and run no server: what is changed there disturbs nobody."""
+    found = _read()
+    return [host for host in hosts if not found.get(host, {}).get("serving", True)]
+
+
+def batches(hosts, serial, together=()):
+    """The serial of a play for these hosts, of which those that run no server come first: they are taken all at once,
+    then one alone, then as many at a time as `serial` says. It is `serial` where servers run only on hosts in
+    `together`, which are changed at once."""
+    serial = list(serial) if isinstance(serial, (list, tuple)) else [serial]
+    first = idle(hosts)
+    if all(host in first or host in together for host in hosts):
+        return serial
+    return ([len(first)] if first else []) + [1, *serial]
 
 
 def due(hosts, step):
@@ -47,6 +86,48 @@ def unchanged(host):
     return found is not None and "serve" in found["steps"] and found["first"] is None
 
 
+def note_answer(host, arguments, answer):
+    """Keep what a verification with these arguments answered in the look."""
+    os.makedirs(_path(VERDICTS), mode=0o700, exist_ok=True)
+    text = json.dumps({"of": _digest(arguments), "answer": answer})
+    with open(_verdict_path(host), "w", encoding="utf-8", opener=_private) as stream:
+        stream.write(text)
+
+
+def answer(host, arguments):
+    """What note_answer() kept of a host for these arguments; None without it, and where the run has something to do on
+    any host: its servers may answer in another way by now."""
+    if any(one["first"] is not None for one in _read().values()):
+        return None
+    try:
+        with open(_verdict_path(host), encoding="utf-8") as stream:
+            found = json.load(stream)
+    except FileNotFoundError:
+        return None
+    return found["answer"] if found["of"] == _digest(arguments) else None
+
+
+def _verdict_path(host):
+    return os.path.join(_path(VERDICTS), hashlib.sha256(host.encode("utf-8", "surrogatepass")).hexdigest())
+
+
+def _private(path, flags):
+    return os.open(path, flags, 0o600)
+
+
+def _digest(arguments):
+    """Of what a task gives; templates make texts of numbers in some releases of Ansible."""
+    return hashlib.sha256(json.dumps(_texts(arguments), sort_keys=True).encode()).hexdigest()
+
+
+def _texts(value):
+    if isinstance(value, dict):
+        return {str(key): _texts(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_texts(one) for one in value]
+    return None if value is None else str(value)
+
+
 def _read():
     """{host: what note() kept last}."""
     try:
@@ -56,5 +137,5 @@ def _read():
         return {}
 
 
-def _path():
-    return os.path.join(C.DEFAULT_LOCAL_TMP, NAME)
+def _path(name=NAME):
+    return os.path.join(C.DEFAULT_LOCAL_TMP, name)

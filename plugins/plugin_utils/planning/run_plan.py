@@ -4,68 +4,211 @@
 """The plan of one run of ansible-playbook: made by its first task, taken by all others as long as it is right.
 
 Tasks run in processes of their own, so it goes through a file in the run's temporary folder, which ansible-playbook
-removes at its end. It holds what the lookup returns, and no value of a secret.
+removes at its end. It holds what the lookup returns, and no value of a secret. What many hosts have in common, as the
+hosts and workers of their cluster, is in it once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
 
 from ansible import constants as C
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import canonical
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import one_machine
 
 NAME = "inference-fleet-plan.json"
-_loaded = {}  # the file as it was read last: {"stat": …, "hosts": …}; processes of tasks have it from their parent
+ELSEWHERE = "workers_elsewhere"  # of a deployment: the workers of the cluster without the host's own
+_loaded = {}  # the file as it was read last: {"stat": …, "found": …}; processes of tasks have it from their parent
 _settled = {}  # {host: what this process has found to be right}; in the process of a task nothing changes
+_right = set()  # fingerprints of hosts of clusters that were right when the play began
 
 
 class RunPlan:
-    """Plans of hosts, each with a fingerprint of the variables that it was made from."""
+    """Plans of hosts, and which variables each was made from."""
 
-    def __init__(self):
-        self._noted = {}
+    def __init__(self, recalls=True):
+        """recalls: whether what an earlier task has kept is taken; else all is noted that this one plans."""
+        self._recalls = recalls
+        self._noted = {}  # host → {deploys, plan, of: hosts whose variables it was made from, workers: of its cluster}
+        self._variables = {}  # host → HostVariables
+        self._names = {}  # host → names of those of its variables that were read
 
-    def recall(self, host, variables_of, deploys):
-        """The plan of a host, None where there is none or variables that it read have changed since.
-
-        variables_of: host -> HostVariables.
-        """
+    def recall(self, host, others, deploys):
+        """The plan of a host, None where there is none or variables that it read have changed since. others: Hosts."""
+        if not self._recalls:
+            return None
         found = _settled.get(host) if _in_task() else None
         if found is None:
-            found = load().get(host)
-            if found is None or any(
-                variables_of(one).fingerprint(read) != fingerprint for one, (read, fingerprint) in found["of"].items()
-            ):
+            kept = load()
+            found = kept["hosts"].get(host)
+            if found is None or found["plan"] is None or not all(
+                _holds(kept, one, others, host) for one in kept["of"][found["of"]]
+            ):  # fmt: skip
                 return None
+            found = {**found, "plan": _unpacked(host, found, kept["workers"])}
             if _in_task():
                 _settled[host] = found
         return found["plan"] if found["deploys"] or not deploys else None
 
-    def note(self, host, asked, deploys, plan):
-        """Remember a host's plan, for this process, and for others with save(). asked: HostVariables that it read."""
-        of = {one.host: [sorted(one.read), one.fingerprint(one.read)] for one in asked}
-        self._noted[host] = found = {"of": of, "deploys": deploys, "plan": plan}
+    def note(self, host, asked, deploys, plan, workers=None):
+        """Remember a host's plan, for this process, and for others with save().
+
+        asked: HostVariables that it read. workers: all of the host's cluster, where the plan has those of other hosts.
+        """
+        self._variables.update((one.host, one) for one in asked)
+        self._noted[host] = {"deploys": deploys, "plan": plan, "of": [one.host for one in asked], "workers": workers}
         if _in_task():
-            _settled[host] = found
+            _settled[host] = self._noted[host]
+
+    def refuse(self, reasons):
+        """Remember that hosts cannot be planned. reasons: {host: why}."""
+        for host, why in reasons.items():
+            self._noted[host] = {"deploys": False, "plan": None, "of": [], "workers": None, "why": why}
+
+    def packed(self):
+        """What was noted, as JSON: {hosts: {host: {deploys, plan, of, workers}}, of, names, workers}.
+
+        The host's `of` and `workers` are indexes of the lists of these names. Linear in the number of hosts.
+        """
+        of, workers, hosts = _Lists(), _Lists(), {}
+        for host, found in self._noted.items():
+            plan, everyone = found["plan"], found["workers"]
+            deployment = plan and plan["deployment"]
+            index = None
+            if deployment and everyone and deployment.get(ELSEWHERE) == _elsewhere(everyone, host):
+                plan = {**plan, "deployment": {key: one for key, one in deployment.items() if key != ELSEWHERE}}
+                index = workers.index(everyone)
+            hosts[host] = {**found, "plan": plan, "of": of.index(sorted(found["of"])), "workers": index}
+        names = {host: sorted(self._names.get(host) or one.read) for host, one in self._variables.items()}
+        return {"hosts": hosts, "of": of.lists, "names": names, "workers": workers.lists}
+
+    def take(self, packed, others):
+        """Remember what packed() gave in an earlier run. others: Hosts. Returns {host: plan}."""
+        for host, names in packed["names"].items():
+            self._variables[host], self._names[host] = others(host), set(names)
+        for host, found in packed["hosts"].items():
+            everyone = None if found["workers"] is None else packed["workers"][found["workers"]]
+            plan = _unpacked(host, found, packed["workers"])
+            self._noted[host] = {**found, "plan": plan, "of": packed["of"][found["of"]], "workers": everyone}
+        return self.planned()
+
+    def planned(self):
+        """{host: plan} of all that was noted and could be planned."""
+        return {host: found["plan"] for host, found in self._noted.items() if found["plan"] is not None}
 
     def save(self):
         """Keep what was noted for all tasks that follow."""
-        write_atomic(_path(), json.dumps({**load(), **self._noted}), 0o600)
+        packed, kept = self.packed(), load()
+        kept = {key: dict(kept[key]) for key in kept}
+        prints = {}
+        for host, names in packed["names"].items():
+            prints[host] = self._variables[host].fingerprint(names)
+            kept["read"][prints[host]] = [host, names]
+        of = [_named(kept["of"], [prints[host] for host in hosts]) for hosts in packed["of"]]
+        workers = [_named(kept["workers"], one) for one in packed["workers"]]
+        for host, found in packed["hosts"].items():
+            index = found["workers"]
+            found = {**found, "of": of[found["of"]], "workers": None if index is None else workers[index]}
+            kept["hosts"][host] = found
+        write_atomic(_path(), json.dumps(kept), 0o600)
+
+
+class _Lists:
+    """Lists, each once."""
+
+    def __init__(self):
+        self.lists = []
+        self._known = {}
+        self._same = {}  # the one that many hosts share is compared once; it is kept, so its id stays its own
+
+    def index(self, one):
+        if id(one) not in self._same:
+            key = canonical(one)
+            if key not in self._known:
+                self._known[key] = len(self.lists)
+                self.lists.append(one)
+            if self.lists[self._known[key]] is not one:
+                return self._known[key]
+            self._same[id(one)] = self._known[key]
+        return self._same[id(one)]
+
+
+def _named(table, value):
+    """The name by which `table` has the value, a digest."""
+    name = hashlib.sha256(canonical(value)).hexdigest()
+    table[name] = value
+    return name
+
+
+def _elsewhere(workers, host):
+    return [one for one in workers if one["host"] != host]
+
+
+def _unpacked(host, found, workers):
+    """The plan of a host as it was noted. workers: of the file or of packed()."""
+    plan = found["plan"]
+    if found["workers"] is None:
+        return plan
+    deployment = {**plan["deployment"], ELSEWHERE: _elsewhere(workers[found["workers"]], host)}
+    return {**plan, "deployment": deployment}
+
+
+def _holds(kept, fingerprint, others, host):
+    """Whether the variables of a fingerprint are as they were. Those of other hosts are looked at once for each play:
+    with each task of each host that would be the square of their number."""
+    one, names = kept["read"][fingerprint]
+    return (one != host and fingerprint in _right) or others(one).fingerprint(names) == fingerprint
+
+
+def recalled(hosts, others, deploys):
+    """{host: plan} where all the hosts have a plan that is right, and no two of them are one machine; else None, and
+    whoever plans them says why. others: Hosts."""
+    run_plan, found = RunPlan(), {}
+    for host in hosts:
+        found[host] = run_plan.recall(host, others, deploys)
+        if found[host] is None:
+            return None
+    return None if any(one_machine(found, others)) else found
+
+
+def plans_of(hosts, others, deploys):
+    """{host: plan} of the hosts: that of this run, or made now; the planner is imported for that alone. FleetError."""
+    found = recalled(hosts, others, deploys)
+    if found is None:
+        from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+
+        found = fleet.plan_hosts(hosts, others, deploys, RunPlan())
+    return found
+
+
+def settle(others):
+    """Look, for the processes of all tasks of a play, at the variables that plans of other hosts depend on."""
+    kept = load()
+    shared = {one for prints in kept["of"].values() if len(prints) > 1 for one in prints}
+    _right.clear()
+    _right.update(one for one in sorted(shared) if _holds(kept, one, others, None))
 
 
 def load():
-    """{host: what save() kept}; in the main process also for the processes that it starts."""
+    """What save() kept: {hosts, of, read, workers}; in the main process also for the processes that it starts."""
     try:
         stat = os.stat(_path())
         key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         if _loaded.get("stat") != key:
             with open(_path(), encoding="utf-8") as stream:
-                _loaded.update(stat=key, hosts=json.load(stream))
+                _loaded.update(stat=key, found=json.load(stream))
     except FileNotFoundError:
-        return {}
-    return _loaded["hosts"]
+        return {"hosts": {}, "of": {}, "read": {}, "workers": {}}
+    return _loaded["found"]
+
+
+def refused():
+    """{host: why} of the hosts that the run's first task could not plan."""
+    return {host: found["why"] for host, found in load()["hosts"].items() if found["plan"] is None}
 
 
 def _path():

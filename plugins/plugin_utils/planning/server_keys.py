@@ -8,9 +8,13 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS, ENGINES, OTHER_API_KEYS
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.servers.api_keys import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import (
+    API_KEYS,
+    ENGINES,
+    OTHER_API_KEYS,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import (
     VARIABLE,
     api_keys,
     is_file,
@@ -81,12 +85,10 @@ def check_not_in_the_open(where, engine, server):
         )
 
 
-def give_keys(where, engine, secrets, argv, environment, folder):
-    """(secrets, argv, environment) of a server with the fleet's keys. folder: where modules for engines lie."""
+def give_keys(where, engine, secrets):
+    """(secrets, arguments) of a server with the fleet's keys; the arguments name a module for engines."""
     check_engine(where, engine, secrets)
-    path = ":".join(filter(None, (folder, environment.get("PYTHONPATH"))))
-    argv = [*argv, *ENGINES[engine.name].key_arguments]
-    return {**secrets, **SECRETS}, argv, {**environment, "PYTHONPATH": path}
+    return {**secrets, **SECRETS}, ENGINES[engine.name].key_arguments
 
 
 def is_loopback(bind):
@@ -117,10 +119,10 @@ def missing_secrets(entries, variables):
 
 def _lacking(variables, name, variable):
     """What is wrong with a secret's variable; "" where it has a value. It never shows the value."""
-    if variable not in variables.names:
+    if not variables.has(variable):
         return "is not set for this host; set it, best in a vault"
     try:
-        value = secret_value(name, variable, variables.get(variable))
+        value = secret_value(name, variable, variables.peek(variable))
     except FleetError as error:
         words, cause = error.message, str(error.__cause__ or "")
         undefined = re.search(r"'(\w+)' is undefined", cause)

@@ -31,9 +31,11 @@ class Server:
     model: its dimensions (plugin_utils/models). weights_format: as the recipe names it.
     memory: bytes of one device as the engine sees it, None where nobody declared them. budget: how the engine sizes
     its KV cache, "utilization", "free", "contiguous", "capped" or
-    "bytes" (given, cache_bytes). max_len None: the engine chooses it. kv_bytes: of one element. windowed: whether
-    sliding layers keep their window only. bucket: positions that they are allocated with for each request, whatever its
-    length. buffer_tokens: of the KV transfer between servers.
+    "bytes" (given, cache_bytes). whole_experts: whether each device has experts as a whole (expert parallelism), else a
+    slice of each. aligned: multiples that kernels pad the experts' hidden and intermediate width to, or None. max_len
+    None: the engine chooses it. kv_bytes: of one element. windowed: whether sliding layers keep their window only.
+    bucket: positions that they are allocated with for each request, whatever its length. buffer_tokens: of the KV
+    transfer between servers.
     """
 
     model: object
@@ -45,6 +47,8 @@ class Server:
     pipeline: int = 1
     data: int = 1
     attention_dp: bool = False
+    whole_experts: bool = False
+    aligned: tuple | None = None
     fraction: float = 0.9
     cap: float = 1.0
     cache_bytes: int | None = None
@@ -75,20 +79,21 @@ def _split(number, parts):
     return -(-number // parts)
 
 
-def weights_bytes(model, weights_format, attention_degree=1, expert_degree=1, pipeline=1):
+def weights_bytes(model, weights_format, attention_degree=1, expert_degree=1, pipeline=1, experts=None):
     """Bytes of the weights on one device.
 
     Attention, embedding and lm_head are split over ``attention_degree`` devices (1: replicated, attention data
     parallelism), KV heads over at most as many devices as there are heads; router and norms are replicated; experts are
     split over ``expert_degree`` devices, whether whole (expert parallelism) or sliced (tensor parallelism); layers over
     ``pipeline`` stages, of which the fullest has both ends. Expert layers form
-    one group of data x tensor parallelism (docs/using/capacity.md has the sources).
+    one group of data x tensor parallelism (docs/using/capacity.md has the sources). experts: bytes of the experts of
+    one layer on the device, where they are not an even share.
     """
     layers = _split(model.layers, pipeline)
     layer = _split(model.query_bytes, attention_degree)
     layer += _split(model.key_value_bytes, min(attention_degree, model.kv_heads))
     layer += model.replicated_bytes
-    layer += _split(model.experts * model.expert_bytes(weights_format), expert_degree)
+    layer += _split(model.experts * model.expert_bytes(weights_format), expert_degree) if experts is None else experts
     ends = 2 if pipeline == 1 else 1
     return layers * layer + ends * _split(model.embedding_bytes, attention_degree) + BF16 * model.hidden
 
@@ -108,8 +113,8 @@ def request_bytes(model, length, attention_degree=1, kv_bytes=BF16, windowed=Tru
     Full layers hold the whole sequence. Sliding layers hold it too where the engine does not tell them apart; windowed,
     they hold the window and the tokens of the step that is being computed, in blocks, and one block more because a
     window does not start at a block's edge. 4.54 GiB for gpt-oss-120b, 131072 tokens, 1024
-    batched. With a
-    bucket they hold as many tokens as that, whatever the request's length.
+    batched. With ``batched`` 1 it is what a request takes while it generates. With a bucket they hold as many tokens as
+    that, whatever the request's length.
     """
     blocks = _split(length, BLOCK)
     sliding = blocks
@@ -157,6 +162,10 @@ def kv_budget(server, weights, activations=0.0):
     return server.memory - weights - activations
 
 
+def _padded(width, multiple):
+    return _split(width, multiple) * multiple
+
+
 def certain_weights(server):
     """Bytes of the tensors on one device; see weights_bytes."""
     return weights_bytes(
@@ -171,26 +180,44 @@ def certain_weights(server):
 def expected_weights(server):
     """certain_weights as the engine lays them out, and the draft model (split like attention)."""
     platform = PLATFORMS[server.platform]
-    model = platform.layout(server.model)
-    weights = weights_bytes(
-        model, server.weights_format, server.attention_degree, server.tensor * server.data, server.pipeline
-    )
-    weights *= platform.resident.get(server.weights_format, 1)
+    model, degree, experts = platform.layout(server.model), server.tensor * server.data, None
+    aligned = server.aligned and server.weights_format in platform.resident
+    if aligned:
+        hidden, intermediate = server.aligned
+        slices = 1 if server.whole_experts else degree
+        padded = dataclasses.replace(
+            model,
+            hidden=_padded(model.hidden, hidden),
+            intermediate=_padded(_split(model.intermediate, slices), intermediate),
+        )
+        experts = _split(model.experts, degree // slices) * padded.expert_bytes(server.weights_format)
+    weights = weights_bytes(model, server.weights_format, server.attention_degree, degree, server.pipeline, experts)
+    if not aligned:
+        weights *= platform.resident.get(server.weights_format, 1)
     if server.draft:
         weights += model.draft_bytes() / server.attention_degree
     return weights
 
 
-def request_of(server, length, certain=False):
+def request_of(server, length, certain=False, steady=False):
+    """Bytes of KV cache of one request of ``length`` tokens on one device.
+
+    As the engine reserves it when it starts, which counts the tokens of a step to each request; steady: as a request
+    that generates takes it, which is what decides how many run at a time. certain: what cannot be less.
+    """
     layers = {
         "attention_degree": server.attention_degree,
         "kv_bytes": server.kv_bytes,
         "windowed": True if certain else server.windowed,
-        "batched": 1 if certain else server.batched,
+        "batched": 1 if certain or steady else server.batched,
         "pipeline": server.pipeline,
         "bucket": server.bucket,
     }
-    needs = request_bytes(server.model, length, **layers)
+    model = server.model
     if server.draft and not certain:  # one layer more, which attends to everything
-        needs += length * kv_layer_bytes(server.model, server.attention_degree, server.kv_bytes)
-    return needs
+        if server.windowed and not server.bucket:
+            # both kinds of layers share one pool, so the smaller kind is padded to the layers of the larger
+            return request_bytes(dataclasses.replace(model, layers=model.layers + 2), length, **layers)
+        needs = length * kv_layer_bytes(model, server.attention_degree, server.kv_bytes)
+        return needs + request_bytes(model, length, **layers)
+    return request_bytes(model, length, **layers)

@@ -5,11 +5,19 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import ENGINES, NO_CONFIG, digest_tag
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.services.systemd import DOCKER, unit_command, unit_word
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import (
+    ENGINES,
+    NO_CONFIG,
+    digest_tag,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.systemd import (
+    DOCKER,
+    unit_command,
+    unit_word,
+)
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.container import SWITCHES, mount_word
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 STOP_S = 15  # TERM to KILL
 NAME = "inference-fleet.%s"  # no server's container has a dot there

@@ -13,19 +13,18 @@ import re
 import typing
 import zlib
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.verify.workers import ROLES
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify.workers import ROLES
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.addresses import address_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import PLACEHOLDER, strings
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.devices import assign, group_counts, server_names
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.placeholders import PLACEHOLDER, strings
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import PROVIDED
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import TRUE
 
-# Services that a role of the same name provides: the schemes of their addresses without and with TLS. A host that is
-# alone listens on loopback without TLS, several with it, unless the variable NAME_tls says otherwise.
-PROVIDED = {"etcd": ("http", "https"), "nats": ("nats", "tls")}
 LOOPBACK = "127.0.0.1"
 TOTAL = re.compile(r"total_(.+)")
-ADDRESS, HOST, CLUSTER, BIND = "fleet_address", "ansible_host", "fleet_cluster", "fleet_bind_address"
+CLUSTER, BIND = "fleet_cluster", "fleet_bind_address"
 
 
 class Service(typing.NamedTuple):
@@ -39,13 +38,13 @@ class Service(typing.NamedTuple):
     signs: bool = False
 
 
-def endpoints(host, recipe, groups, variables_of, planned_of, takes_one=lambda name, tls: False):
+def endpoints(host, recipe, groups, variables_of, planned_of, takes_one=lambda name, tls: False, made=None):
     """((placeholder, value), …) of what a recipe names of other hosts; hosts that nothing is asked of are not read.
 
     groups() -> {group: [hosts]} of the inventory. variables_of(host) -> fleet.HostVariables. planned_of(host) ->
     (recipe, Hardware) of a host, None for one without a recipe. takes_one(name, tls) -> whether the engine takes one
-    address of a service: this host's own, or that of another one, which hosts take by turns. FleetError names a
-    variable that is not known here.
+    address of a service: this host's own, or that of another one, which hosts take by turns. made: of Hosts. FleetError
+    names a variable that is not known here.
     """
     found = []
     for name, service in named_services(host, recipe, groups, variables_of).items():
@@ -57,7 +56,7 @@ def endpoints(host, recipe, groups, variables_of, planned_of, takes_one=lambda n
         found.append((name, ",".join(_written(written, service.scheme, *one) for one in addresses)))
     totals = sorted(name for name in _placeholders(recipe) if TOTAL.fullmatch(name))
     if totals:
-        counts = _counts(host, variables_of, groups().get("all", [host]), planned_of)
+        counts = _of_cluster("counts", _counts, host, groups, variables_of, planned_of, made)
         found += [(name, counts.get(name, 0)) for name in totals]
     return tuple(found)
 
@@ -89,6 +88,7 @@ def _service(host, name, service, groups, variables_of):
     port, first = service["port"], variables_of(hosts[0])
     if name not in PROVIDED or group != (first.get(name + "_group") or name):
         return Service(hosts, [(address_of(one, variables_of(one)), port) for one in hosts])
+    port = first.get(name + "_client_port") or port
     given = first.get(name + "_tls")
     tls = len(hosts) > 1 if given is None else str(given).strip().lower() in TRUE | {"1"}
     scheme = PROVIDED[name][tls]
@@ -131,24 +131,40 @@ def clients(entries, signed, paths):
     ]
 
 
-def address_of(host, variables):
-    """The declared address of a host. FleetError names the variable that would need facts."""
-    for name in (ADDRESS, HOST):
-        value = variables.get(name)
-        if value:
-            return str(value)
-    return host
+def cluster_workers(host, groups, variables_of, planned_of, made=None):
+    """[{host, name, role, bind, ports}] of the workers of all hosts of the fleet_cluster of `host`.
 
-
-def workers_elsewhere(host, groups, variables_of, planned_of):
-    """[{host, name, role, bind, ports}] of the workers that other hosts of the same fleet_cluster have.
-
-    What a frontend of `host` must find beside its own. Arguments: as endpoints().
+    Arguments: as endpoints().
     """
+    return _of_cluster("workers", _workers, host, groups, variables_of, planned_of, made)
+
+
+def elsewhere(workers, host):
+    """Those that other hosts have: what a frontend of `host` must find beside its own."""
+    return [one for one in workers if one["host"] != host]
+
+
+def noted_workers(made, variables):
+    """The list that cluster_workers() has made for a host's cluster, None where nothing asked for it."""
+    return made.get(("workers", variables.get(CLUSTER)))
+
+
+def _of_cluster(what, make, host, groups, variables_of, planned_of, made):
+    """make() of a host's cluster; once for all its hosts, which are asked for nevertheless."""
+    made, cluster = {} if made is None else made, variables_of(host).get(CLUSTER)
+    hosts = groups().get("all", [host])
+    if not cluster:
+        return make(host, variables_of, hosts, planned_of)
+    if (what, cluster) not in made:
+        made[what, cluster] = make(host, variables_of, hosts, planned_of)
+    for other in hosts:
+        variables_of(other)
+    return made[what, cluster]
+
+
+def _workers(host, variables_of, hosts, planned_of):
     found = []
-    for other, (recipe, hardware) in _cluster(host, variables_of, groups().get("all", [host]), planned_of):
-        if other == host:
-            continue
+    for other, (recipe, hardware) in _cluster(host, variables_of, hosts, planned_of):
         names = server_names(recipe, group_counts(recipe, hardware))
         kept = assign(recipe, hardware, names)
         bind = str(variables_of(other).get(BIND) or "127.0.0.1")

@@ -5,15 +5,26 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines.registry import API_KEYS
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan, server_keys
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import some
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import format_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import canonical
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, server_keys
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import folded
 
 
 def plan_table(planned):
-    """The plan as a report {title, columns, rows} for people."""
-    rows = []
+    """The plan as a report {title, columns, rows} for people; hosts whose plans differ in their own address alone share
+    their rows."""
+    rows, equal = [], {}
     for host, item in planned.items():
+        texts = [
+            canonical({**entry, "host": None, "hash": None}).decode("utf-8", "replace") for entry in item["servers"]
+        ]
+        binds = {entry["bind"] for entry in item["servers"] if not server_keys.is_loopback(entry["bind"])}
+        for bind in binds - {"0.0.0.0", "::"}:
+            texts = [text.replace(bind, "${bind}") for text in texts]
+        equal[host] = str(texts)
         for entry in item["servers"]:
             rows.append(
                 [
@@ -21,18 +32,15 @@ def plan_table(planned):
                     entry["name"],
                     entry["role"],
                     "%s:%s" % (entry["bind"], entry["port"]) if entry["port"] else "-",
-                    plan.ranges(entry["devices"]) or "-",
+                    format_cpu_list(entry["devices"]) or "-",
                     entry["model_id"],
                     " + ".join([item["deployment"]["name"], *item["deployment"].get("overlays", ())]),
                     ", ".join(entry["start"]["after"]) or "-",
                     entry["hash"][:12],
                 ]
             )
-    return {
-        "title": "Plan",
-        "columns": ["host", "server", "role", "address", "devices", "model id", "recipe", "after", "hash"],
-        "rows": rows,
-    }
+    columns = ["host", "server", "role", "address", "devices", "model id", "recipe", "after", "hash"]
+    return {"title": "Plan", "columns": columns, "rows": folded(columns, rows, equal)}
 
 
 def tuning_tables(planned):
@@ -87,5 +95,5 @@ def exposed_warnings(planned):
     return [
         "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so whoever reaches them can use "
         "them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in "
-        "front." % (some(list(hosts)), ", ".join(addresses))
+        "front." % (some(list(hosts)), some(list(addresses)))
     ]

@@ -6,136 +6,66 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
+import fnmatch
+import functools
 import os
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import variable_kinds
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import LOCKED
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.site_recipes import check_outside, recipes_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
-# Shared variables of the collection; those of roles carry the role's name instead.
-KNOWN = (
-    "fleet_address",
-    "fleet_api_key",
-    "fleet_api_key_version",
-    "fleet_artifact_dir",
-    "fleet_artifact_force",
-    "fleet_artifact_remote",
-    "fleet_artifact_source",
-    "fleet_bind_address",
-    "fleet_ca_bundle",
-    "fleet_capacity",
-    "fleet_charts",
-    "fleet_clean",
-    "fleet_clean_shared",
-    "fleet_cluster",
-    "fleet_container_engine",
-    "fleet_deployment",
-    "fleet_hardware",
-    "fleet_hf_endpoint",
-    "fleet_hf_token",
-    "fleet_host_key",
-    "fleet_log_file_mb",
-    "fleet_log_files",
-    "fleet_log_lines",
-    "fleet_log_rate",
-    "fleet_log_server",
-    "fleet_look",
-    "fleet_modelscope_endpoint",
-    "fleet_modelscope_token",
-    "fleet_node",
-    "fleet_overlay",
-    "fleet_override",
-    "fleet_pip_index_url",
-    "fleet_plan_file",
-    "fleet_play_hosts",
-    "fleet_proxy_env",
-    "fleet_purge",
-    "fleet_purge_artifacts",
-    "fleet_purge_images",
-    "fleet_recipe",
-    "fleet_recipe_paths",
-    "fleet_registry_auth",
-    "fleet_registry_mirror",
-    "fleet_regression_limit",
-    "fleet_reports_dir",
-    "fleet_require_digests",
-    "fleet_root",
-    "fleet_serial",
-    "fleet_server",
-    "fleet_servers",
-    "fleet_start_on_boot",
-    "fleet_status_file",
-    "fleet_status_strict",
-    "fleet_tune_again",
-    "fleet_tune_file",
-    "fleet_tune_limits",
-    "fleet_tuning",
-    "fleet_verify",
-    "fleet_watchdog",
-    "fleet_watchdog_failures",
-    "fleet_watchdog_interval_s",
-    "fleet_watchdog_timeout_s",
-    "fleet_weights_min_rate",
-)
+COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+ELSEWHERE = "'hostvars' is undefined"  # jinja's words for a value of another host's, which only plays work out
+SERVICES = ("etcd_", "nats_")  # what their variables begin with
+CLOSE = 0.9  # of the names of variables: other ones that begin like ours are somebody else's
 
 
-class HostVariables:
-    """One host's variables, read one by one: only those that the plan needs are ever templated or decrypted."""
+@functools.cache
+def table():
+    """variables.yml."""
+    return _yaml(os.path.splitext(os.path.abspath(__file__))[0] + ".yml")
 
-    def __init__(self, host, variables, inventory_sources=()):
-        """variables: mapping. inventory_sources: paths given with -i."""
-        self.host = host
-        self.names = set(variables)
-        self.inventory_sources = tuple(str(source) for source in inventory_sources)
-        self.read = set()  # names of the variables that were asked for
-        self._variables = variables
 
-    def get(self, name, default=None):
-        """The variable's value, or ``default``. FleetError names a variable that cannot be worked out here."""
-        self.read.add(name)
-        if name not in self.names:
-            return default
-        try:
-            return input_checks.clean(self._variables[name], "variable " + name)
-        except FleetError:
-            raise
-        except Exception as error:  # whatever the templating engine raises: undefined facts, a locked vault, bad Jinja
-            text = " ".join(str(error).split()).rstrip(".")
-            locked = any(word in text.lower() for word in ("vault", "decrypt"))
-            raise FleetError(
-                "inventory.variable-unresolvable",
-                "variable %s cannot be worked out for the plan: %s. %s",
-                (
-                    name,
-                    text,
-                    "Give the vault's password (--ask-vault-pass), or write the value where it is not encrypted."
-                    if locked
-                    else "The plan touches no node and reads no facts; write the value into the inventory.",
-                ),
-            ) from error
+@functools.cache
+def shared():
+    """{name: its row} of the fleet_* variables that people set."""
+    return {name: row for section in table()["sections"] for name, row in section["variables"].items()}
 
-    @property
-    def has_recipe(self):
-        """Whether this is an inference host. One whose fleet_recipe cannot be read is: the plan says why."""
-        try:
-            return self.get("fleet_recipe") is not None
-        except FleetError:
-            return True
 
-    def fingerprint(self, names):
-        """A digest of what a plan that reads the variables ``names`` depends on."""
-        values = {name: self._readable(name) for name in sorted(names) if name in self.names}
-        ours = sorted(name for name in self.names if name.lower().startswith("fleet"))
-        return hashlib.sha256(canonical([self.host, self.inventory_sources, ours, values])).hexdigest()
+@functools.cache
+def known():
+    """Names of all fleet_* variables, also of those that plays set."""
+    return frozenset((*shared(), *table()["internal"]))
 
-    def _readable(self, name):
-        try:
-            return [self.get(name)]
-        except FleetError as error:
-            return error.message  # a locked vault's API key is no reason against a plan
+
+@functools.cache
+def of_roles():
+    """{name: (option of the role's argument spec, row of the table or None)} of the variables of roles."""
+    found = {}
+    for folder in sorted(os.scandir(os.path.join(COLLECTION, "roles")), key=lambda one: one.name):
+        specs = os.path.join(folder.path, "meta", "argument_specs.yml")
+        if os.path.isfile(specs):
+            for name, option in _yaml(specs)["argument_specs"]["main"].get("options", {}).items():
+                found[name] = (option, row_of(name, option))
+    return found
+
+
+def row_of(name, option):
+    """What the table says of a role's variable; None where its argument spec says enough."""
+    if option.get("choices") or option.get("type") == "bool":
+        return None
+    rows = (row for row in table()["roles"] if any(fnmatch.fnmatchcase(name, one) for one in row["names"]))
+    return next(rows, None)
+
+
+def _yaml(path):
+    with open(path, encoding="utf-8") as stream:
+        return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def recipe_paths(variables):
@@ -150,7 +80,7 @@ def recipe_paths(variables):
             (show(configured),),
         )
     folders = [os.path.expanduser(folder) for folder in configured]
-    missing = [folder for folder in folders if not os.path.isdir(folder)]
+    missing = [folder for folder in folders if not seen_files.is_folder(folder)]
     if missing:
         raise FleetError(
             "inventory.recipe-path-missing",
@@ -158,9 +88,9 @@ def recipe_paths(variables):
             "it, or remove it from the list.",
             (", ".join(show(folder) for folder in missing),),
         )
-    for source in variables.inventory_sources:
-        folder = source if os.path.isdir(source) else os.path.dirname(source)
-        folders.append(os.path.join(folder, "recipes"))
+    for folder in folders:
+        check_outside(folder, variables.inventory_sources)
+    folders += [place for source in variables.inventory_sources for place in recipes_of(source)]
     return list(dict.fromkeys(folders))
 
 
@@ -177,51 +107,59 @@ def overlays_of(variables):
     return tuple(dict.fromkeys(names))
 
 
-def check_names(variables):
-    """FleetError for variables that are one slip away from one of ours: they would be ignored."""
-    mistakes = input_checks.Mistakes()
+def check_variables(variables, mistakes):
+    """Note what is wrong with the names and values of a host's variables, whatever the run reads of them.
+
+    Of roles those are checked that the host's roles read. A value in a vault that is locked is not looked at.
+    """
     for name in sorted(variables.names):
         usual = name.lower().replace("-", "_")
-        if usual.startswith("fleet") and name not in KNOWN and not overrides.VARIABLE.match(name):
-            close = difflib.get_close_matches(usual, KNOWN, 1, cutoff=0.9)
+        if usual.startswith("fleet") and name not in known() and not overrides.VARIABLE.match(name):
+            close = difflib.get_close_matches(usual, known(), 1, cutoff=CLOSE)
             if close:
                 mistakes.add(
                     "inventory.variable-unknown",
                     "variable %s is unknown; did you mean %s? Use that name.",
                     (name, close[0]),
                 )
-    mistakes.raise_any()
+    for name, row in shared().items():
+        if name in variables.names and row["kind"] != "plan":
+            with mistakes.noted():
+                _check(variables, name, functools.partial(variable_kinds.check, name, spec=row), row.get("secret"))
+    ours = variables.has_recipe
+    for name, (option, row) in of_roles().items() if ours or _serves(variables) else ():
+        if (ours or name.startswith(SERVICES)) and variables.has(name):
+            check = functools.partial(variable_kinds.check_option, name, option=option)
+            if row:
+                check = functools.partial(variable_kinds.check, name, spec=row)
+            with mistakes.noted():
+                _check(variables, name, check, lazy=True)
 
 
-# What each variable of a host must be, beside those that the plan itself reads. None of them may be in a vault.
-CHECKS = {
-    "fleet_artifact_force": input_checks.check_switch,
-    "fleet_log_lines": lambda name, value: input_checks.check_number(name, value, 10**6),
-    "fleet_look": input_checks.check_switch,
-    "fleet_purge": input_checks.check_switch,
-    "fleet_purge_artifacts": input_checks.check_switch,
-    "fleet_purge_images": input_checks.check_switch,
-    "fleet_reports_dir": lambda name, value: value == "" or input_checks.check_string(name, value),
-    "fleet_require_digests": input_checks.check_switch,
-    "fleet_serial": input_checks.check_batches,
-    "fleet_verify": lambda name, value: input_checks.check_choice(name, value, ("auto", "full", "quick")),
-}
+def _serves(variables):
+    """Whether a host is in a group of the services that servers share."""
+    groups = variables.peek("group_names") or []
+    return any(variables.peek(name + "group", name[:-1]) in groups for name in SERVICES)
 
 
-def check_variables(variables, mistakes):
-    """Note each variable of CHECKS whose value cannot be."""
-    for name, check in CHECKS.items():
-        with mistakes.noted():
-            value = variables.get(name)
-            if value is not None:
-                check(name, value)
+def _check(variables, name, check, lazy):
+    """lazy: the plays template it, not the plan; so what cannot be worked out here is none of the plan's business."""
+    try:
+        value = variables.peek(name)
+    except FleetError as error:
+        left = lazy or LOCKED in error.values or any(ELSEWHERE in str(one) for one in error.values)
+        if not error.code.startswith("input.") and left:
+            return
+        raise
+    check(value=value)
 
 
-def read_checked(variables, name, default, mistakes, check):
+def read_checked(variables, name, default, mistakes, check=None):
     """A variable's value, ``default`` where it is not set or null; what is wrong with it is noted."""
     value = default
     with mistakes.noted():
         given = variables.get(name)
         value = default if given is None else given
-        check(name, value)
+        if check:
+            check(name, value)
     return value

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import Unreadable
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.vllm import graph_settings
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import Accelerator, Platform
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 DRIVER = "/usr/local/Ascend/driver/"
 MOUNTS = ("/usr/local/dcmi", "/usr/local/bin/npu-smi", DRIVER + "lib64", DRIVER + "version.info",
@@ -44,6 +44,11 @@ class Ascend(Platform):
         "mounts": [{"source": path, "read_only": True} for path in MOUNTS],
         "shm_size": "1g",
     }
+
+    def operations(self, host):
+        """The role installs nothing."""
+        host.role("ascend")
+        return []
 
     def fits_chips(self, hardware, size):
         """An NPU of an A3 is two chips, and its servers take both."""

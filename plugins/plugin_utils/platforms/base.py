@@ -81,6 +81,18 @@ class Platform:
         """What to say of a server that is planned well: sentences, shown as warnings of the plan."""
         return []
 
+    def operations(self, host):
+        """What the role of the platform runs: [(operation, arguments)], as its tasks call the modules; None where that
+        is not known, and then the step runs each time.
+
+        host: planning.steps.Host. Its `step` is prepare, or weights where servers have the hook compile_cache.
+        """
+        return None
+
+    def checks_eagle3(self, entries):
+        """Whether an EAGLE3 head must be of a form that the servers' engine has for itself. entries: of the plan."""
+        return False
+
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def rank_memory(self, hardware, on_host):

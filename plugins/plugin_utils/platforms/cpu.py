@@ -18,6 +18,9 @@ class Cpu(Platform):
     name, label, unit, splits = "cpu", "CPU", "core", False
     accelerators = {"cpu": Accelerator(cores=1)}
 
+    def operations(self, host):
+        return [("shared_libraries", {"libraries": list(host.role("cpu").value("cpu_packages"))})]
+
     def rank_memory(self, hardware, on_host):
         return hardware.memory_gib * GIB * hardware.count / on_host
 

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia.kinds import KINDS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia.kinds import KINDS
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB, Accelerator, Platform
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
+# Kernels for MXFP4 of this compute capability and later pad the experts' hidden and intermediate width to multiples.
+BLACKWELL, ALIGNED = 10.0, (256, 128)
 LARGE_GIB = 70  # from here on vLLM takes more sequences and tokens at a time by default
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 EVERY = "nvidia.com/gpu=all"  # to CDI; with it a container counts GPUs as the host does
@@ -31,6 +33,19 @@ class Nvidia(Platform):
     resident = {"mxfp4": 1.06}
     container = {"devices": ["nvidia.com/gpu=${device}"]}  # CDI: these survive a daemon-reload of systemd
     engine_settings = {"features": {"cdi": True}}  # docker 25 to 28.1 take no CDI names without
+
+    def operations(self, host):
+        role = host.role("nvidia")
+        arguments = {
+            "servers": role.value("nvidia_servers", host.servers),
+            "packages": role.value("nvidia_packages"),
+            "repositories": role.later("nvidia_repositories"),
+            "installed": [],
+            "generated": False,
+            "prove": False,
+            "root": role.value("nvidia_root", host.root),
+        }
+        return [("nvidia_toolkit", arguments)]
 
     def container_defaults(self, declared):
         named = [str(one) for one in declared.get("devices", [])]
@@ -78,6 +93,8 @@ class Nvidia(Platform):
                 entry["environment"] = {**own, **entry["environment"]}
 
     def memory(self, settings, entry, hardware, model):
+        if float(hardware.compute_capability or 0) >= BLACKWELL and model.hidden > ALIGNED[0]:
+            settings = {**settings, "aligned": ALIGNED}
         if entry["engine"] != "vllm" or hardware.memory_gib < LARGE_GIB:
             return settings
         larger = {} if settings["max_seqs_given"] else {"max_seqs": 1024}

@@ -11,13 +11,14 @@ import json
 import os
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import canonical
+from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_DEPTH, clean
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, path_text, show, visible
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import MAX_DEPTH, clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import COLLECTION, coerce, recipe_schema
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import close_to, path_text, show, visible
 
 try:
     import yaml
@@ -121,9 +122,7 @@ def available(paths):
     """Names of the recipes in ``paths``, sorted."""
     names = set()
     for folder in paths:
-        if os.path.isdir(folder):
-            files = [name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name))]
-            names.update(name[:-4] for name in files if name.endswith(".yml") and name != IMAGES)
+        names.update(name[:-4] for name in seen_files.files_in(folder) if name.endswith(".yml") and name != IMAGES)
     return sorted(names)
 
 
@@ -133,7 +132,7 @@ def find_recipe(name, paths):
     if isinstance(name, str) and name:
         for folder in folders:
             path = os.path.join(folder, name + ".yml")
-            if os.path.basename(name) == name and os.path.isfile(path) and name + ".yml" != IMAGES:
+            if os.path.basename(name) == name and seen_files.is_file(path) and name + ".yml" != IMAGES:
                 return path
     known = available(folders)
     for path in [os.path.join(folder, "%s.%s" % (name, ending)) for folder in folders for ending in ("yml", "yaml")]:
@@ -166,8 +165,7 @@ def _mapping_of(path, what):
             "The Python package PyYAML is missing on the controller; it comes with ansible-core.",
         )
     try:
-        with open(path, "rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = seen_files.read(path)  # one byte more than MAX_BYTES, where it has that
         if len(data) > MAX_BYTES:
             raise FleetError(
                 "recipe.too-large", "larger than %d KiB; allowed: as much at most. Shorten it.", (MAX_BYTES // 1024,)
@@ -209,7 +207,7 @@ def _with_probes(recipe, folder):
             "Looked in: %s.",
             (show(name), "; did you mean '%s'?" % close if close else "", ", ".join(known), ", ".join(folders)),
         )
-    found = next(path for path in (os.path.join(one, name + ".yml") for one in folders) if os.path.isfile(path))
+    found = next(path for path in (os.path.join(one, name + ".yml") for one in folders) if seen_files.is_file(path))
     return {**recipe, "probes": _mapping_of(found, ("the key probes", "probes/*.yml")).get("probes", [])}
 
 
@@ -320,7 +318,7 @@ def _table_of(recipe, path):
             (label_of(path), ", ".join(own)),
         )
     found = tuning.path_of(recipe["tuning"], os.path.dirname(path))
-    if not os.path.isfile(found):
+    if not seen_files.is_file(found):
         found = tuning.path_of(recipe["tuning"], OWN_RECIPES)
     return tuning.check_table(_mapping_of(found, ("source and sets", "tuning/*.yml")), found)
 
@@ -375,7 +373,7 @@ def images_of(folder):
     """
     found = {}
     for path in dict.fromkeys(os.path.join(one, IMAGES) for one in (OWN_RECIPES, folder)):
-        if not os.path.exists(path):
+        if not seen_files.exists(path):
             continue
         content = _mapping_of(path, ("images", IMAGES))
         for key, value in content.items():

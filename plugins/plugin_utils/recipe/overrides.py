@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import path_text, show
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import names_secret, path_text, show
 
 VARIABLE = re.compile(r"^fleet_override(_\w+)?$")
 # A null in these of a group or an instance removes what the recipe says for all servers; the plan does that.
@@ -58,7 +58,14 @@ def combine(layers):
                             "override.leaf-set-twice",
                             "%s sets '%s' to %s, but %s sets '%s' to %s; one leaf takes one value. Remove one of the "
                             "two.",
-                            (name, path_text(path), show(value), origin[other], path_text(other), show(other_value)),
+                            (
+                                name,
+                                path_text(path),
+                                shown(path, value),
+                                origin[other],
+                                path_text(other),
+                                shown(other, other_value),
+                            ),
                         )
                     )
             values[path] = value
@@ -95,6 +102,11 @@ def check_nulls(base, override, path=()):
                     "name, or remove yours.",
                     (path_text(here), close[0]),
                 )
+
+
+def shown(path, value):
+    """A value for a message, but for one that the name of its key calls a secret."""
+    return "another value" if any(map(names_secret, path)) else show(value)
 
 
 def _collide(path, value, other, other_value):

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import parse_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.verify import probes
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.placeholders import RESERVED
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import MAX_LINE, invisible
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import problems
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import probes
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_LINE, invisible
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import RESERVED
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import (
+    holds_secret,
+    names_secret,
     odd_characters,
     path_text,
     show,
 )
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES, other_family
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import problems
 
 # Where a string may have several lines, be empty, or hold Jinja that is not for Ansible.
 FREE = (
@@ -27,6 +31,12 @@ FREE = (
 )  # fmt: skip
 EMPTY = ("entrypoint",)
 JINJA = re.compile(r"\{\{.*\}\}|\{%.*%\}", re.DOTALL)
+OPEN_SECRET = (
+    "holds a secret, which everybody who sees the plan or the node's processes could read. Remove it, and name the "
+    "variable that holds it in 'secrets', as {HF_TOKEN: fleet_hf_token}, with its value in a vault"
+)
+NO_SECRET = ("", "empty", "none", "null", "dummy", "unused", "not-needed", "auto", "true", "false")
+WITH_CHECK = ("api-key", *API_KEYS)  # of an engine: planning/server_keys.py says what to set instead
 ANSWERS = ("server", "frontend")
 
 
@@ -35,12 +45,42 @@ def all_problems(recipe, text_of=path_text, in_file=False):
 
     text_of: how a path is written in messages. in_file: whether it is a file, which holds no Jinja.
     """
-    found = problems(recipe, text_of)
+    opened = [(path, "'%s' %s" % (text_of(path), text)) for path, text in _open_secrets(recipe)]
+    # other sentences on such a value would show it
+    found = opened + [item for item in problems(recipe, text_of) if not _covered(item[0], opened)]
     found += [item for item in _strings(recipe, [], text_of, in_file) if not _covered(item[0], found)]
     if not found:
-        for rule in (_needs, _groups, _backends, _services, _start, _variables, _probes):
+        for rule in (_models, _needs, _groups, _backends, _services, _start, _variables, _probes):
             found += [(path, "'%s' %s" % (text_of(path), text)) for path, text in rule(recipe)]
     return found
+
+
+def _open_secrets(value, path=()):
+    """Secrets that are written into a recipe: it is in the plan, which everybody may read, and so are processes."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _open_secrets(item, (*path, str(key))) if key not in ("secrets", "secret_versions") else ()
+        return
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            before = value[index - 1] if index and isinstance(value[index - 1], str) else ""
+            if _is_secret(before.lstrip("-"), item) and before.startswith("-"):
+                yield [*path, index], OPEN_SECRET
+            else:
+                yield from _open_secrets(item, (*path, index))
+        return
+    keys = [one for one in path if isinstance(one, str)]
+    if not keys or keys[-1] in WITH_CHECK or "description" in keys or not isinstance(value, str):
+        return
+    name, mark, given = value.lstrip("-").partition("=")
+    if _is_secret(keys[-1], value) or (mark and _is_secret(name, given)) or holds_secret(value):
+        yield list(path), OPEN_SECRET
+
+
+def _is_secret(name, value):
+    """Whether this is the value of what is named like a secret; a placeholder, a word for none and a file are not."""
+    known = not isinstance(value, str) or value.strip().lower() in NO_SECRET or value.startswith(("${", "/", "{{"))
+    return names_secret(name) and not known and name.replace("_", "-") not in WITH_CHECK
 
 
 def _covered(path, found):
@@ -224,6 +264,24 @@ def _probes(recipe):
         names.add(probe["name"])
         if probe.get("body") is None and probe.get("path", probes.CHAT) == probes.CHAT:
             yield [*path, "body"], "is not set, but %s must get one. Set it, with messages" % probes.CHAT
+
+
+def _models(recipe):
+    """Checkpoints that are of another family by their name; the node would only find out once all is installed."""
+    groups = [(["servers", index], group) for index, group in enumerate(recipe["servers"])]
+    for path, place in [([], recipe), *groups]:
+        model = place.get("model") or {}
+        other = other_family(model.get("repo") or "")
+        if other and not model.get("family") and not recipe["model"].get("family"):
+            yield (
+                [*path, "model", "repo"],
+                "is '%s', whose name says %s; allowed: checkpoints of %s, such as %s. Where it is one, set "
+                "model.family to %s"
+                % (
+                    model["repo"], other, " or ".join(family.label for family in FAMILIES.values()),
+                    ", ".join(name for family in FAMILIES.values() for name in family.models), " or ".join(FAMILIES),
+                ),
+            )  # fmt: skip
 
 
 __all__ = ["all_problems"]

@@ -15,11 +15,8 @@ import os
 import re
 import sys
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import (
     FALSE,
     NUMBER,
     TRUE,
@@ -28,6 +25,9 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words impor
     path_text,
     show,
 )
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 
 try:
     import jsonschema

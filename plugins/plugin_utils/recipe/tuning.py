@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 import os
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.checks import MAX_NUMBER, check_number
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_NUMBER, check_number
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import show
 
 FOLDER = "tuning"
 WANTED = ("input", "output", "concurrency")

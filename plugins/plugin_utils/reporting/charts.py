@@ -12,7 +12,7 @@ import re
 import subprocess
 from xml.etree import ElementTree
 
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_text
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_text
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_values import visible
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates", "charts")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import shutil
 import threading
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import visible
+
 
 class LiveLines:
     """Lines by name on the terminal `stream`. `clear` before anything else is written there."""
@@ -22,7 +24,7 @@ class LiveLines:
     def update(self, name, line):
         """Show `line` for `name`; a new name goes below the others."""
         with self._lock:
-            self._lines[name] = line
+            self._lines[name] = visible(line)
             columns, rows = self._size()
             lines = list(self._lines.values())
             room = max(1, rows - 1)

@@ -13,11 +13,11 @@ import hashlib
 import os
 import urllib.parse
 
-from ansible_collections.inference.fleet.plugins.module_utils.verify import gpt_oss
-from ansible_collections.inference.fleet.plugins.module_utils.verify.runner import PROBED_ROLES
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify.runner import PROBED_ROLES
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import some
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_values import (
     NAME,
     age,
@@ -63,23 +63,37 @@ PROVES = {
     "alive": "the process answers",
     "census": "as many workers are registered as planned",
     "model-id": "the planned model name is listed",
-    "completion": "a completion comes back through the server's own port",
+    "context": "the listed context is the planned one",
+    "api-key": "requests without the key or with a wrong one are refused",
+    "completion": "a complete, right answer comes back through the server's own port",
     "warm-up": "the engine computes, the model's vocabulary is there",
-    "chat": "the right answer, which ends by itself",
-    gpt_oss.RESIDUE_PROBE: "no %s tokens in any answer" % gpt_oss.FORMAT,
-    "reasoning": "reasoning is in a field of its own",
+    "chat": "the right answer and nothing else, which ends by itself",
+    gpt_oss.RESIDUE_PROBE: "no tokens of %s or of other models in any answer" % gpt_oss.FORMAT,
+    "form": "all answers are strict JSON, one choice, an end, usage that adds up, calls with ids of their own",
+    "echo": "no answer repeats its prompt or goes on with other turns",
+    "reasoning": "reasoning is in a field of its own, and in no content",
     "effort": "high effort makes the model think longer",
     "tool-call": "a call with the right name and JSON arguments",
     "tool-round-trip": "an answer after the tool's result",
     "tool-arguments": "the arguments of a call come back as they were asked for",
     "tool-result": "the answer holds what only the tool's result said",
+    "second-tool-round": "a second call in the same conversation, answered from its own result",
+    "tool-choice": "none, a named tool and any tool are followed",
     "system-message": "an instruction in the system message is followed",
+    "developer-message": "an instruction in a developer message is followed",
+    "multi-turn": "what the assistant said earlier reaches the model",
     "long-prompt": "a fact in more than 4000 characters is found",
+    "long-answer": "each of 120 numbers is there, complete and streamed",
+    "exact-text": "accents, other alphabets and emoji come back as sent, complete and streamed",
     "sampling": "right at other temperatures, and with the server's own defaults",
+    "stop-sequence": "the answer ends at a stop sequence",
     "responses": "the right answer from /v1/responses, completed",
+    "responses-stream": "the same streamed, up to response.completed",
+    "responses-tools": "a call with its arguments from /v1/responses",
     "streaming": "the same streamed, text and tool calls, up to [DONE]",
     "unbuffered": "events come while the model writes",
-    "concurrent": "each of four requests at once gets its own right answer",
+    "keep-alive": "requests on one connection get their own answers",
+    "concurrent": "each of many requests at once gets its own right answer",
     "still-right": "what was right at the beginning is right at the end",
     "disaggregation": "each worker took part",
 }

@@ -9,28 +9,17 @@ import datetime
 import re
 import shlex
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import UNSEEN
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import visible as text_visible
+
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905 - twelve lines otherwise
 DATE = "%Y-%m-%dT%H:%M:%SZ"
 NAME = 200  # longest name, address or version; what is longer is no such thing
-# What no text may do to the page: end it, hide, or turn the direction of what stands beside it.
-UNSEEN = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
-    r"\ud800-\udfff]"
-)
 
 
 def visible(value):
-    """A text with what is unseen in it made visible: a control character as its picture, others by their number."""
-    if not isinstance(value, str) or hasattr(value, "__html__") or not UNSEEN.search(value):
-        return value
-    return UNSEEN.sub(_picture, value)
-
-
-def _picture(match):
-    number = ord(match.group())
-    if number < 0x20:
-        return chr(0x2400 + number)
-    return "\u2421" if number == 0x7F else "\u27e8U+%04X\u27e9" % number
+    """A text with what is unseen in it made visible; whatever else it is, as it is."""
+    return text_visible(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def mapping(value):

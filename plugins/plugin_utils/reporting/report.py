@@ -17,11 +17,14 @@ import json
 import os
 import urllib.parse
 
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json, read_text, write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.node.http_client import cut
-from ansible_collections.inference.fleet.plugins.module_utils.verify.runner import all_ok
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.plan import ranges
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import format_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import (
+    read_json,
+    read_text,
+    write_atomic,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.http_client import cut
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.values import all_ok
 
 SCHEMA = 1
 TITLE = "Verdicts"
@@ -70,7 +73,7 @@ def deployed(entries, deployment=None, simulated=""):
         "servers": [
             {
                 **{key: entry[key] for key in ("name", "role", "bind", "port", "launcher", "hash")},
-                "devices": ranges(entry["devices"]),
+                "devices": format_cpu_list(entry["devices"]),
             }
             for entry in entries
         ],
@@ -401,6 +404,8 @@ def write_page(folder):
         mark = "<!-- of verdict.json, sha256 %s -->\n" % hashlib.sha256(text.encode("utf-8")).hexdigest()
         before = read_text(page_path(folder))
         if before is None or not before.endswith(mark):
+            from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page
+
             write_atomic(page_path(folder), page.render(json.loads(text)) + mark)
 
 
@@ -417,8 +422,8 @@ def _locked(path):
 
 
 def table(host, verdicts):
-    """{title, columns, rows} of a host's verdicts, for the screen."""
-    return {"title": TITLE, "columns": list(COLUMNS), "rows": [_row(host, verdict) for verdict in verdicts]}
+    """{title, columns, key, rows} of a host's verdicts, for the screen."""
+    return {"title": TITLE, "columns": list(COLUMNS), "key": 2, "rows": [_row(host, verdict) for verdict in verdicts]}
 
 
 def _row(host, verdict):
@@ -464,7 +469,9 @@ def failure_message(host, verdicts):
         lines.append("%s at %s (%s), %s:" % (verdict["server"], verdict["url"], verdict["model_id"], verdict["mode"]))
         for probe in failed:
             lines.append("  %s failed after %d ms" % (probe["name"], probe["ms"]))
-            lines += ["    %-6s %s" % (key + ":", probe[key]) for key in ("sent", "got", "cause") if probe[key]]
-        if skipped:
+            repeated = probe["got"] and str(probe["got"]) in str(probe["cause"])
+            keys = ("sent", "cause") if repeated else ("sent", "got", "cause")
+            lines += ["    %-6s %s" % (key + ":", probe[key]) for key in keys if probe[key]]
+        if skipped and not verdict.get("not_verified"):  # else nothing was asked
             lines.append("  not run after that: " + ", ".join(skipped))
     return "\n".join(lines)

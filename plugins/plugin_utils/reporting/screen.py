@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ansible import constants as C
 from ansible.utils.display import Display
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import gather, render
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import gather, lines
 
 CALLBACK = "inference.fleet.fleet"
 WIDTH = 80  # of a title with its stars, as Ansible's own
@@ -33,4 +33,4 @@ def show(report):
     for table in tables.values():
         title = table["title"].upper() + " "
         # all of it at once: hosts that end together have a worker each
-        Display().display("\n".join(["", title.ljust(WIDTH, "*"), *render(table["columns"], table["rows"])]))
+        Display().display("\n".join(["", title.ljust(WIDTH, "*"), *lines(table)]))

@@ -7,17 +7,39 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import visible
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
+
+FOLD = 4  # hosts
+VARYING = ("since", "memory")  # by their nature, also of hosts that are equal
+SLOWEST = re.compile(r"slowest: .*? \d+ ms")  # of a verdict, the same
+SECONDS = re.compile(r"\d+ s\b|(?<=T)[0-9:]+Z|[0-9]{2}:[0-9]{2}:[0-9]{2}Z|of at most \d+|last time \d+")
 WAITS = re.compile(r"^waiting for ([a-z0-9-]+)")
 
 
 def gather(reports, report):
     """Add the rows of ``report`` {title, columns, rows}, or of a list of those, to ``reports`` {title: report}.
 
-    None adds nothing.
+    None adds nothing. A report may have `key`, the number of leading columns that identify a row: the newest row of a
+    server replaces the older ones.
     """
     for one in report if isinstance(report, list) else [report] if report else []:
         known = reports.setdefault(one["title"], {"title": one["title"], "columns": one["columns"], "rows": []})
-        known["rows"] += one["rows"]
+        key = one.get("key")
+        newer = [row[:key] for row in one["rows"]] if key else []
+        known["rows"] = [row for row in known["rows"] if row[:key] not in newer] + one["rows"]
+
+
+def of_candidate(report, task_vars):
+    """A report whose rows name the candidate of a sweep that they are of, where a play tries candidates."""
+    name = (task_vars.get("tune_candidate") or {}).get("name")
+    if name is None:
+        return report
+    return {
+        "title": report["title"] + " of candidates",
+        "columns": ["candidate", *report["columns"]],
+        "rows": [[name, *row] for row in report["rows"]],
+    }
 
 
 def cell(value):
@@ -26,7 +48,56 @@ def cell(value):
         return "-"
     if value is True or value is False:
         return "yes" if value else "no"
-    return " ".join(str(value).split())
+    return visible(" ".join(str(value).split()))
+
+
+def folded(columns, rows, equal=None):
+    """Rows in which hosts that say the same share theirs: FOLD of them or more, "n1, n2, n3 and 97 more".
+
+    Only where the first column is the host; a row without one belongs to the host before. equal: {host: what must be
+    the same}, the rows without VARYING columns where it is None. Cells that differ all the same show both ends.
+    """
+    if list(columns[:1]) != ["host"]:
+        return rows
+    blocks, host = {}, None
+    for row in rows:
+        host = row[0] if row[0] not in ("", None) else host
+        blocks.setdefault(host, []).append(row)
+    fixed = [index for index, name in enumerate(columns) if index and name not in VARYING]
+    groups = {}
+    for name, block in blocks.items():
+        key = equal[name] if equal else repr([[SLOWEST.sub("", cell(row[index])) for index in fixed] for row in block])
+        groups.setdefault((key, len(block)), []).append(name)
+    shared = {name: group for group in groups.values() if len(group) >= FOLD for name in group}
+    result = []
+    for name, block in blocks.items():
+        group = shared.get(name)
+        if group is None:
+            result += block
+        elif name == group[0]:
+            for index, row in enumerate(block):
+                cells = zip(columns[1:], *(blocks[one][index][1:] for one in group))
+                result.append([some(group) if row[0] == name else row[0], *(_span(*cell) for cell in cells)])
+    return result
+
+
+def _span(column, *values):
+    """One cell for the values of several hosts: the value where it is one, else its two ends."""
+    if len(set(map(cell, values))) == 1:
+        return values[0]
+    if column == "hash":
+        return "differs"
+
+    def by_numbers(words):
+        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", words)]
+
+    ends = sorted(map(cell, values), key=by_numbers)
+    return "%s … %s" % (ends[0], ends[-1])
+
+
+def lines(report):
+    """A report {title, columns, rows} as lines for the screen."""
+    return render(report["columns"], folded(report["columns"], report["rows"]))
 
 
 def render(columns, rows):
@@ -39,7 +110,8 @@ def render(columns, rows):
 def progress_line(result):
     """One line on the servers of a polling result, None without servers.
 
-    "1 of 2 ready; server-1: starting since …"; those that wait for another one are counted: "7 wait for server-0".
+    "1 of 3 ready; server-1, server-2: loading, 47 s of at most 300". Those that do the same share their words, and
+    those that wait for another one are counted: "7 wait for server-0".
     """
     servers = result.get("servers")
     if not isinstance(servers, list) or not servers or not all("name" in server for server in servers):
@@ -52,9 +124,13 @@ def progress_line(result):
     named = behind.pop(None, [])
     for leader in [leader for leader, servers_behind in behind.items() if len(servers_behind) == 1]:
         named += behind.pop(leader)  # one alone says more in its own words
-    parts = ["%s: %s" % (server["name"], server.get("reason") or server.get("state")) for server in named[:4]]
-    if len(named) > 4:
-        parts.append("and %d more" % (len(named) - 4))
+    alike = {}
+    for server in named:
+        words = server.get("progress") or server.get("reason") or server.get("state")
+        alike.setdefault(SECONDS.sub("", str(words)), (words, []))[1].append(server["name"])
+    parts = ["%s: %s" % (some(names), words) for words, names in list(alike.values())[:4]]
+    if len(alike) > 4:
+        parts.append("and %d more" % sum(len(names) for _words, names in list(alike.values())[4:]))
     parts += ["%d wait for %s" % (len(followers), leader) for leader, followers in behind.items()]
     return "; ".join(["%d of %d ready" % (len(servers) - len(waiting), len(servers)), *parts])
 

@@ -1,32 +1,30 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A folder in which tests run the guard as a service manager does: from the archive, without Ansible."""
+"""A folder in which tests run the guard as a service manager does, without Ansible."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
+import shutil
 import subprocess
 import sys
-import zipfile
 
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import readable_json
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import PATH
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import readable_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import PATH
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 
 
-def altered(module, old, new):
-    """The archive with another text in one of its modules."""
-    changed, found = io.BytesIO(), zipfile.ZipFile(io.BytesIO(archive.content()))
-    with zipfile.ZipFile(changed, "w") as made:
-        for name in found.namelist():
-            text = found.read(name).decode("utf-8")
-            assert not name.endswith(module) or old in text
-            made.writestr(name, text.replace(old, new) if name.endswith(module) else text)
-    return changed.getvalue()
+def altered(folder, module, old, new):
+    """A program with another text in one of its modules, below `folder`."""
+    shutil.copytree(program.start(None), folder / "altered")
+    path = folder / "altered" / program.ROOT / module
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return str(folder / "altered")
 
 
 class Place:
@@ -35,10 +33,7 @@ class Place:
     def __init__(self, folder):
         self.node = small_node.SmallNode(folder / "r")
         self.folder = folder
-        self.guard = folder / "guard.py"
-        self.guard.write_bytes(archive.content())
-
-    altered = staticmethod(altered)
+        self.guard = program.start(None)
 
     def write(self, entry, **secrets):
         os.makedirs(entry["directories"]["work"], exist_ok=True)
@@ -47,7 +42,7 @@ class Place:
 
     def command(self, entry, *options):
         return [
-            *(sys.executable, "-I", str(self.guard), "run", str(self.folder / (entry["name"] + ".json"))),
+            *(sys.executable, "-I", self.guard, "run", str(self.folder / (entry["name"] + ".json"))),
             *("--state", self.node.paths.server_state(entry["name"])),
             *("--secrets", str(self.folder / "secrets.json"), "--root", self.node.root, *options),
         ]
@@ -66,7 +61,7 @@ class Place:
 
     def ended(self, entry, **environment):
         """What a unit's ExecStop does; the record after it."""
-        argv = [sys.executable, "-I", str(self.guard), "end", str(self.folder / (entry["name"] + ".json")), "--root",
+        argv = [sys.executable, "-I", self.guard, "end", str(self.folder / (entry["name"] + ".json")), "--root",
                 self.node.root, "--state", self.node.paths.server_state(entry["name"])]  # fmt: skip
         subprocess.run(argv, env={"PATH": PATH, **environment}, timeout=300, check=True)
         return self.state(entry)

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Results of measurements for tests, as module_utils/measure/result.py has them. The numbers are made up."""
+"""Results of measurements for tests, as module_utils/fleet_node/measure/result.py has them. The numbers are made up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import datetime
 import itertools
 import random
 
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 
 NUMBERS = itertools.count(1)
 LATENCIES = {"ttft_ms": 40.0, "tpot_ms": 6.5, "itl_ms": 6.6, "e2e_ms": 240.0}

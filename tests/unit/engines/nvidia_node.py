@@ -8,8 +8,8 @@ from __future__ import annotations
 import pathlib
 from xml.etree import ElementTree
 
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import smi
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import smi
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[1] / "fixtures" / "nvidia"
 # Each answer is a file whose first line is the exit status.

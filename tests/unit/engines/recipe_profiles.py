@@ -42,16 +42,19 @@ GUIDES = {
 }
 
 
+def hardware_of(recipe):
+    """A node of the kind that a recipe is for."""
+    kind = recipe["needs"]["accelerators"][0]
+    hardware = {"accelerator": kind, "count": COUNTS.get(kind, 8)}
+    if kind == "trainium3":
+        hardware["lnc"] = 2
+    return parse_hardware(hardware, "x")
+
+
 def planned(name, overlay=None, layers=()):
     """(plan entries, the recipe as resolved)."""
     clustered = name == "gb200-dynamo-disagg" or overlay in ("frontend", "prefill", "decode")
     overlays = [one for one in ("etcd" if clustered and name == "cpu-dynamo" else None, overlay) if one]
     recipe = recipes.resolve_recipe(recipes.find_recipe(name, []), list(layers), overlays)
-    kind = recipe["needs"]["accelerators"][0]
-    hardware = {"accelerator": kind, "count": COUNTS.get(kind, 8)}
-    if kind == "trainium3":
-        hardware["lnc"] = 2
-    site = plan.Site(endpoints=(("etcd", "http://127.0.0.1:2379"),), clustered=clustered)
-    return plan.plan_host("node-1", recipe, parse_hardware(hardware, "x"), site), plan.deployment(
-        recipe, site, "node-1"
-    )
+    site = plan.Site(endpoints=(("etcd", "http://192.0.2.1:2379"),), clustered=clustered)
+    return plan.plan_host("node-1", recipe, hardware_of(recipe), site), plan.deployment(recipe, site, "node-1")

@@ -63,7 +63,7 @@ class ScriptedEngine:
     """Clients of these kinds in a folder that the collection finds them in, and their state."""
 
     def __init__(self, folder, monkeypatch, kinds=("docker",)):
-        from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
+        from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import paths as node_paths
 
         self.bin = folder / "engine-bin"
         self.file = folder / "engine.json"
@@ -133,10 +133,11 @@ def _client(file, calls, kind, argv):
         sys.stdout.write(json.dumps([{"Id": found["id"], "RepoDigests": found["digests"], "RepoTags": found["tags"],
                                       "Size": found["size"], "Architecture": found.get("architecture")}]))  # fmt: skip
     elif verb == "container":
-        found = next((one for one in state["containers"] if one["name"] == rest[-1]), None)
+        found = next((one for one in state["containers"] if rest[-1] in (one["name"], one["id"])), None)
         if found is None:
             _fail("Error: No such container: " + rest[-1])
-        sys.stdout.write(json.dumps([{"Id": found["id"], "Config": {"Labels": found["labels"]}}]))
+        sys.stdout.write(json.dumps([{"Id": found["id"], "Config": {"Labels": found["labels"]},
+                                      "Image": found.get("image"), "HostConfig": found.get("host")}]))  # fmt: skip
     elif verb == "ps":
         labels = [one.split('"')[1] for one in rest[-1].replace("{{json", "").split("{{") if '"' in one]
         for one in state["containers"]:

@@ -9,8 +9,11 @@ It proves nothing about any engine: it is there so that every failure has a test
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.server
+import itertools
 import json
+import random
 import re
 import socket
 import struct
@@ -21,16 +24,19 @@ import time
 PORTS = range(18200, 18300)
 REASONING = "17*20 is 340 and 17*3 is 51, together 391."
 VOCAB_MISSING = "Error in harmony chat completion: error downloading or loading vocab file"
-TOOL_CALL = {"id": "call-7", "type": "function", "function": {"name": "get_system_health", "arguments": "{}"}}
+CALLS = itertools.count(1)
+TOOL_CALL = {"id": "call-0", "type": "function", "function": {"name": "get_system_health", "arguments": "{}"}}
 
 
 class Fault:
     """What a server does wrong, or otherwise, with some requests.
 
     kind: see _Handler.spoil() and the places of hit(); value: what the kind wants. where: words that the request must
-    have, of chat, responses, stream, whole, tools, text, after-tool, weather, system, long, cold (a temperature other
-    than 1), bare (no max_tokens), health, models. when: always, late (the first LATE requests are served well),
-    together (only those that `together` of the engine holds), once (the first such request alone).
+    have, of chat, responses, stream, whole, tools, text, after-tool, weather, system, developer, turns, second, count,
+    exact, stop, none, required, named, kept, long, cold (a temperature other than 1), bare (no max_tokens), health,
+    models. when: always, late (the first LATE requests are served well),
+    together (only those that `together` of the engine holds), once, late-once, together-once (the first such request
+    alone).
     """
 
     def __init__(self, kind, where="", when="always", value=None):
@@ -44,7 +50,8 @@ class Fault:
                                       "" if self.value is None else repr(self.value)[:30])))  # fmt: skip
 
 
-LATE = 19  # POST requests; the sequence has a few more
+CHANGES = ("say", "insert", "finish", "reasoning", "call", "arguments", "call-keys", "twice", "swap", "message")
+LATE = 51  # POST requests; the sequence has a few more
 _HELD = []  # sockets that keep a port from other test runs: bound without listening, so connections are refused
 
 
@@ -76,7 +83,8 @@ class ScriptedEngine:
     """A server on 127.0.0.1 for a `with` statement.
 
     faults: names of what it does wrong, see the methods of _Handler; listed: ids of /v1/models; pages: {path: text or
-    function without arguments} for GET; context: tokens, told in /v1/models where tells_context, enforced always;
+    function without arguments} for GET; context: tokens, enforced always, and told in /v1/models by the name
+    tells_context, if there is one;
     effort: which request parameter it knows. together: (number, function): a POST for whose body the function is true
     is answered when so many requests are there at once. requests: [(method, path, body, headers)] as they came.
     """
@@ -89,7 +97,7 @@ class ScriptedEngine:
         reasoning_field="reasoning",
         effort="reasoning_effort",
         context=None,
-        tells_context=True,
+        tells_context="max_model_len",
         pages=None,
         seconds=0.0,
         api_key=None,
@@ -185,9 +193,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for fault in self.engine.faults:
             if not isinstance(fault, Fault) or fault.kind != kind or not fault.where <= tags:
                 continue
-            if (fault.when == "late" and self.number <= LATE) or (fault.when == "together" and not self.held):
+            late, together = fault.when.startswith("late"), fault.when.startswith("together")
+            if (late and self.number <= LATE) or (together and not self.held):
                 continue
-            if fault.when == "once":
+            if fault.when.endswith("once"):
                 with self.engine.lock:
                     if fault in self.engine.done:
                         continue
@@ -209,12 +218,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def send_text(self, status, text, content_type="application/json", claim=0):
         data = text.encode("utf-8")
+        changed = self.hit("bytes") if status == 200 else None
+        if changed:
+            data = changed.value(data)
         self.send_response(status)
         self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(data) + claim))
+        if self.has("gzip"):
+            data = gzip.compress(data)
+            self.send_header("Content-Encoding", "gzip")
+        miscounted = self.hit("claim")
+        claim = miscounted.value if miscounted else claim
+        if not self.has("no-length"):
+            self.send_header("Content-Length", str(len(data) + claim))
+        if self.has("closes") or self.has("no-length"):
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(data)
-        self.close_connection = True
+        self.close_connection = self.close_connection or claim > 0 or self.has("closes-silently")
 
     def send_json(self, status, value):
         self.send_text(status, json.dumps(value))
@@ -250,14 +270,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.send_json(404, {"detail": "Not Found"})
 
-    def admitted(self):
-        return not self.engine.api_key or self.headers.get("Authorization") == "Bearer " + self.engine.api_key
+    def admitted(self, body=None):
+        key = self.headers.get("Authorization", "")
+        opened = self.hit("open", tags_of(self.path, body) if body else {"models"})
+        if opened and (opened.value is None or opened.value(key)):
+            return True
+        return not self.engine.api_key or key == "Bearer " + self.engine.api_key
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         engine = self.engine
         engine.requests.append(("POST", self.path, body, dict(self.headers)))
-        if not self.admitted():
+        if not self.admitted(body):
             self.send_error_json(401, "Unauthorized")
             return
         with engine.lock:
@@ -271,11 +295,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 engine.lock.notify_all()
                 engine.lock.wait_for(lambda: len(engine.held) >= engine.together[0], 60)
         try:
-            self.tags = tags_of(self.path, body)
+            kept = {"kept"} if self.headers.get("Connection") == "keep-alive" else set()
+            self.tags = tags_of(self.path, body) | kept
             self.number = len([one for one in engine.requests if one[0] == "POST"])
-            refused = self.hit("status")
+            refused, unknown = self.hit("status"), self.hit("refuse")
             if refused:
                 self.refuse(*refused.value)
+                return
+            if unknown:
+                self.send_error_json(400, unknown.value)
                 return
             time.sleep(engine.seconds)
             if self.path == "/v1/chat/completions":
@@ -296,6 +324,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_text(503, "LLM is unavailable. Please check the server logs for more details.", "text/plain")
         elif self.has("health-404"):
             self.send_json(404, {"detail": "Not Found"})
+        elif self.has("health-204"):
+            self.send_response(204)
+            self.end_headers()
         else:
             self.send_text(200, "")
 
@@ -305,7 +336,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         cards = [{"id": name, "object": "model"} for name in self.engine.listed]
         if self.engine.context and self.engine.tells_context:
-            cards[0]["max_model_len"] = self.engine.context
+            cards[0][self.engine.tells_context] = self.engine.context
         self.send_json(200, {"object": "list", "data": cards})
 
     def responses_api(self, body):
@@ -317,18 +348,37 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             said["content"] = ""
         if self.has("responses-leak"):
             said["content"] = "<|channel|>final " + said["content"]
+        if body.get("tools") and not self.hit("no-call"):
+            tools = [{"function": tool} for tool in body["tools"]]
+            said.update(content="", tool_calls=[call_for(body["input"], tools)])
         said, _finish = self.spoil(body, said, "stop")
         message = {
             "type": "message",
             "role": "assistant",
             "content": [{"type": "output_text", "text": said["content"] or ""}],
         }
-        output = [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": said["reasoning"]}]}, message]
-        output += [{"type": "function_call", **call["function"]} for call in said.get("tool_calls") or ()]
+        output = [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": said["reasoning"]}]}]
+        output += [message] if said["content"] or not said.get("tool_calls") else []
+        output += [
+            {"type": "function_call", "call_id": call["id"], **call["function"]}
+            for call in said.get("tool_calls") or ()
+        ]
         answer = {"object": "response", "status": "completed", "output": output}
         fields = self.hit("fields")
         answer.update(fields.value if fields else {})
-        self.send_json(200, answer)
+        if not body.get("stream"):
+            self.send_json(200, answer)
+            return
+        text = said["content"] or ""
+        events = [{"type": "response.created", "response": {"status": "in_progress"}}]
+        events += [
+            {"type": "response.output_text.delta", "delta": text[start : start + 7]} for start in range(0, len(text), 7)
+        ]
+        events.append({"type": "response.completed", "response": answer})
+        changed = self.hit("chunks")
+        events = changed.value(events) if changed else events
+        self.begin_stream()
+        self.send_stream(["event: %s\ndata: %s\n\n" % (one.get("type"), json.dumps(one)) for one in events])
 
     # -- chat ----------------------------------------------------------------------------------------------------------
 
@@ -396,12 +446,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         field = self.engine.reasoning_field
         roles = [message["role"] for message in body["messages"]]
         question = question_of(body)
+        last = roles[-1]
         effort = (
             body.get("chat_template_args", {}).get("reasoning_effort")
             if self.engine.effort == "chat_template_args"
             else body.get("reasoning_effort")
         )
         reasoning = REASONING * ({"low": 1, "high": 6}.get(effort, 2) if not self.has("effort-ignored") else 2)
+        if self.has("effort-by-chance"):
+            reasoning = REASONING * random.randrange(1, 9)
         message = {"role": "assistant", "content": know(question, body["messages"]), field: reasoning}
         finish = "stop"
         if self.has("wrong-answer"):
@@ -426,9 +479,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             del message[field]
         if self.has("reasoning-in-content"):
             message["content"] = message[field] + " 391"
-        if "tool" in roles:
+        if last == "tool":
             message["content"] = "All is well: status ok."
             report = re.search(r'"report_number": ?(\d+)', body["messages"][-1]["content"])
+            once = self.hit("call-again")
             if report:
                 message["content"] = "It will be sunny, says report %s." % report.group(1)
             if self.has("leak-after-tool"):
@@ -437,13 +491,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 message["content"] = "Done."
             if self.has("mute-after-tool"):
                 message["content"] = None
-        elif body.get("tools") and not (
-            self.has("words")
-            or (self.has("words-first") and "quick check" in question)
-            or (self.has("stream-words-first") and body.get("stream") and "quick check" in question)
+            if once:
+                message.update(content=None, tool_calls=[call_for(question, body["tools"])])
+                finish = "tool_calls"
+        elif (
+            body.get("tools")
+            and (body.get("tool_choice") != "none" or self.has("choice-ignored"))
+            and not (
+                self.has("words")
+                or (self.has("words-first") and "quick check" in question)
+                or (self.has("stream-words-first") and body.get("stream") and "quick check" in question)
+            )
         ):
             message.update(content=None, tool_calls=[call_for(question, body["tools"])])
             finish = "tool_calls"
+            first = self.hit("other-tool-first")
+            if first:
+                message["tool_calls"] = [call_for("", body["tools"])]
             function = message["tool_calls"][0]["function"]
             if self.has("drop-tool-call"):
                 del message["tool_calls"]
@@ -456,12 +520,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 function["arguments"] = '{"a": "<|call|>"}'
             if self.has("tool-finish-stop"):
                 finish = "stop"
-        return self.spoil(body, message, finish)
+        message, finish = self.spoil(body, message, finish)
+        stop = (body.get("stop") or [None])[0]
+        if stop and message["content"] and not self.has("stop-ignored") and not self.hit("say", {"stop"}):
+            message["content"] = message["content"].partition(stop)[0] + (stop if self.has("stop-kept") else "")
+        return message, finish
 
     def spoil(self, body, message, finish):
         """(message, finish_reason) after the Faults that change them."""
         content = message["content"]
-        for kind in ("say", "insert", "finish", "reasoning", "call", "arguments", "call-keys", "twice", "swap"):
+        for kind in CHANGES:
             fault = self.hit(kind)
             if fault is None:
                 continue
@@ -491,6 +559,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     call.update(value)
             elif kind == "twice":
                 message["tool_calls"] = calls * 2
+            elif kind == "message":
+                message, finish = value(message, finish, body)
             elif kind == "swap" and self.held:
                 held = self.engine.held
                 message["content"] = know(held[(held.index(question_of(body)) + value) % len(held)])
@@ -500,7 +570,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         message, finish = self.answer(body)
         tokens = None if self.has("usage-null") else {"completion_tokens": len(str(message)) // 4}
         choice = {"index": 0, "message": message, "finish_reason": finish}
-        return {"object": "chat.completion", "model": body["model"], "choices": [choice], "usage": tokens}
+        value = {"object": "chat.completion", "model": body["model"], "choices": [choice], "usage": tokens}
+        changed = self.hit("json")
+        return changed.value(value, body) if changed else value
 
     def stream(self, body):
         message, finish = self.answer(body)
@@ -511,31 +583,53 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.has("stream-drops-tool-call"):
             message.pop("tool_calls", None)
             finish = "stop" if body.get("tools") else finish
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        self.close_connection = True
+        self.begin_stream()
         held = self.hit("buffer")
         if held:
             self.engine.stopped.wait(held.value)
-        for text in self.extra("before"):
-            self.raw(text)
+        texts = list(self.extra("before"))
+        chunks = []
         for delta, reason in self.changed(list(self.deltas(message, finish))):
             if self.hit("raw-deltas"):
-                self.raw(self.hit("raw-deltas").value(delta, reason))
+                texts.append(self.hit("raw-deltas").value(delta, reason))
                 continue
-            self.event(json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}))
+            chunks.append({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
             if self.has("stream-cut"):
+                self.event(json.dumps(chunks[0]))
                 self.drop()
                 return
             if self.has("stream-error"):
-                self.event(json.dumps({"error": {"message": "HarmonyError: unexpected tokens remaining", "code": 500}}))
+                chunks.append({"error": {"message": "HarmonyError: unexpected tokens remaining", "code": 500}})
                 break
-        for text in self.extra("after"):
-            self.raw(text)
+        changed = self.hit("chunks")
+        texts += [self.formed(json.dumps(chunk)) for chunk in (changed.value(chunks) if changed else chunks)]
+        texts += self.extra("after")
         if not self.has("stream-no-done") and not self.hit("no-done"):
-            self.event("[DONE]")
+            texts.append(self.formed("[DONE]"))
+        self.send_stream(texts)
+
+    def begin_stream(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        if self.has("gzip"):
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def send_stream(self, texts):
+        """Events as they are; kept: nothing of one is sent before the next."""
+        changed = self.hit("sse")
+        if self.has("stream-empty"):
+            texts = []
+        if changed:
+            blocks = changed.value("".join(texts).encode("utf-8", "surrogatepass"))
+            blocks = blocks if isinstance(blocks, list) else [blocks]
+        else:
+            blocks = [text.encode("utf-8") for text in texts]
+        if self.has("gzip"):
+            blocks = [gzip.compress(b"".join(blocks))]
+        for block in blocks:
+            self.raw(block)
         self.wfile.write(b"0\r\n\r\n")
 
     def deltas(self, message, finish):
@@ -563,23 +657,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return fault.value(deltas) if fault else deltas
 
     def event(self, data):
-        if self.has("stream-empty"):
-            return
-        form = self.hit("form")
-        self.raw((form.value if form else "data: %s\n\n") % data)
+        self.raw(self.formed(data).encode("utf-8"))
 
-    def raw(self, text):
-        chunk = text.encode("utf-8")
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
-        self.wfile.flush()
+    def formed(self, data):
+        form = self.hit("form")
+        return (form.value if form else "data: %s\n\n") % data
+
+    def raw(self, chunk):
+        if chunk:  # an empty one would be the end
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+            self.wfile.flush()
 
 
 def question_of(body):
-    """What the user asked first."""
+    """What the user asked last."""
     for key in ("input", "prompt"):
         if key in body:
             return body[key]
-    return next(message["content"] for message in body["messages"] if message["role"] == "user")
+    return [message["content"] for message in body["messages"] if message["role"] == "user"][-1]
 
 
 def tags_of(path, body):
@@ -589,7 +684,14 @@ def tags_of(path, body):
     messages = body.get("messages") or []
     roles = [message["role"] for message in messages]
     tags.update(word for word, given in (
-        ("after-tool", "tool" in roles),
+        ("after-tool", roles[-1:] == ["tool"]),
+        ("developer", "developer" in roles),
+        ("turns", "assistant" in roles and "tool" not in roles),
+        ("second", "tool" in roles and roles.count("user") > 1),
+        ("count", question_of(body).startswith("Count ")),
+        ("exact", question_of(body).startswith("Repeat this text exactly")),
+        ("stop", "stop" in body),
+        (body.get("tool_choice") if isinstance(body.get("tool_choice"), str) else "named", "tool_choice" in body),
         ("weather", "weather" in question_of(body)),
         ("system", "system" in roles),
         ("long", len(question_of(body)) > 4000),
@@ -602,7 +704,11 @@ def tags_of(path, body):
 
 def know(question, messages=()):
     """What the model knows: sums, what stands in its prompt, and how to count."""
-    order = next((one["content"] for one in messages if one["role"] == "system"), "")
+    order = next((one["content"] for one in messages if one["role"] in ("system", "developer")), "")
+    if question.startswith("Which number did you choose"):
+        return [one["content"] for one in messages if one["role"] == "assistant"][-1]
+    if question.startswith("Repeat this text exactly"):
+        return question.partition(": ")[2]
     word = re.search(r"single word (\w+)", order)
     if word:
         return word.group(1)
@@ -617,7 +723,7 @@ def know(question, messages=()):
 
 def call_for(question, tools):
     """The call that answers the question with one of the tools."""
-    call = json.loads(json.dumps(TOOL_CALL))
+    call = dict(json.loads(json.dumps(TOOL_CALL)), id="call-%d" % next(CALLS))
     weather = re.search(r"weather be in (.+) for the next (\d+) days", question)
     if weather and any(tool["function"]["name"] == "get_weather" for tool in tools):
         arguments = {"city": weather.group(1), "days": int(weather.group(2))}

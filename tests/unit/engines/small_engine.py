@@ -28,6 +28,9 @@ parser.add_argument("--ignore-term", action="store_true")
 parser.add_argument("--broken", default=None, help="healthy, but every completion is HTTP 500 with these words")
 parser.add_argument("--wants-key", default=os.environ.get("VLLM_API_KEY"), help="asked for below /v1, as vLLM does")
 parser.add_argument("--guards-health", action="store_true", help="the key is asked for by the health path as well")
+parser.add_argument("--says", type=json.loads, default=None, help="JSON: printed, and listed as the model's name")
+parser.add_argument("--held", action="store_true", help="answer a completion when /metrics was asked twice meanwhile")
+parser.add_argument("--refuses", action="store_true", help="--held: SIGUSR1 lets it refuse; then it answers the held")
 parser.add_argument("--max-life", type=float, default=900)
 options, rest = parser.parse_known_args()
 
@@ -43,15 +46,25 @@ if options.child and os.fork() == 0:
     os._exit(0)
 print("small engine %d starts" % os.getpid(), flush=True)
 print("token %s" % os.environ.get("HF_TOKEN", "none"), flush=True)
+if options.says is not None:
+    options.model = options.says
+    sys.stdout.buffer.write(options.says.encode("utf-8", "surrogatepass") + b"\n\xff\n")
+    sys.stdout.flush()
 if options.die_after is not None:
     threading.Timer(options.die_after, os._exit, (0,)).start()
 while options.wait_for and not os.path.exists(options.wait_for):
     time.sleep(0.02)
 
 
+asked, running = threading.Semaphore(0), []
+refusing = threading.Event()
+if options.refuses:
+    signal.signal(signal.SIGUSR1, lambda *unused: refusing.set())
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
-    def answer(self, status, value):
-        body = json.dumps(value).encode()
+    def answer(self, status, value, text=None):
+        body = (json.dumps(value) if text is None else text).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -73,6 +86,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(200, {})
         elif self.path == "/v1/models":
             self.answer(200, {"object": "list", "data": [{"id": options.model, "object": "model"}]})
+        elif self.path == "/metrics" and options.held:
+            if running and not options.refuses:
+                asked.release()
+            self.answer(200, None, 'vllm:num_requests_running{engine="0"} %d.0\n' % len(running))
         else:
             self.answer(404, {"error": "no such path"})
 
@@ -82,9 +99,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         if options.broken:
             self.answer(500, {"error": options.broken})
+        elif refusing.is_set():
+            self.answer(503, {"error": "about to stop"})
+            asked.release(2)
         elif self.path != "/v1/chat/completions" or request["model"] != options.model:
             self.answer(404, {"error": "no such model"})
         else:
+            if options.held and "hold" in request:
+                running.append(request)
+                for _turn in range(2):
+                    asked.acquire()
+                running.pop()
             message = {"role": "assistant", "content": "Hello."}
             self.answer(200, {"object": "chat.completion", "choices": [{"index": 0, "message": message}]})
 

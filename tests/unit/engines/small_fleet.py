@@ -53,7 +53,7 @@ class Fleet:
         }
         inventory.write_text(yaml.safe_dump(groups))
         options.setdefault("variables", {"fleet_reports_dir": str(self.reports), "fleet_verify": "quick"})
-        return play(playbook, inventory, *arguments, **{"timeout": 120, **options})
+        return play(playbook, inventory, *arguments, **{"timeout": 600, **options})
 
     @contextlib.contextmanager
     def deployed(self, *engines):

@@ -8,6 +8,7 @@ Nothing outlives the tests: a watchdog kills what carries the root's markers, al
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib
@@ -21,15 +22,19 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
-from ansible_collections.inference.fleet.plugins.module_utils.servers import apply
-from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import MARKER, Supervisord
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import MARKER, Supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
+from ansible_collections.inference.fleet.tests.unit.operating import operate
 
 # What a node is given to show a first sign, and a port to become free: here other work may come between.
 apply.SETTLE_S = apply.PORT_FREE_S = 60
@@ -37,6 +42,30 @@ ENGINE = str(pathlib.Path(__file__).parent / "small_engine.py")
 MODULES = "ansible_collections.inference.fleet.plugins.modules."
 BLOCK = 100
 BLOCKS = range(20000, 24000, BLOCK)  # below what the kernel gives to outgoing connections
+
+write = program._write
+
+
+def copied(folder, files):
+    """program._write(), compiled once for all nodes of a run of the tests."""
+    made = _made(frozenset(files.items()))
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    path = pathlib.Path(folder, program.MANIFEST)
+    known = json.loads(path.read_text(encoding="utf-8"))
+    for records in known.values():
+        records.update({name: program.record_of(os.path.join(folder, name), one[0]) for name, one in records.items()})
+    path.write_text(json.dumps(known), encoding="utf-8")
+
+
+@functools.cache
+def _made(files):
+    folder = tempfile.mkdtemp(prefix="fleet-made-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    write(folder, dict(files))
+    return folder
+
+
+program._write = copied
 
 WATCHDOG = """
 import os, signal, sys
@@ -157,6 +186,8 @@ class SmallNode:
     def module(self, name, servers, check=False, **params):
         """What the module returns, run in this process as Ansible would: {…, failed: …}."""
         args = {"servers": servers, "root": self.root, "manager": "supervisord", "toolkit": sys.prefix, **params}
+        if operation_of(name) is not None:
+            return operate(name, check, **args)
         args.update(_ansible_check_mode=check, _ansible_diff=True)
         output = io.StringIO()
         main = importlib.import_module(MODULES + name).main

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from ansible_collections.inference.fleet.tests.runs import ansible_playbook
+from ansible_collections.inference.fleet.tests.runs import CLONE, ansible_playbook
 
 INVENTORY = """
 cpu:
@@ -76,6 +78,83 @@ def test_an_extra_variable_stops_site_before_anything_is_changed(tmp_path, extra
     for part in parts:
         assert part in screen
     assert "Traceback" not in screen
+
+
+PLAYBOOKS = sorted(path.stem for path in (CLONE / "playbooks").glob("*.yml"))
+
+
+def refused(status, screen, part):
+    """One sentence, without Ansible's words around it, and nothing after it."""
+    assert status not in (0, 250), screen
+    assert "    " + part in screen or "    node1: " + part in screen
+    for noise in ("Traceback", "Finalization of task args", "Error while resolving", "ignored=1", "rescued=1"):
+        assert noise not in screen
+    assert "changed=0" in screen
+
+
+@pytest.mark.parametrize("playbook", PLAYBOOKS)
+def test_every_playbook_refuses_a_wrong_value_before_it_does_anything(tmp_path, playbook):
+    status, screen = play(tmp_path, "-e", "fleet_log_rate=fast", playbook=playbook)
+    refused(status, screen, 'fleet_log_rate is "fast"; allowed: a whole number from 0')
+
+
+@pytest.mark.parametrize("playbook", PLAYBOOKS)
+def test_every_playbook_refuses_an_inventory_without_hosts(tmp_path, playbook):
+    status, screen = play(tmp_path, inventory="all: {hosts: {}}", playbook=playbook)
+    refused(status, screen, 'the inventory has no host ("')
+
+
+@pytest.mark.parametrize(
+    ("playbook", "arguments", "part"),
+    [
+        ("benchmark", ["-e", "benchmark_profile=nope"], 'the recipe cpu-tiny has no benchmark profile "nope"'),
+        ("certify", ["-e", "benchmark_profile=nope"], 'the recipe cpu-tiny has no benchmark profile "nope"'),
+        ("evaluate", ["-e", "fleet_recipe=nope"], 'fleet_recipe is "nope", but there is no such recipe'),
+        ("evaluate", ["-e", "evaluate_profile=nope"], 'evaluate_profile is "nope"; allowed: full, smoke'),
+        ("status", ["-e", "fleet_hardware=x"], 'inventory: fleet_hardware is "x"'),
+        ("stop", ["-e", "fleet_recipe=nope"], 'fleet_recipe is "nope", but there is no such recipe'),
+        ("logs", ["-e", "fleet_overlay=nope"], "fleet_overlay"),
+        ("verify", ["-e", "fleet_play_hosts=nope"], 'fleet_play_hosts is "nope", which names no host'),
+        ("restart", [], "fleet_server is missing"),
+        ("restart", ["-e", "fleet_server=nope"], 'fleet_server names "nope", which is not planned here'),
+        ("replace_node", ["-e", "fleet_node=nope"], "fleet_node 'nope'"),
+        (
+            "site",
+            ["--limit", "other"],
+            "--limit leaves no host that has fleet_recipe (of other); allowed: one of node1",
+        ),
+    ],
+)
+def test_a_wrong_name_is_refused_by_the_first_task(tmp_path, playbook, arguments, part):
+    others = "other:\n  hosts:\n    other: {fleet_recipe: null}\n" if "other" in arguments else ""
+    status, screen = play(
+        tmp_path, *arguments, inventory=INVENTORY % (tmp_path, tmp_path, "") + others, playbook=playbook
+    )
+    refused(status, screen, part)
+
+
+def test_an_inventory_file_that_is_missing(tmp_path):
+    """Without the clone's ansible.cfg, which makes an error of it, Ansible goes on with a warning."""
+    (tmp_path / "ansible.cfg").write_text("")
+    run = ansible_playbook(
+        [CLONE / "playbooks" / "services.yml", "-i", tmp_path / "nothing"], folder=tmp_path, cold=True,
+        environment={"ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+    )  # fmt: skip
+    assert run.status == 2, run.output
+    assert "the inventory has no host" in run.output
+
+
+def test_recipes_inside_the_inventory_directory_are_refused_by_every_run(tmp_path):
+    """What stands in them is read as an inventory by Ansible, so nothing of the run goes on."""
+    folder = tmp_path / "mine"
+    (folder / "recipes").mkdir(parents=True)
+    (folder / "hosts.yml").write_text(INVENTORY % (tmp_path, tmp_path, ""))
+    jinja = "{{ lookup('pipe', 'touch %s/x') }}" % tmp_path
+    (folder / "recipes" / "ours.yml").write_text(json.dumps({"all": {"vars": {"fleet_recipe": jinja}}}))
+    environment = {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "4000"}
+    run = ansible_playbook(["playbooks/site.yml", "-i", folder], environment=environment)
+    refused(run.status, run.output, "%s/recipes holds recipes inside the inventory directory" % folder)
+    assert not (tmp_path / "x").exists()
 
 
 def test_an_inventory_without_recipe(tmp_path):

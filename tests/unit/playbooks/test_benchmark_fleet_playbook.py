@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.tests.runs import BIN
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE, wait_for
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet

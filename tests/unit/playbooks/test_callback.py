@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.callback import fleet
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import UNSEEN
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.live_lines import LiveLines
 from ansible_collections.inference.fleet.tests.runs import ansible_playbook
 from ansible_collections.inference.fleet.tests.unit.node_helpers import terminal_screen
@@ -48,6 +49,35 @@ def test_a_failure_in_a_loop_is_told_once_as_text(tmp_path):
         assert output.count(item + " line") == 1
     command = {"name": "Run", "ansible.builtin.command": "sh -c 'echo {{ item }} words >&2; exit 3'", "loop": ["own"]}
     assert "    own words\n" in screen(tmp_path, [command])
+
+
+def test_what_is_unseen_is_shown_wherever_it_appears(tmp_path):
+    text = "a\x1b[2J\x00\x9b\u202e\u200b\u2028\ufeffb"
+    copy = {"content": text.replace("\0", "\1") + "\n", "dest": str(tmp_path / "file")}
+    tasks = [
+        {"name": "Show", "ansible.builtin.debug": {"msg": [text]}},
+        {"name": "Write", "ansible.builtin.copy": copy},
+        {"name": "Loop", "ansible.builtin.debug": {"msg": "{{ item }}"}, "loop": [text]},
+        {"name": "Fail", "ansible.builtin.fail": {"msg": text}},
+    ]
+    output = screen(tmp_path, tasks, "--diff")
+    shown = (
+        "a\u241b[2J\u2400\u27e8U+009B\u27e9\u27e8U+202E\u27e9\u27e8U+200B\u27e9\u27e8U+2028\u27e9\u27e8U+FEFF\u27e9b"
+    )
+    assert "    " + shown in output and "+" + shown.replace("\u2400", "\u2401") in output
+    assert not UNSEEN.search(output)
+
+
+def test_the_last_page_that_was_written_is_the_last_line(tmp_path):
+    tasks = [
+        {"name": "Write", "inference.fleet.certificate": {"reports_dir": str(tmp_path / name), "shown": name == "b"}}
+        for name in "ab"
+    ]
+    output = screen(tmp_path, [*tasks, {"name": "Fail", "ansible.builtin.fail": {"msg": "why"}}])
+    assert output.rstrip().splitlines()[-1] == "Page: %s/b/report.html" % tmp_path
+    assert output.count("Page: ") == output.count("CERTIFICATE *") == 1
+    assert "certificate  -              Not certified yet" in output
+    assert "Page: " not in screen(tmp_path, tasks, "--check")
 
 
 def test_verbose_shows_what_the_default_shows(tmp_path):
@@ -263,3 +293,22 @@ def test_a_transfer_that_fails_leaves_its_message(transfer):
     assert "fatal: [node1]: FAILED!" in screen
     assert "    The hub is gone." in screen
     assert lines_of("\n".join(screen), "node1") == []
+
+
+def test_a_task_in_the_background_says_that_it_goes_on(tmp_path):
+    """It ends when that was seen."""
+    seen = tmp_path / "seen"
+    task = {
+        "name": "Install the engine", "async": 600, "poll": 1, "vars": {"engine_takes": "1 to 10 minutes"},
+        "ansible.builtin.shell": "while [ ! -e %s ]; do sleep 0.1; done" % seen, "changed_when": True,
+    }  # fmt: skip
+    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]))
+    command = [PLAYBOOK, str(tmp_path / "play.yml"), "-i", "inventories/local"]
+    process, shown = subprocess.Popen(command, cwd=ROOT, env=SELDOM, stdout=subprocess.PIPE, text=True), ""
+    for line in process.stdout:
+        shown += line
+        if line.startswith("localhost: Install the engine, "):
+            seen.touch()
+    assert process.wait(60) == 0
+    assert len(re.findall(r"localhost: Install the engine, \d+ s \(1 to 10 minutes\)", shown)) == 1
+    assert "ASYNC" not in shown and "changed: [localhost]" in shown

@@ -17,9 +17,11 @@ ROLE = Path(__file__).resolve().parents[3] / "roles" / "container_engine"
 MODULE = """#!%s
 # WANT_JSON
 import json, sys
-name = sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0]
+name, arguments = sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0], json.load(open(sys.argv[1]))
+if name == "node":
+    name, arguments = arguments["operation"], arguments["arguments"]
 with open(%r, "a") as stream:
-    stream.write(json.dumps([name, json.load(open(sys.argv[1])).get("name")]))
+    stream.write(json.dumps([name, arguments.get("name")]))
     stream.write("\\n")
 print(json.dumps({"changed": True}))
 """
@@ -32,7 +34,7 @@ def install(tmp_path):
     tasks = yaml.safe_load((ROLE / "tasks" / "install.yml").read_text())[1:]  # the first gathers the facts
     text = json.dumps(tasks)
     (tmp_path / "library").mkdir()
-    for module in ("ansible.builtin.apt", "ansible.builtin.package", "inference.fleet.container_engine"):
+    for module in ("ansible.builtin.apt", "ansible.builtin.package", "inference.fleet.node"):
         name = module.rpartition(".")[2]
         (tmp_path / "library" / ("stand_in_%s.py" % name)).write_text(MODULE % (sys.executable, str(calls)))
         text = text.replace('"%s":' % module, '"stand_in_%s":' % name)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """AISBench and LLMPerf as the roles install them, against a scripted server.
 
-FLEET_TEST_LLMPERF names a folder with LLMPerf's source and the three patches, as docs/using/benchmark.md names them.
+FLEET_TEST_LLMPERF: a folder with LLMPerf's source and the three patches, named as in docs/using/measure-reference.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.tests.runs import BIN
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.engines.small_fleet import Fleet

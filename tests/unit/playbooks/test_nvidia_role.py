@@ -15,13 +15,15 @@ import pytest
 from ansible_collections.inference.fleet.tests.runs import play
 
 ROLE = Path(__file__).resolve().parents[3] / "roles" / "nvidia"
-REPLACED = "apt|command|copy|dnf|file|get_url|replace|yum_repository|nvidia_toolkit"
+REPLACED = "apt|command|copy|dnf|file|get_url|replace|yum_repository|node"
 # Writes down its arguments, and answers with the next line of `answers` where it is the one that decides.
 MODULE = """#!%s
 # WANT_JSON
 import json, sys
 folder, name = %r, sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0]
 given = {key: value for key, value in json.load(open(sys.argv[1])).items() if not key.startswith("_ansible_")}
+if name == "node":
+    name, given = given["operation"], given["arguments"]
 with open(folder + "/calls", "a") as stream:
     stream.write(json.dumps([name, given]) + "\\n")
 answer = {"rc": 0, "stdout": "nvidia.com/gpu=0\\nnvidia.com/gpu=all"}
@@ -43,7 +45,7 @@ def role(tmp_path):
     (tmp_path / "roles" / "engine" / "tasks").mkdir(parents=True)
     (tmp_path / "roles" / "engine" / "tasks" / "main.yml").write_text("- stand_in_engine: {}\n")
     (tmp_path / "library").mkdir()
-    names = {"nvidia_toolkit", "engine"}
+    names = {"node", "engine"}
     for path in (tmp_path / "roles" / "nvidia" / "tasks").glob("*.yml"):
         text = path.read_text().replace("name: inference.fleet.container_engine", "name: engine")
         names |= set(re.findall(r"^  ansible\.builtin\.(\w+):", text, re.MULTILINE))

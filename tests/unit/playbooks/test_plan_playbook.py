@@ -122,17 +122,38 @@ def test_check_mode_writes_no_file(tmp_path):
 
 
 def test_capacity_is_a_table_and_what_may_not_fit_a_warning():
-    changes = {"fleet_override": {"arguments": {"max-num-seqs": 64}}}
+    changes = {
+        "fleet_override": {
+            "arguments": {"max-num-seqs": 64},
+            "benchmark": {"input_tokens": 1024, "output_tokens": 1024},
+        }
+    }
     status, output, _seconds = play("-i", "inventories/local", "-e", json.dumps(changes))
     assert status == 0, output
     words = " ".join(output.split())
     assert "host server memory weights kv cache verdict details localhost server-0, server-1 - " in words
-    assert " 64 MiB warning fits 65 K tokens; 64 x 2048 needs 132 K " in words
+    assert " 64 MiB warning fits 122 K tokens; 64 x 2048 needs 132 K " in words
     warning = (
-        "[WARNING]: localhost: server-0, server-1: max-num-seqs 64 x 2048 tokens need 132 K, but about 65 K fit: "
-        "32 requests run at a time, others wait. Lower max-num-seqs or max-model-len, or raise kv-cache-memory-bytes."
+        "[WARNING]: localhost: server-0, server-1: max-num-seqs 64 x 2048 tokens need 132 K, but about 122 K fit: "
+        "59 requests run at a time, others wait. Lower max-num-seqs or max-model-len, or raise kv-cache-memory-bytes."
     )
     assert words.count(warning) == 1
+
+
+def test_a_checkpoint_of_another_family_is_refused_in_the_plan(tmp_path):
+    model = {"source": "path", "path": str(tmp_path), "source_path": None, "revision": None}
+    changes = json.dumps({"fleet_override": {"model": model}})
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "qwen3"}')
+    status, output, _seconds = play("-i", "inventories/local", "-e", changes)
+    assert status == 2
+    assert 'model_type in %s is "qwen3"; allowed: gpt_oss.' % config in " ".join(output.split())
+    for text in ('{"model_type": "gpt_oss"}', "{}", "[]"):  # what else is wrong is found when it is read in full
+        config.write_text(text)
+        assert play("-i", "inventories/local", "-e", changes)[0] == 0
+    # a family that is named holds for names that say nothing
+    own = {"fleet_override": {"model": {"repo": "acme/support-v2", "family": "gpt_oss"}}}
+    assert play("-i", "inventories/local", "-e", json.dumps(own))[0] == 0
 
 
 @pytest.mark.parametrize("playbook", ["plan", "status"])
@@ -196,9 +217,9 @@ def test_what_cannot_fit_is_refused():
 
 
 def test_recipe_beside_the_inventory_is_found(hundred):
-    (hundred / "recipes").mkdir()
+    (hundred.parent / "recipes").mkdir()
     text = (ROOT / "recipes" / "trn3-eagle3.yml").read_text().replace("name: trn3-eagle3", "name: ours")
-    (hundred / "recipes" / "ours.yml").write_text(text.replace("port: 8000", "port: 7000"))
+    (hundred.parent / "recipes" / "ours.yml").write_text(text.replace("port: 8000", "port: 7000"))
     status, output, _seconds = play("-i", hundred, "--limit", "node3", "-e", "fleet_recipe=ours")
     assert status == 0, output
     assert "127.0.0.1:7007" in output
@@ -317,14 +338,14 @@ def test_the_steps_leave_hosts_of_others_alone(mixed, tmp_path):
     assert sorted(json.loads((tmp_path / "reports" / "verdict.json").read_text())["hosts"]) == ["a", "b"]
 
 
-def test_a_limit_without_inference_hosts_is_a_warning(mixed):
+def test_a_limit_without_inference_hosts_is_an_error(mixed):
     status, output, _seconds = play("-i", mixed, "--limit", "gpu1", playbook="site")
-    assert status == 0, output
-    assert "No host that --limit leaves has fleet_recipe" in " ".join(output.split())
+    assert status == 2, output
+    assert "--limit leaves no host that has fleet_recipe" in " ".join(output.split())
 
 
 def test_a_host_that_cannot_be_planned_takes_nothing_from_the_others(mixed):
-    """Of a single playbook; site.yml refuses a fleet with a mistake in it."""
+    """Of a single playbook; site.yml refuses a mistake in the hosts that --limit leaves."""
     inventory = json.loads(mixed.read_text())
     inventory["web"]["hosts"]["a"]["fleet_override"] = {"nothing": 1}
     mixed.write_text(json.dumps(inventory))
@@ -332,9 +353,12 @@ def test_a_host_that_cannot_be_planned_takes_nothing_from_the_others(mixed):
     assert status == 2, output
     assert "unknown key 'nothing'" in " ".join(output.split())
     assert re.search(r"^b +: ok=.*failed=0", output, re.M)
-    status, output, _seconds = play("-i", mixed, "--limit", "b", "--tags", "nothing", playbook="site")
+    status, output, _seconds = play("-i", mixed, "--tags", "nothing", playbook="site")
     assert status == 2
+    status, output, _seconds = play("-i", mixed, "--limit", "b", "--tags", "nothing", playbook="site")
+    assert status == 0, output
     assert recap(output) == ["b"]
+    assert "a: outside of --limit, and cannot be planned" in " ".join(output.split())
 
 
 def test_a_failure_has_its_code(bare):

@@ -12,6 +12,13 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 
+MODULE = """#!%s
+# WANT_JSON
+import shutil, sys
+shutil.copy(sys.argv[1], %r)
+print("{}")
+"""
+
 
 @pytest.mark.parametrize(
     ("tags", "installs"),
@@ -28,7 +35,7 @@ def test_the_packages_that_preflight_goes_by(tmp_path, own):
 
 
 def given_packages(tmp_path, own, *arguments):
-    """What the module is called with."""
+    """What the operation is called with."""
     host = {
         "ansible_connection": "local",
         "ansible_python_interpreter": sys.executable,
@@ -41,7 +48,12 @@ def given_packages(tmp_path, own, *arguments):
     (tmp_path / "hosts.yml").write_text(
         yaml.safe_dump({"neuron": {"hosts": {"n1": host}}, "vllm": {"children": {"neuron": {}}}})
     )
-    run = play("playbooks/preflight.yml", tmp_path / "hosts.yml", "-vvv", *arguments,
-               environment={"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}).failed("Preflight found ")  # fmt: skip
-    given = run.output.partition('"installs": ')[2]
-    return json.JSONDecoder().raw_decode(given)[0]
+    steps = tmp_path / "playbooks" / "steps"
+    (steps / "library").mkdir(parents=True)
+    (steps / "library" / "stand_in_node.py").write_text(MODULE % (sys.executable, str(tmp_path / "given")))
+    (tmp_path / "roles").symlink_to(CLONE / "roles")
+    text = (CLONE / "playbooks/steps/preflight.yml").read_text()
+    assert text.count("inference.fleet.node:") == 1
+    (steps / "preflight.yml").write_text(text.replace("inference.fleet.node:", "stand_in_node:"))
+    play(str(steps / "preflight.yml"), tmp_path / "hosts.yml", *arguments).ok()
+    return json.loads((tmp_path / "given").read_text())["arguments"]["installs"]

@@ -14,7 +14,7 @@ import paramiko
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.action import host_key
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines.ssh_server import SshServer
 
@@ -52,7 +52,7 @@ class Fleet:
         (folder / "hosts.yml").write_text(yaml.safe_dump(groups))
 
     def play(self, *arguments, playbook="playbooks/replace_node.yml", **options):
-        return play(playbook, self.folder / "hosts.yml", *arguments, timeout=120, **options)
+        return play(playbook, self.folder / "hosts.yml", *arguments, timeout=600, **options)
 
     def knows(self, key, *more):
         """Write this key into known_hosts, as the node's, and more lines."""

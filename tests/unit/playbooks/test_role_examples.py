@@ -26,8 +26,11 @@ MODULE = """#!/usr/bin/python
 import json, sys
 with open(sys.argv[1]) as stream:
     given = {key: value for key, value in json.load(stream).items() if not key.startswith("_ansible_")}
+name = %r
+if name == "node":
+    name, given = given["operation"], given["arguments"]
 with open(%r, "a") as stream:
-    stream.write(json.dumps([%r, given]) + "\\n")
+    stream.write(json.dumps([name, given]) + "\\n")
 print(json.dumps({"changed": False, "answering": True, "must_reboot": False, "due": {}, "finished": True,
                   "missing": []}))
 """
@@ -56,7 +59,7 @@ def whole(tmp_path_factory):
     for name in ("filter", "lookup", "module_utils", "plugin_utils"):
         (fleet / "plugins" / name).symlink_to(ROOT / "plugins" / name)
     for path in (ROOT / "plugins" / "modules").glob("*.py"):
-        (fleet / "plugins" / "modules" / path.name).write_text(MODULE % (str(folder / "given"), path.stem))
+        (fleet / "plugins" / "modules" / path.name).write_text(MODULE % (path.stem, str(folder / "given")))
     server = warm_playbooks.Server(without_clone(folder), folder)
     runs.warm.append(server)
     yield folder
@@ -77,7 +80,7 @@ def without_clone(folder):
 
 
 def play(folder, collections, plays, host):
-    """(status, screen, [(module, arguments)]) of plays of an example, on one host of their groups."""
+    """(status, screen, [(module or operation, arguments)]) of plays of an example, on one host of their groups."""
     groups = {play["hosts"]: {"hosts": {"node-1": {**host, **SECRET}}} for play in plays}
     (folder / "hosts.json").write_text(json.dumps(groups))
     # Root is not needed to be told what a module was given.
@@ -91,9 +94,10 @@ def play(folder, collections, plays, host):
 
 
 def modules_of(role):
-    """The collection's modules that the role's tasks name."""
+    """The collection's modules and operations that the role's tasks name."""
     tasks = "".join(path.read_text() for path in (ROOT / "roles" / role / "tasks").glob("*.yml"))
-    return set(re.findall(r"^ +inference\.fleet\.([a-z_]+):", tasks, re.MULTILINE))
+    modules = set(re.findall(r"^ +inference\.fleet\.([a-z_]+):", tasks, re.MULTILINE)) - {"node"}
+    return modules | set(re.findall(r"^ +inference\.fleet\.node:\n +operation: ([a-z_]+)$", tasks, re.MULTILINE))
 
 
 def test_every_role_has_an_example():

@@ -14,19 +14,33 @@ import yaml
 from ansible_collections.inference.fleet.tests.runs import play
 
 TASKS = Path(__file__).resolve().parents[3] / "roles" / "serve" / "tasks" / "main.yml"
-MODULES = ("container_engine", "engine_servers", "engine_ready")
+MODULES = ("node", "engine_servers", "endpoint_verify")
 MODULE = """#!%s
 # WANT_JSON
 import json, sys
 name, folder = sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0], %r
 arguments = json.load(open(sys.argv[1]))
+if name == "node":
+    name, arguments = arguments["operation"], arguments["arguments"]
 with open(folder + "/calls", "a") as stream:
-    keys = ("state", "engine", "restart", "only")
-    stream.write(json.dumps({"module": name, **{key: arguments.get(key) for key in keys}}))
+    keys = ("state", "engine", "restart", "only", "changes", "deployed")
+    stream.write(json.dumps({"module": name, **{key: arguments[key] for key in keys if key in arguments}}))
     stream.write("\\n")
 changed = name in json.load(open(folder + "/changing"))
-pending = {} if arguments.get("only") else json.load(open(folder + "/pending"))
-print(json.dumps({"changed": changed, "answering": not changed, "pending": pending}))
+answer = {"changed": changed, "answering": not changed, "pending": {}, "waves": []}
+if arguments.get("changes") in ("one_by_one", "together"):
+    answer["waves"] = json.load(open(folder + "/waves"))
+    answer["pending"] = {one: "it changes" for wave in answer["waves"] for one in wave}
+if arguments.get("state") == "rolled_back":
+    answer.update(back=["server-1"], versions={"server-0": "new", "server-1": "old, rolled back"})
+if [name, arguments.get("only"), arguments.get("deployed")] in json.load(open(folder + "/failing")):
+    answer = {"failed": True, "msg": "it failed.", "final": True}
+print(json.dumps(answer))
+"""
+VERIFY = """
+- name: Verify
+  stand_in_endpoint_verify:
+    only: "{{ verify_servers | default(serve_servers) | map(attribute='name') }}"
 """
 # What the role verify makes of it.
 CHANGED = yaml.safe_load((TASKS.parents[2] / "verify/defaults/main.yml").read_text())["verify_servers_changed"]
@@ -34,6 +48,7 @@ VARIABLES = {
     "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
     "serve_engine_restart": "auto", "serve_drop_ins": "remove", "fleet_root": "", "serve_watchdog": False,
     "serve_start_on_boot": False, "serve_deployment": {}, "serve_reports_dir": "",
+    "serve_changes": "one_by_one", "serve_drain_s": 30,
     "serve_log_rate": 10000, "serve_log_file_mb": 50, "serve_log_files": 4,
 }  # fmt: skip
 
@@ -51,21 +66,31 @@ class Serve:
             text = file.read_text(encoding="utf-8")
             for name in MODULES:
                 text = text.replace("inference.fleet.%s:" % name, "stand_in_%s:" % name)
+            included = "ansible.builtin.include_role:\n        name: inference.fleet.verify"
+            text = text.replace(included, "ansible.builtin.include_tasks:\n        file: %s/verify.yml" % folder)
             (folder / file.name).write_text(text)
+        (folder / "verify.yml").write_text(VERIFY)
         show = {"ansible.builtin.copy": {"content": CHANGED, "dest": str(folder / "verdict")}}
         tasks = [{"ansible.builtin.include_tasks": str(folder / TASKS.name)}, show]
         plays = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}]
         (folder / "play.yml").write_text(json.dumps(plays))
 
-    def play(self, entries, changing=(), pending=(), **variables):
-        """([modules that were called, with what matters of their arguments], whether the servers were changed)."""
-        (self.folder / "pending").write_text(json.dumps(dict.fromkeys(pending, "it hangs")))
+    def play(self, entries, changing=(), waves=(), **variables):
+        """([modules and operations that were called, with what matters of them], whether the servers were changed)."""
+        run, calls = self.run(entries, changing, waves, **variables)
+        run.ok()
+        return calls, (self.folder / "verdict").read_text() == "True"
+
+    def run(self, entries, changing=(), waves=(), failing=(), **variables):
+        """(the Run, [modules that were called]); failing: [(module, its only, its deployed)]."""
+        options = ["--check"] if variables.pop("check", False) else []
+        (self.folder / "waves").write_text(json.dumps(waves))
+        (self.folder / "failing").write_text(json.dumps(failing))
         (self.folder / "changing").write_text(json.dumps(list(changing)))
         (self.folder / "calls").write_text("")
         variables = {**VARIABLES, "serve_servers": entries, "ansible_python_interpreter": sys.executable, **variables}
-        play(str(self.folder / "play.yml"), "localhost,", variables=variables).ok()
-        calls = [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
-        return calls, (self.folder / "verdict").read_text() == "True"
+        run = play(str(self.folder / "play.yml"), "localhost,", *options, variables=variables)
+        return run, [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
 
 
 def entry(engine=None, address=None):
@@ -73,9 +98,24 @@ def entry(engine=None, address=None):
     return {"name": "server-0", "container": container, "health": {"budget_s": 1, "poll_s": 1}, "start": {"after": []}}
 
 
-SERVERS = {"module": "engine_servers", "state": "started", "engine": None, "restart": None, "only": None}
-READY = {"module": "engine_ready", "state": None, "engine": None, "restart": None, "only": None}
-DOCKER = {"module": "container_engine", "state": "effective", "engine": "docker", "restart": "auto", "only": None}
+SERVERS = {"module": "engine_servers", "state": "started", "changes": "one_by_one"}
+READY = {"module": "engine_ready"}
+DOCKER = {"module": "container_engine", "state": "effective", "engine": "docker", "restart": "auto"}
+
+
+def turn(*names):
+    """The calls for a wave that is changed as it should."""
+    named = {"only": list(names)}
+    return [
+        {"module": "engine_servers", "state": "started", "changes": "wave", **named},
+        {"module": "engine_ready", **named},
+        {"module": "endpoint_verify", **named},
+        {"module": "engine_servers", "state": "verified", **named},
+    ]
+
+
+BACK = [{"module": "engine_servers", "state": "rolled_back"},
+        {"module": "engine_ready", "only": ["server-1"], "deployed": True}]  # fmt: skip
 
 
 @pytest.fixture
@@ -102,16 +142,47 @@ def test_hosts_without_docker_and_named_servers_have_one_call_less(serve):
     assert serve.play([entry()], ["engine_servers"]) == ([SERVERS, READY], True)
 
 
-def test_servers_that_hang_are_repaired_one_after_the_other(serve):
-    """The module restarts the first of them; each of the others waits until those before it are ready."""
-    entries = [dict(entry(), name="server-%d" % number) for number in range(4)]
-    calls, changed = serve.play(entries, ["engine_servers"], pending=["server-1", "server-3"])
-    assert calls == [
-        SERVERS,
-        dict(READY, only=["server-0", "server-2"]),
-        dict(SERVERS, state=None, only=["server-1"]),
-        dict(READY, only=["server-1"]),
-        dict(SERVERS, state=None, only=["server-3"]),
-        dict(READY, only=["server-3"]),
-    ]
+def servers(count):
+    return [dict(entry(), name="server-%d" % number, role="server") for number in range(count)]
+
+
+def test_servers_that_run_are_changed_one_after_the_other(serve):
+    """Each is waited for and verified before the next one; what has no turn is waited for first."""
+    calls, changed = serve.play(servers(4), ["engine_servers"], [["server-1"], ["server-3", "orphan"]])
+    second = turn("server-3", "orphan")
+    second[1:3] = [dict(one, only=["server-3"]) for one in second[1:3]]
+    assert calls == [SERVERS, dict(READY, only=["server-0", "server-2"]), *turn("server-1"), *second]
     assert changed
+
+
+def test_what_is_only_removed_is_not_waited_for(serve):
+    calls, changed = serve.play(servers(1), [], [["orphan"]], serve_changes="together")
+    first, *_between, last = turn("orphan")
+    assert calls == [dict(SERVERS, changes="together"), first, last]
+    assert changed
+
+
+@pytest.mark.parametrize("module", ["engine_servers", "engine_ready", "endpoint_verify"])
+def test_what_fails_is_put_back_and_ends_the_run_with_the_versions(serve, module):
+    waves = [["server-0"], ["server-1"], ["server-2"]]
+    run, calls = serve.run(servers(3), [], waves, [[module, ["server-1"], None]])
+    run.failed(
+        "server-1 failed with the new definition: it failed.", "The old definition was put back and answers: server-1.",
+        "Versions: server-0: new; server-1: old, rolled back.", "Nothing else was changed",
+    )  # fmt: skip
+    tried = turn("server-1")[: ["engine_servers", "engine_ready", "endpoint_verify"].index(module) + 1]
+    assert calls == [SERVERS, *turn("server-0"), *tried, *BACK, *calls[-1:]]
+    assert calls[-1] == {"module": "endpoint_verify", "only": ["server-0", "server-1", "server-2"]}
+
+
+def test_an_old_definition_that_does_not_answer_either_is_said(serve):
+    failing = [["engine_ready", ["server-1"], None], ["engine_ready", ["server-1"], True]]
+    run, _calls = serve.run(servers(2), [], [["server-1"]], failing)
+    run.failed("The old definition does not answer either: it failed.", "server-1: old, rolled back")
+
+
+def test_check_mode_shows_the_order_and_changes_nothing(serve):
+    run, calls = serve.run(servers(2), [], [["server-0"], ["server-1"]], check=True)
+    run.ok()
+    assert "server-1" in run.output
+    assert calls == [SERVERS]

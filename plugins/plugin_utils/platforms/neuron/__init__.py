@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.framework import uses_nxdi
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
     Unreadable,
     read_mapping,
@@ -32,6 +32,30 @@ class Neuron(Platform):
 
     def fits_chips(self, hardware, size):
         return size % hardware.chip == 0 or hardware.chip % size == 0
+
+    def operations(self, host):
+        role = host.role("neuron")
+        servers = role.value("neuron_servers", host.servers)
+        if host.step == "weights":
+            arguments = {
+                "state": "imported",
+                "servers": servers,
+                "source": role.value("neuron_artifact_source", host.shared("fleet_artifact_source", "")) or None,
+                "remote_source": role.value("neuron_artifact_remote", host.read("fleet_artifact_remote", False)),
+            }
+            return [("compiled_artifact", arguments)]
+        arguments = {
+            "packages": role.value("neuron_packages"),
+            "hardware": role.value("neuron_hardware", host.shared("fleet_hardware", {})),
+            "needs": role.value("neuron_needs", host.recipe["needs"]),
+            "servers": servers,
+            "installed": [],
+            "reboot_follows": role.switch("neuron_reboot"),
+        }
+        return [("neuron_packages", arguments)]
+
+    def checks_eagle3(self, entries):
+        return any(uses_nxdi(entry["environment"]) for entry in entries)
 
     def artifact_key(self, server):
         return artifacts.key_of(server) if server.devices else None

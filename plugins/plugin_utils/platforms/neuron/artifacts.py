@@ -12,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import re
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.framework import uses_nxdi
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_key, canonical
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import artifact_key, canonical
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.framework import uses_nxdi
 
 VERSION = 1  # raise it where the key's own make-up changes: every artifact is compiled again
 LENGTH = 16
@@ -22,8 +22,8 @@ LENGTH = 16
 NEUTRAL = frozenset(
     (
         "name", "group", "index", "role", "port", "devices", "device_range", "container_devices", "devices_first",
-        "host", "bind", "root", "lib", "models", "venvs", "encodings", "model", "model_id", "draft", "venv",
-        "work", "compile", "artifact", "artifact_key", "cache", "config",
+        "host", "bind", "bind_device", "root", "lib", "models", "venvs", "encodings", "model", "model_id", "draft",
+        "venv", "work", "compile", "artifact", "artifact_key", "cache", "config",
     )
 )  # fmt: skip
 # Arguments of vLLM's HTTP side: no graph depends on them. Everything that is not listed counts.

@@ -15,10 +15,10 @@ import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.action import compiled_artifact as action
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
     artifact_archives as compiled_artifact,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
 KEY = "0123456789abcdef"
@@ -44,13 +44,13 @@ class Node:
         task = SimpleNamespace(args=arguments, async_val=0, check_mode=check_mode, action="compiled_artifact")
         loader = SimpleNamespace(path_dwim=lambda path: os.path.join("/playbooks", path))
         monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
-        monkeypatch.setattr(action.ActionModule, "_execute_module", self.execute)
+        monkeypatch.setattr(action.ActionModule, "call", self.execute)
         monkeypatch.setattr(action.ActionModule, "_transfer_file", lambda _self, *pair: self.transfer(*pair))
         monkeypatch.setattr(action.ActionModule, "_fixup_perms2", lambda _self, paths: None)
         self.check_mode = check_mode
         self.action = action.ActionModule(task, connection, None, loader, mock.Mock(), None)
 
-    def execute(self, *_self, module_name=None, module_args=None, task_vars=None):
+    def execute(self, _operation, module_args, task_vars):
         self.asked.append({key: value for key, value in module_args.items() if key != "servers"})
         args = module_args
         if args.get("state") == "exported":

@@ -41,9 +41,9 @@ def act(arguments, answer, check_mode=False):
     """(what the task returns, the arguments that the module got)."""
     task = mock.Mock(args=arguments, async_val=0, check_mode=check_mode)
     action = engine_servers.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
-    action._execute_module = mock.Mock(return_value=answer)
+    action.call = mock.Mock(return_value=answer)
     result = action.run(task_vars={"inventory_hostname": "node-1"})
-    return result, action._execute_module.call_args.kwargs["module_args"]
+    return result, action.call.call_args.args[1]
 
 
 def answer(*actions, **more):

@@ -36,7 +36,7 @@ class Node:
         connection = SimpleNamespace(transport=transport, _shell=shell)
         task = SimpleNamespace(args=arguments, async_val=0, action="inference.fleet.model_weights", _uuid="run-1")
         monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
-        monkeypatch.setattr(model_weights.ActionModule, "_execute_module", self.execute)
+        monkeypatch.setattr(model_weights.ActionModule, "call", self.execute)
         monkeypatch.setattr(model_weights.ActionModule, "_transfer_file", lambda _self, *pair: self.sent.append(pair))
         monkeypatch.setattr(model_weights.ActionModule, "_fixup_perms2", lambda _self, paths: self.fixed.append(paths))
         monkeypatch.setattr(model_weights.ActionModule, "_make_tmp_path", lambda _self: "/tmp/node")
@@ -44,7 +44,7 @@ class Node:
         play_context = SimpleNamespace(become=become, check_mode=False)
         self.action = model_weights.ActionModule(task, connection, play_context, None, mock.Mock(), None)
 
-    def execute(self, *_self, module_args=None, task_vars=None):
+    def execute(self, _operation, module_args, task_vars):
         self.asked.append(dict(module_args))
         return self.answers.pop(0)
 

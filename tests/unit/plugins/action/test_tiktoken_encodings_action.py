@@ -32,8 +32,8 @@ def run(monkeypatch):
         monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
         monkeypatch.setattr(
             action,
-            "_execute_module",
-            lambda _self, module_args, task_vars: asked.append(module_args["sources"]) or answers.pop(0),
+            "call",
+            lambda _self, _name, module_args, task_vars: asked.append(module_args["sources"]) or answers.pop(0),
         )
         monkeypatch.setattr(action, "_transfer_file", lambda _self, *pair: sent.append(pair))
         monkeypatch.setattr(action, "_fixup_perms2", lambda _self, paths: None)

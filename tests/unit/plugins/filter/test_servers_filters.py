@@ -7,7 +7,8 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.filter import servers
 from ansible_collections.inference.fleet.plugins.filter.servers import restart_batches
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import restart
 
 
 def entry(budget_s=300, poll_s=2, after=(), **secrets):
@@ -38,6 +39,8 @@ def test_log_lines_have_a_heading_each():
     shown = servers.log_lines([{"name": "a", "state": "running", "log_tail": ["x"]}, {"name": "b", "log_tail": None}])
     assert shown == ["== a (running) ==", "x", "== b (None) =="]
     assert servers.log_lines([{"name": "a", "state": "failed", "log_tail": "x\ny\n"}])[1:] == ["x", "y"]
+    forged = [{"name": "a", "state": "running", "log_tail": ["== b (failed) ==", " == c"]}]
+    assert servers.log_lines(forged)[1:] == ["> == b (failed) ==", ">  == c"]
 
 
 @pytest.mark.parametrize(
@@ -108,34 +111,55 @@ def test_servers_restart_one_after_another_and_followers_with_their_leader(serve
     assert restart_batches(servers, meant) == batches
 
 
-ASKED = (
-    "say which servers to restart, -e fleet_server=NAME, several with commas between them, or all. On n1 there are: "
-    "server-0, "
-    "server-1, server-2."
-)
+def part(name, role):
+    return {**led(name), "role": role, "health": {"budget_s": 600}}
+
+
+FRONT, PREFILL, DECODE = part("frontend-0", "frontend"), part("prefill-0", "prefill"), part("decode-0", "decode")
+PARTS, MORE = [FRONT, PREFILL, DECODE], part("prefill-1", "prefill")
 
 
 @pytest.mark.parametrize(
-    ("meant", "message"),
+    ("entries", "meant", "elsewhere", "running", "gaps"),
     [
-        (None, "fleet_server is missing: " + ASKED),
-        ("", "fleet_server is missing: " + ASKED),
-        ([], "fleet_server is missing: " + ASKED),
-        (3, "fleet_server is 3: " + ASKED),
-        ({"server-0": 1}, "fleet_server is {'server-0': 1}: " + ASKED),
-        ([0], "fleet_server is [0]: " + ASKED),
-        ("server-9", "fleet_server names server-9, which is not planned for n1; there are: server-0, server-1, "
-                     "server-2. "
-                     "--limit takes other hosts out."),
-        ("server-1,x,y", "fleet_server names x, y, which are not planned for n1; there are: server-0, server-1, "
-                         "server-2. "
-                         "--limit takes other hosts out."),
-        ("all,server-0", "fleet_server names all, which is not planned for n1; there are: server-0, server-1, "
-                         "server-2. "
-                         "--limit takes other hosts out."),
+        (PARTS, "prefill-0", [], None, ["prefill-0"]),
+        (PARTS, "all", [], None, ["frontend-0", "prefill-0", "decode-0"]),
+        ([*PARTS, MORE], "prefill-0", [], None, []),
+        ([*PARTS, MORE], "prefill-0,prefill-1", [], None, []),  # one after the other
+        ([*PARTS, MORE], "prefill-0", [], ["frontend-0", "prefill-0", "decode-0"], ["prefill-0"]),
+        ([*PARTS, MORE], "prefill-1", [], ["frontend-0", "prefill-0", "decode-0"], []),
+        (PARTS, "prefill-0", [], ["frontend-0", "decode-0"], []),  # it is away already
+        (PARTS, "prefill-0", [MORE], None, []),
+        (PARTS, "decode-0", [MORE], None, ["decode-0"]),
+        ([part("server-0", "server")], "server-0", [], None, []),
     ],
-)  # fmt: skip
-def test_servers_that_are_not_there_are_named_with_those_that_are(meant, message):
-    with pytest.raises(AnsibleFilterError) as caught:
+)
+def test_the_last_server_of_a_role_is_named(entries, meant, elsewhere, running, gaps):
+    found = servers.restart_gaps(entries, restart_batches(entries, meant), elsewhere, running)
+    assert [gap.partition(":")[0] for gap in found] == gaps
+
+
+THREE = "server-0, server-1, server-2"
+
+
+@pytest.mark.parametrize(
+    ("meant", "code", "values"),
+    [
+        (None, "restart.server-missing", (THREE,)),
+        ("", "restart.server-missing", (THREE,)),
+        (",", "restart.server-missing", (THREE,)),
+        ([], "restart.server-missing", (THREE,)),
+        (3, "restart.server-not-a-name", ("3", THREE)),
+        ({"server-0": 1}, "restart.server-not-a-name", ('{"server-0": 1}', THREE)),
+        ([0], "restart.server-not-a-name", ("[0]", THREE)),
+        ("server-9", "restart.server-unknown", ('"server-9"', "is", THREE)),
+        ("server-1,x,y", "restart.server-unknown", ('"x", "y"', "are", THREE)),
+        ("all,server-0", "restart.server-unknown", ('"all"', "is", THREE)),
+    ],
+)
+def test_servers_that_are_not_there_are_named_with_those_that_are(meant, code, values):
+    with pytest.raises(FleetError) as caught:
+        restart.batches(PLAIN, meant)
+    assert (caught.value.code, caught.value.values) == (code, values)
+    with pytest.raises(AnsibleFilterError):
         restart_batches(PLAIN, meant)
-    assert str(caught.value) == message

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 
 SECRET = "hf_a-secret-value"
@@ -31,7 +31,7 @@ def _of_engine(found):
 CALL = """
 import sys, json
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.modules import engine_servers
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
 with patch_module_args(json.loads(sys.argv[1])):
-    engine_servers.main()
+    Operation("engine_servers").main()
 """

@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import json
 import os
+import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.containers import host_settings as container_setup
-from ansible_collections.inference.fleet.plugins.module_utils.containers import settings_text
-from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import EngineError
-from ansible_collections.inference.fleet.plugins.module_utils.containers.images import ensure_image
-from ansible_collections.inference.fleet.plugins.module_utils.containers.merged_settings import merge
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.operations import container_engine as operation
-from ansible_collections.inference.fleet.plugins.modules import container_engine as module
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import engine as container_engine
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import (
+    host_settings as container_setup,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import settings_text
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import EngineError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.images import ensure_image
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.merged_settings import merge
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.commands import hangs
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import container_engine as operation
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.node_helpers import run_module
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
 from hypothesis import given
 from hypothesis import strategies as st
+
+module = Operation("container_engine")
 
 DAEMON, DROP_IN, PROXIES = settings_text.DAEMON_JSON, container_setup.DROP_IN, container_setup.PROXY_FILE
 PROXY = {"HTTPS_PROXY": "http://user:pass\\word@proxy:3128", "NO_PROXY": "127.0.0.1"}
@@ -444,6 +451,101 @@ def test_without_systemd_it_is_for_a_person_to_start(node):
     assert node.refused() == (
         "docker does not run, and this node has no systemd to start it. Start it as this node starts its daemons."
     )
+
+
+def test_one_that_is_masked_is_not_started(node):
+    node.engine.write(errors={"*": "down"})
+    for unit, folder in (("docker.socket", "/run/systemd/system/"), ("docker.service", "/etc/systemd/system/")):
+        link = node.root / folder[1:] / unit
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to("/dev/null")
+        for check_mode in (True, False):
+            with pytest.raises(FleetError) as caught:
+                node.ensure(check_mode=check_mode)
+            assert (caught.value.code, caught.value.values) == ("containers.unit-masked", (unit, unit))
+    assert node.systemctl == []
+    node.engine.write(errors={})
+    assert not node.ensure()["changed"]
+
+
+def test_one_that_hangs_is_an_error_and_not_started(node, monkeypatch):
+    """Whoever waits for a daemon that is up and does not answer waits in vain; one that is starting answers late."""
+    monkeypatch.setattr(container_engine, "HANGS", {})
+    (node.engine.bin / "docker").write_text("#!/bin/sh\nexec /bin/sleep 600\n")
+    monkeypatch.setattr(container_engine.Engine.__init__, "__defaults__", ("docker", None, None, 0.5))
+    node.stale.write_text("ActiveState=active\n")
+    with pytest.raises(FleetError) as caught:
+        node.ensure(check_mode=True)
+    assert (caught.value.code, node.systemctl) == ("containers.engine-problem", [])
+    assert "docker version did not end" in caught.value.message
+    assert hangs(caught.value)
+    began = time.monotonic()
+    with pytest.raises(EngineError) as again:
+        container_engine.Engine("docker", call_s=600).containers("")
+    assert (again.value.kind, time.monotonic() < began + 60) == ("timeout", True)
+    with pytest.raises(FleetError) as caught:
+        container_setup.faults("docker", sysroot=str(node.root))
+    assert hangs(caught.value)
+
+
+FAULTS = [
+    # what is the matter, whether prepare is in the run: (words of problems, words of warnings)
+    ({}, True, [], []),
+    ({"errors": {"*": "down"}}, True, [], ["docker does not run; the step prepare starts it"]),
+    ({"errors": {"*": "down"}}, False, ["docker does not answer"], []),
+    ({"errors": {"*": "permission"}}, True, ["may not use docker"], []),
+    ({"errors": {"*": "down"}, "mask": True}, True, ["its unit docker.service is masked"], []),
+    ({"mask": True}, True, [], ["docker.service is masked"]),
+    ({"errors": {"*": "down"}, "daemon": "{"}, True, ["daemon.json is no valid JSON"], []),
+    ({"daemon": "[]"}, True, ["daemon.json is no valid JSON"], []),
+    ({"gone": True}, True, [], ["docker is not installed; the step prepare installs it"]),
+    ({"gone": True}, False, ["There is no docker on this node"], []),
+]
+
+
+@pytest.mark.parametrize(("state", "prepares", "problems", "warnings"), FAULTS)
+def test_what_is_the_matter_with_an_engine_before_anything_is_changed(
+    node, monkeypatch, state, prepares, problems, warnings
+):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    node.engine.write(errors=state.get("errors", {}))
+    if state.get("gone"):
+        (node.engine.bin / "docker").unlink()
+    if "daemon" in state:
+        node.write(DAEMON, state["daemon"])
+    if state.get("mask"):
+        link = node.root / "etc/systemd/system/docker.service"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to("/dev/null")
+    found = container_setup.faults("docker", prepares=prepares, sysroot=str(node.root))
+    for words, messages in zip((problems, warnings), found):
+        assert len(words) == len(messages)
+        assert all(one in message for one, message in zip(words, messages))
+
+
+@pytest.mark.parametrize(
+    "info", [{"ServerErrors": ["Cannot connect to the Docker daemon at unix:///x."]}, {"ServerVersion": ""}]
+)
+def test_a_client_that_ends_well_though_no_daemon_answers(node, info):
+    """`docker info` of a daemon that is down, which has no version and takes no CDI names: not one that is too old."""
+    node.engine.write(info=info)
+    with pytest.raises(EngineError) as caught:
+        container_engine.Engine("docker").cdi()
+    assert caught.value.kind == "down"
+
+
+def test_a_start_that_fails_says_what_docker_said(node):
+    node.engine.write(errors={"*": "down"})
+    (node.engine.bin / "journalctl").write_text(
+        "#!/bin/sh\necho 'Starting docker.service'\necho 'unable to configure the Docker daemon with file x: nope'\n"
+        "echo 'docker.service: Failed with result x.'\necho 'Failed to start docker.service'\n"
+    )
+    (node.engine.bin / "journalctl").chmod(0o755)
+    node.broken.touch()
+    with pytest.raises(FleetError) as caught:
+        node.ensure()
+    assert caught.value.code == "containers.systemctl-failed"
+    assert caught.value.values[2].endswith("unable to configure the Docker daemon with file x: nope")
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,17 @@ import signal
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.containers import images as container_images
-from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import pinned_reference
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import containers as guard_containers
-from ansible_collections.inference.fleet.plugins.modules import container_image
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import images as container_images
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import pinned_reference
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import containers as guard_containers
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import CANNOT_BE_USED, ScriptedEngine, image
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+
+container_image = Operation("container_image")
 
 D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 PROXY = {"HTTPS_PROXY": "http://proxy:3128"}

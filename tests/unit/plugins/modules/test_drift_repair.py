@@ -16,9 +16,9 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.servers import staging
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import format_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import staging
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash, wait_until
 
 INFO = "engine_servers_info"
@@ -96,9 +96,10 @@ def edited_program(node, pid):
 
 
 def edited_guard(node, pid):
-    with open(node.paths.lib + "/lib/guard.py", "a", encoding="utf-8") as stream:
+    path = os.path.realpath(node.paths.guard) + "/fleet_node/cli.py"
+    with open(path, "a", encoding="utf-8") as stream:
         stream.write("# edited\n")
-    return "shared file", node.paths.lib + "/lib/guard.py differs from this collection's"
+    return "shared file", "%s is damaged: %s has another size" % (node.paths.guard, path)
 
 
 def gone_folder(node, pid):

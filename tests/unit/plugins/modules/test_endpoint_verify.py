@@ -7,13 +7,15 @@ import json
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.servers import faults
-from ansible_collections.inference.fleet.plugins.modules import endpoint_verify
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import faults
 from ansible_collections.inference.fleet.tests.unit.engines.deployed import deployed
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+
+endpoint_verify = Operation("endpoint_verify")
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def test_four_steps(run, tmp_path):
         for check in (True, False, True, False):
             status, result = run(check, servers=servers, timeout=60)
             assert (status, result["changed"], result["ok"], result["mode"]) == (0, False, True, "full")
-            assert len(result["verdicts"][0]["probes"]) == 20
+            assert len(result["verdicts"][0]["probes"]) == 33
 
 
 def test_who_passed_is_recorded_as_ready_and_nobody_else(run, tmp_path):
@@ -111,7 +113,10 @@ def test_auto_without_reports_goes_by_what_changed(run, tmp_path):
         ),
         ({"servers": [], "timeout": 0}, "timeout is 0, it must be more than 0 seconds."),
         ({"servers": [], "quick_timeout": -1}, "quick_timeout is -1, it must be more than 0 seconds."),
-        ({"servers": [], "root": "here"}, "fleet_root must be an absolute path or empty, got 'here'."),
+        (
+            {"servers": [], "root": "here"},
+            "root is 'here'; it must be an absolute path, or empty for the system's own folders.",
+        ),
         (
             {"servers": [], "probes": [{"name": "chat", "body": {}}]},
             "probes[0] (chat): this name is taken by another probe; choose another.",

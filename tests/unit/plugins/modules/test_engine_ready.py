@@ -13,8 +13,8 @@ import subprocess
 from unittest import mock
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.servers import readiness, reconcile
-from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, runner
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import readiness, reconcile
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash, wait_until
 
@@ -27,6 +27,16 @@ def fails(node, entries, **params):
     result = node.module(READY, entries, **params)
     assert result["failed"], result
     return result
+
+
+def test_a_key_that_a_server_logs_and_has_deleted_from_its_file_is_masked(node):
+    entry = rehash(node.entry("server-0"), command=["sh", "-c", "echo the key is k3y-of-a-server; exec sleep 900"])
+    node.servers([entry])
+    said = wait_until(lambda: _that_says(re.compile(".*the key is.*"), fails(node, [entry])), what="its log")
+    assert "k3y-of-a-server" in json.dumps(said)
+    masked = fails(node, [entry], secrets={"fleet_api_key": ["other", "k3y-of-a-server"], "none": None})
+    assert "the key is ***" in masked["msg"]
+    assert "k3y" not in json.dumps(masked)
 
 
 def test_from_nothing_to_ready(node, tmp_path, monkeypatch):

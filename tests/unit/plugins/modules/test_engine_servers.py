@@ -16,16 +16,15 @@ import tempfile
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils import services
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.servers import apply, run
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program, services
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import device_holders
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply, run
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, alive, rehash, wait_until
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import (
@@ -51,7 +50,7 @@ def test_started_in_four_steps(node, monkeypatch):
     assert apply["changed"]
     assert apply["diff"] == check["diff"]
     assert sorted(apply) == [
-        "actions", "answering", "changed", "diff", "kept", "pending", "removed", "repaired", "servers",
+        "actions", "answering", "changed", "diff", "kept", "pending", "removed", "repaired", "servers", "waves",
     ]  # fmt: skip
     assert not apply["answering"]  # what was just started is waited for
     for entry, server in zip(entries, apply["servers"]):
@@ -185,7 +184,7 @@ def test_secrets_are_in_their_file_and_the_environment_alone(node):
     # the log has it because this engine prints it
     assert sorted(holders) == [
         (node.paths.secret("server-0"), "0o600"),
-        (str(log), "0o644"),
+        (str(log), "0o640"),
     ]
     info = row(node.module("engine_servers_info", [entry], log_lines=5), "server-0")
     assert info["log_tail"][1] == "token ***"
@@ -273,7 +272,8 @@ def test_what_cannot_be_done_is_said(node):
                                               "server-1."),
         ({"manager": "systemd"}, [zero], "manager: systemd runs the system's own servers only, but the root is %s. Use "
                                          "manager: supervisord, or an empty root." % node.root),
-        ({"root": "relative"}, [zero], "fleet_root must be an absolute path or empty, got 'relative'."),
+        ({"root": "relative"}, [zero],
+         "root is 'relative'; it must be an absolute path, or empty for the system's own folders."),
         ({}, [rehash(zero, start={"after": ["leader"]})],
          "Server 'server-0' starts after 'leader', which is not among the servers: server-0."),
         ({}, [rehash(zero, start={"after": ["server-1"]}), rehash(one, start={"after": ["server-0"]})],
@@ -345,10 +345,10 @@ def test_a_server_of_another_user():
 
 
 def test_through_ansible_itself(node, tmp_path):
-    """From the zip that Ansible sends to a node: the guard's parts are in it, and what it starts outlives it."""
+    """From the zip that Ansible sends to a node: what starts servers is in it, and outlives it."""
     entry = node.entry("server-0")
     args = {"servers": [entry], "root": node.root, "manager": "supervisord", "toolkit": sys.prefix}
-    collections = pathlib.Path(archive.__file__).parents[6]
+    collections = pathlib.Path(program.__file__).parents[6]
     assert (collections / "ansible_collections").is_dir()
     (tmp_path / "ansible.cfg").write_text("", encoding="utf-8")
     environment = {
@@ -365,7 +365,7 @@ def test_through_ansible_itself(node, tmp_path):
     assert run.returncode == 0, run.stdout + run.stderr
     assert json.loads(run.stdout.split("=>", 1)[1])["servers"][0]["state"] == "running"
     node.ready([entry])
-    assert pathlib.Path(archive.path(node.paths)).read_bytes() == archive.content()
+    assert program.current_fault(node.paths.lib) is None
     assert node.servers([entry])["changed"] is False
 
 

@@ -16,14 +16,14 @@ import subprocess
 import sys
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils.launchers import process as process_launcher
-from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.launchers import process as process_launcher
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import paths as node_paths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import alive, rehash, wait_until
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import (
@@ -297,7 +297,7 @@ def _executed(node, name):
 def test_a_kill_is_healed_when_the_environment_of_ansible_is_gone(node, tmp_path):
     """`make clean` after a deployment, and then another clone with an environment of its own."""
     entry, found = node.entry("server-0"), []
-    site = pathlib.Path(archive.__file__).parents[6]
+    site = pathlib.Path(program.__file__).parents[6]
     for name in ("first", "second"):
         controller = tmp_path / name
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(controller)], check=True)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import time
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.node import boot, files, http_client, processes
-from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.servers import faults
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files, http_client, processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import paths as node_paths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import faults
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import boot, supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 
@@ -53,6 +55,7 @@ def test_a_record_that_is_gone_is_made_anew(node):
     }  # fmt: skip
     assert reasons(result) == {"server-0": words, "server-1": None}
     made = read_json(node.paths.server_state("server-0"))
+    del record["program"]  # which version started it is not known any more
     assert {**made, "since": 0, "started": 0, "starts": []} == {**record, "since": 0, "started": 0, "starts": []}
     assert abs(made["started"] - record["started"]) < 60
     again = node.servers(entries)
@@ -138,6 +141,59 @@ def test_a_server_that_started_without_its_encodings_is_restarted_once(node, tmp
     assert node.servers([entry])["changed"] is False
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["removed", "and another one made"])
+def test_servers_whose_folder_of_discovery_was_removed_are_restarted_together(node, tmp_path, again):
+    """One of them alone would find none of the others, and never be ready."""
+    folder = tmp_path / "discovery"
+    variables = {"DYN_DISCOVERY_BACKEND": "file", "DYN_FILE_KV": str(folder)}
+    names = ("server-0", "server-1")
+    entries = [node.entry(name, engine="dynamo", environment=variables) for name in names]
+    first = pids(node.servers(entries))
+    assert node.servers(entries)["changed"] is False
+    shutil.rmtree(folder)
+    if again:
+        folder.mkdir()
+    words = "%s, by which servers find each other, was removed or replaced after its start" % folder
+    assert node.module("engine_servers_info", entries)["servers"][0]["drift"] == words
+    result = node.servers(entries)
+    assert reasons(result) == dict.fromkeys(names, "restarted: " + words)
+    assert not set(pids(result).values()) & set(first.values())
+    assert node.servers(entries)["changed"] is False
+
+
+def test_bytes_of_the_encodings_decide_and_not_their_times(node, tmp_path):
+    """touch, a backup that was restored, and a byte that was wrong for a while restart nothing; other bytes do."""
+    vocabulary = tmp_path / "encodings" / "o200k_base.tiktoken"
+    vocabulary.parent.mkdir()
+    vocabulary.write_text("abc")
+    entry = node.entry("server-0", environment={"TIKTOKEN_ENCODINGS_BASE": str(vocabulary.parent)})
+    node.servers([entry])
+
+    def restored():
+        vocabulary.unlink()
+        vocabulary.write_text("abc")
+
+    def a_byte_and_back():
+        vocabulary.write_text("abd")
+        vocabulary.write_text("abc")
+
+    for harmless in (lambda: os.utime(vocabulary, ns=(5, 5)), vocabulary.touch, restored, a_byte_and_back):
+        harmless()
+        assert node.servers([entry])["changed"] is False
+    vocabulary.write_text("abd")
+    assert list(node.servers([entry])["repaired"]) == ["server-0"]
+    assert node.servers([entry])["changed"] is False
+
+
+@pytest.mark.parametrize("noted", [{"a.tiktoken": [3, 7]}, {"a.tiktoken": "x"}, {"a.tiktoken": None}, [], "x", 5])
+def test_a_note_of_the_encodings_that_is_none(tmp_path, noted):
+    """Whatever a service wrote into its record: no crash."""
+    (tmp_path / "a.tiktoken").write_text("abc")
+    os.utime(tmp_path / "a.tiktoken", ns=(7, 7))
+    fault = faults.late_encodings({"environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}}, {"encodings": noted})
+    assert (fault is None) == (noted in ([], "x", 5))
+
+
 HANG = {"error": "timeout", "detail": "10 s"}
 
 
@@ -215,7 +271,7 @@ def test_the_nodes_own_watchdog(node):
     assert node.servers(entries)["changed"]
     assert node.servers(entries)["changed"] is False
     assert not any("watchdog" in name for name in os.listdir(node.paths.etc + "/supervisor.d"))
-    assert not any("watchdog.py" in " ".join(processes.argv(pid)) for pid in node.daemons())
+    assert not any("watch" in processes.argv(pid) for pid in node.daemons())
 
 
 @pytest.mark.parametrize("key", ["interval", "failures", "timeout"])
@@ -287,3 +343,21 @@ def test_limits_of_logs_restart_nothing_and_are_remembered(node):
 def test_limits_of_logs_that_cannot_be(node, key, value, least):
     result = node.module("engine_servers", [node.entry("server-0")], logs={key: value})
     assert result["msg"] == "logs: %s is %d; allowed: %d or more." % (key, value, least)
+
+
+def test_servers_are_shown_though_their_supervisord_is_stopped_by_a_signal(node, monkeypatch):
+    monkeypatch.setattr(supervisord, "REQUEST_S", 1.0)
+    entry = node.entry("server-0")
+    served = pids(node.servers([entry]))
+    daemon = supervisord.Supervisord(node.paths, "/toolkit").daemons()[0]
+    stop_by_signal(daemon)
+    try:
+        found = node.module("engine_servers_info", [entry], probe=True)["servers"][0]
+        assert (found["state"], found["ready"]) == ("running", True)
+        assert "supervisord (process %d) does not answer" % daemon in found["drift"]
+        assert "kill -CONT %d" % daemon in found["drift"]
+        failed = node.module("engine_servers", [entry])
+        assert (failed["code"], str(daemon) in failed["msg"]) == ("supervisord.no-answer", True)
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    wait_until(lambda: pids(node.servers([entry])) == served)

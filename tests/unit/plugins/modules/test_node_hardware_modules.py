@@ -9,15 +9,23 @@ import os
 import pathlib
 
 import pytest
-import yaml
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.operations import node_preflight as operation
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS, detect
-from ansible_collections.inference.fleet.plugins.modules import accelerator_info, node_preflight
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import (
+    accelerator_info as accelerator_operation,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import node_preflight as operation
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import (
+    node_preflight as preflight_operation,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS, detect
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import hardware
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 from ansible_collections.inference.fleet.tests.unit.node_helpers import run_module
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+
+accelerator_info = Operation("accelerator_info")
+node_preflight = Operation("node_preflight")
 
 
 @pytest.fixture
@@ -44,7 +52,7 @@ def test_accelerator_info_returns_the_form(run, check_mode):
 
 def test_accelerator_info_shows_what_is_warned_of(run, monkeypatch):
     tree = pathlib.Path(__file__).resolve().parents[2] / "fixtures" / "sysroot-offline-cpus"
-    monkeypatch.setattr(accelerator_info, "detect", lambda vendor: detect(vendor, str(tree)))
+    monkeypatch.setattr(accelerator_operation, "detect", lambda vendor: detect(vendor, str(tree)))
     assert "warnings" not in run(accelerator_info)
     assert run.warnings == ["CPUs 3,7 are offline and are not counted."]
 
@@ -107,7 +115,7 @@ def test_node_preflight_refuses_a_need_that_it_does_not_know(run):
 
 def test_preflight_takes_all_that_fleet_hardware_may_have():
     """A key that the plan takes and the module refuses would end every play of the host."""
-    options = yaml.safe_load(node_preflight.DOCUMENTATION)["options"]["hardware"]["suboptions"]
+    options = preflight_operation.ARGUMENTS["hardware"]["options"]
     assert set(options) == set(hardware.KEYS)
 
 

@@ -9,13 +9,16 @@ import grp
 import os
 import pwd
 import sys
+import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.node import accounts as layout
-from ansible_collections.inference.fleet.plugins.module_utils.node import directories as node_directories
-from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
-from ansible_collections.inference.fleet.plugins.modules import node_layout
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import accounts as layout
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import directories as node_directories
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+
+node_layout = Operation("node_layout")
 
 NAMES = ["etc", "var/lib", "var/lib//venvs", "var/lib//models", "var/lib//encodings", "var/log"]
 
@@ -75,7 +78,7 @@ def test_readable_by_the_service_whatever_the_umask(tmp_path, capsys):
     finally:
         os.umask(old)
     for path in (root, *root.rglob("*")):
-        assert path.stat().st_mode & 0o777 == 0o755, path
+        assert path.stat().st_mode & 0o777 == (0o750 if path == root / "var/log/inference-fleet" else 0o755), path
 
 
 def test_folders_that_are_there_keep_their_mode(tmp_path, capsys):
@@ -110,6 +113,32 @@ def test_folders_that_the_account_cannot_enter_are_opened(tmp_path, capsys, acco
     assert (root / "var/lib/inference-fleet/models").stat().st_mode & 0o7777 == 0o2775
 
 
+@pytest.mark.parametrize(
+    ("name", "mode", "right"),
+    [
+        ("etc/inference-fleet/servers", 0, 0o755),
+        ("etc/inference-fleet/secrets", 0o777, 0o755),
+        ("run/inference-fleet", 0, 0o755),
+        ("run/inference-fleet/ready", 0o775, 0o755),
+        ("var/lib/inference-fleet/lib", 0o1777, 0o1755),
+        ("var/lib/inference-fleet/servers/server-0", 0, 0o755),
+        ("var/lib/inference-fleet/toolkit", 0o757, 0o755),
+        ("var/lib/inference-fleet/models", 0, 0o755),
+        ("var/lib/inference-fleet/models/gpt-oss", 0, 0o755),
+        ("var/log/inference-fleet", 0o777, 0o750),
+    ],
+)
+def test_rights_of_folders_are_corrected(tmp_path, capsys, accounts, name, mode, right):
+    root = tmp_path / "root"
+    run_module(capsys, node_layout, root=str(root), user="inference-fleet")
+    folder = root / name
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(mode)
+    _check, applied = four_steps(capsys, node_layout, root=str(root), user="inference-fleet")
+    assert applied["message"] == "corrected %s: mode %04o instead of mode %04o" % (folder, right, mode)
+    assert folder.stat().st_mode & 0o7777 == right
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="gives folders away")
 def test_folders_of_somebody_else_are_taken_back(tmp_path, capsys, accounts):
     root = tmp_path / "root"
@@ -127,9 +156,10 @@ def test_absent_removes_what_was_made_here(tmp_path, capsys, accounts):
     for _turn in range(2):  # the second call finds all as it is, and the record stays
         run_module(capsys, node_layout, root=str(root), user="inference-fleet")
     (root / "var/lib/inference-fleet/models/of-the-site").write_text("")
-    (tmp_path / "run").mkdir()
-    (root / "run").mkdir()
-    (root / "run/inference-fleet").symlink_to(tmp_path / "run")
+    (root / "run/inference-fleet").mkdir(parents=True)
+    (tmp_path / "log").mkdir()
+    (root / "var/log/inference-fleet").rmdir()
+    (root / "var/log/inference-fleet").symlink_to(tmp_path / "log")
     assert len(accounts.read_text().splitlines()) == 2
     check, applied = four_steps(capsys, node_layout, root=str(root), state="absent")
     assert check["diff"] == applied["diff"]
@@ -138,7 +168,7 @@ def test_absent_removes_what_was_made_here(tmp_path, capsys, accounts):
     assert applied["diff"]["before"].splitlines() == lines
     assert accounts.read_text() == ""
     assert not [path for path in root.rglob("*") if "inference-fleet" in path.name]
-    assert (tmp_path / "run").is_dir()  # a link is not followed
+    assert (tmp_path / "log").is_dir()  # a link is not followed
 
 
 def test_absent_leaves_folders_with_what_is_kept(tmp_path, capsys):
@@ -215,6 +245,22 @@ def test_an_account_that_could_not_be_made_is_not_ours(tmp_path, capsys, account
     assert len(accounts.read_text().splitlines()) == 2
 
 
+def test_absent_leaves_no_empty_folders_and_says_so(tmp_path, capsys):
+    root = tmp_path / "root"
+    run_module(capsys, node_layout, root=str(root))
+    gone = run_module(capsys, node_layout, root=str(root), state="absent")
+    assert (gone["changed"], gone["message"], root.exists()) == (True, "nothing is left", False)
+    run_module(capsys, node_layout, root=str(root))
+    (root / "var" / "mine").write_text("")
+    kept = root / "var" / "lib" / "inference-fleet" / "kept"
+    kept.mkdir()
+    left = run_module(capsys, node_layout, root=str(root), state="absent", keep=[str(kept)])
+    assert left["message"] == "left, with what is kept or mounted there: %s" % kept.parent
+    assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == [
+        "var", "var/lib", "var/lib/inference-fleet", "var/lib/inference-fleet/kept", "var/mine"
+    ]  # fmt: skip
+
+
 def test_absent_ends_downloads_that_outlived_their_play(tmp_path, capsys):
     root = tmp_path / "root"
     run_module(capsys, node_layout, root=str(root))
@@ -249,6 +295,23 @@ def test_an_account_whose_group_is_there(tmp_path, capsys, accounts):
     assert [line.split()[0] for line in accounts.read_text().splitlines()] == ["groupadd", "useradd"]
 
 
+def test_accounts_of_a_node_whose_etc_is_read_only(tmp_path, capsys, accounts, monkeypatch):
+    (tmp_path / "locked").write_text("")
+    flags, statvfs = types.SimpleNamespace(f_flag=os.ST_RDONLY), os.statvfs
+    monkeypatch.setattr(os, "statvfs", lambda path: flags if path == "/etc" else statvfs(path))
+    failed = run_module(capsys, node_layout, root=str(tmp_path / "root"), user="inference-fleet")
+    assert (failed["code"], failed["errno"]) == ("node.os-error", "EROFS")
+    assert failed["msg"].startswith("Cannot create the group inference-fleet: /etc: Read-only file system. ")
+
+
+def test_an_account_that_another_run_makes_at_the_same_time(tmp_path, capsys, accounts):
+    for tool in ("groupadd", "useradd"):
+        script = tmp_path / "bin" / tool
+        script.write_text("%s\necho exists; exit 9\n" % script.read_text())
+    assert not run_module(capsys, node_layout, root=str(tmp_path / "root"), user="inference-fleet").get("failed")
+    assert [line.split()[0] for line in accounts.read_text().splitlines()] == ["groupadd", "useradd"]
+
+
 def test_without_the_rights(tmp_path, capsys, accounts):
     (tmp_path / "locked").write_text("")
     failed = run_module(capsys, node_layout, root=str(tmp_path / "root"), user="inference-fleet")
@@ -272,7 +335,7 @@ def test_without_the_rights(tmp_path, capsys, accounts):
             "root is 'relative'; it must be an absolute path, or empty for the system's own folders.",
         ),
         (
-            {"root": "/tmp", "user": "Fleet; rm"},
+            {"root": "/srv", "user": "Fleet; rm"},
             "user is 'Fleet; rm'; an account's name has 1-32 characters of a-z, 0-9, '_' and '-'.",
         ),
     ],

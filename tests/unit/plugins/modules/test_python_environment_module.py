@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -14,9 +13,7 @@ import sys
 import zipfile
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import python_environment as pe
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical
-from ansible_collections.inference.fleet.plugins.modules import python_environment
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python_environment as pe
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import free_port
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     build_index,
@@ -24,6 +21,9 @@ from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     four_steps,
     run_module,
 )
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+
+python_environment = Operation("python_environment")
 
 UV = shutil.which("uv", path=os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", ""))
 # No configuration of this machine reaches the tests, and a refused connection is not tried again.
@@ -375,15 +375,3 @@ def test_a_uv_that_was_taken_away_comes_back(site, own):
     (site.path / "bin" / "uv").unlink()
     check, _applied = site.four_steps(**own)
     assert check["message"].endswith(": %s/bin/uv is missing" % site.path)
-
-
-def test_one_that_pip_made_for_the_release_before_is_recognised(site, own, no_processes):
-    """0.1.0 installed what has no uv of its own with pip, and wrote that into the marker."""
-    site.run(**own)
-    decided = {"schema": 1, "requirements": sorted(own["packages"]), "excludes": ["fleet-heavy"], "python": None,
-               "installer": "pip", "compile_bytecode": True, "verify_imports": ["fleet_demo"]}  # fmt: skip
-    marker = json.loads((site.path / pe.MARKER).read_text())
-    marker["inputs"] = hashlib.sha256(canonical(decided)).hexdigest()
-    (site.path / pe.MARKER).write_text(json.dumps(marker))
-    no_processes()
-    assert site.run(**own)["message"] == "up to date"

@@ -16,9 +16,11 @@ import threading
 import venv
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.weights import encodings as te
-from ansible_collections.inference.fleet.plugins.modules import tiktoken_encodings
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import encodings as te
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+
+tiktoken_encodings = Operation("tiktoken_encodings")
 
 CONTENT = {"o200k_base": b"IQ== 0\n" * 40, "cl100k_base": b"Ig== 0\n" * 30}
 SHA = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
@@ -201,7 +203,7 @@ def test_every_source_is_named_when_none_has_it(place, tmp_path, served):
     failed = place.run(sources=sources)
     assert failed["msg"] == (
         "No source has the encoding o200k_base (sha256 {sha}). Tried: package {python}: no such encoding; "
-        "package /nowhere/python: No such file or directory; "
+        "package /nowhere/python: there is no such environment; the step prepare makes those of engines; "
         "file {file}: gave 5 bytes with sha256 {wrong} instead of {sha}; "
         "url {base}: HTTP 404 Not Found; url file:///etc: is no http or https URL. "
         "Put o200k_base.tiktoken on the node or the controller and name it as a source of type file or controller, or "
@@ -227,7 +229,7 @@ def test_no_source_at_all(place):
 
 def test_a_source_without_its_place(place):
     assert place.run(sources=[{"type": "url", "path": "/x"}])["msg"] == (
-        "type is url but all of the following are missing: base found in sources"
+        "type is url but all of the following are missing: base found in sources."
     )
 
 

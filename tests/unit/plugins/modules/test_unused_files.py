@@ -15,11 +15,13 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.action.unused_files import table
-from ansible_collections.inference.fleet.plugins.module_utils.node import unused_files as files
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.modules import unused_files
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.clean import unused_files as files
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache, plan_entry
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+
+unused_files = Operation("unused_files")
 
 KEYS = {name: hashlib.sha256(name.encode()).hexdigest()[:16] for name in ("planned", "deployed", "old")}
 

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import dynamo, nixl_waits
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo, nixl_waits
 
 # As NIXL 1.4.1 has it: the config is made and filled by the constructor of an agent.
 API = """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pathlib
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import base, registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import base, registry
 
 
 def test_every_file_with_an_engine_is_registered():

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.engines import dynamo, stays_registered
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo, stays_registered
 
 ADDRESS = "127.0.0.1:8160"
 # A worker that registers, and whose card somebody else removes; without the watch it sleeps on.
@@ -25,6 +25,16 @@ cards.mkdir(parents=True)
 time.sleep(1)
 (cards / "card").unlink()
 time.sleep(SECONDS)
+"""
+FRONTEND = """
+import os, pathlib, shutil, time
+time.sleep(1)
+folder = pathlib.Path(os.environ["DYN_FILE_KV"])
+shutil.rmtree(folder)
+if AGAIN:
+    (folder / "v1" / "mdc").mkdir(parents=True)
+    (folder / ".inference-fleet-folder").write_text("two")
+time.sleep(60)
 """
 
 
@@ -56,17 +66,15 @@ def test_it_ends_when_the_registration_was_there_and_is_missed_twice(seen, looks
     assert ended == [True] and next(rest, "none left") == "none left" and len(seen) == looks
 
 
-def run(tmp_path, seconds, **environment):
+def run(tmp_path, seconds, program="worker", **environment):
     (tmp_path / "worker.py").write_text(WORKER.replace("SECONDS", str(seconds)))
     (name,) = [name for name, module in dynamo.ENGINE.modules if module is stays_registered]
     text = inspect.getsource(stays_registered).replace("POLL_S = 2", "POLL_S = 0.1")
     (tmp_path / (name + ".py")).write_text(text)
     found = {"DYN_FILE_KV": str(tmp_path / "kv"), "DYN_SYSTEM_HOST": "127.0.0.1", "DYN_SYSTEM_PORT": "8160"}
-    argv = [sys.executable, "-m", name, "worker", "--model", "m"]
-    return subprocess.run(
-        argv, cwd=tmp_path, env={**os.environ, **found, **environment}, capture_output=True, text=True, timeout=100,
-        check=False,
-    )  # fmt: skip
+    argv = [sys.executable, "-m", name, program, "--model", "m"]
+    given = {key: value for key, value in {**os.environ, **found, **environment}.items() if value is not None}
+    return subprocess.run(argv, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=100, check=False)
 
 
 def test_a_worker_that_lost_its_registration_ends_and_says_so(tmp_path):
@@ -74,6 +82,17 @@ def test_a_worker_that_lost_its_registration_ends_and_says_so(tmp_path):
     assert json.loads(done.stdout) == ["__main__", ["--model", "m"]], done.stderr
     assert done.returncode == -15
     assert "inference_fleet_stays_registered: no longer registered in the folder of discovery" in done.stderr
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["removed", "and another one made"])
+def test_a_frontend_whose_folder_was_removed_ends(tmp_path, again):
+    """It watches a folder that nobody writes to any more, also where workers made another one at its path."""
+    folder = tmp_path / "kv"
+    (folder / "v1" / "mdc").mkdir(parents=True)
+    (folder / stays_registered.MARK).write_text("one")
+    (tmp_path / "frontend.py").write_text(FRONTEND.replace("AGAIN", str(again)))
+    done = run(tmp_path, 0, program="frontend", DYN_DISCOVERY_BACKEND="file", DYN_SYSTEM_PORT=None)
+    assert done.returncode == -15 and "no longer registered" in done.stderr
 
 
 def test_discovery_elsewhere_is_not_watched(tmp_path):

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 
-from ansible_collections.inference.fleet.plugins.module_utils.engines import dynamo, text_only
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo, text_only
 
 PROGRAM = """
 import json, sys

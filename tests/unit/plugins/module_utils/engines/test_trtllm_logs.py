@@ -9,8 +9,9 @@ The lines are those of its sources and of reports, each named; none was seen on 
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.engines import base, trtllm, vllm
-from ansible_collections.inference.fleet.plugins.module_utils.verify import causes, gpt_oss
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import base, trtllm, vllm
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
 from ansible_collections.inference.fleet.tests.nodes import trtllm_llmapi
 
 LOADING = "Loading weights concurrently:  43%|####3     | 300/700 [01:02<01:30,  4.5it/s]"

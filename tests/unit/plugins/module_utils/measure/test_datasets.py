@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import datasets
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import datasets
 
 GPQA = "Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3\n"
 GSM8K = '{"question": "a", "answer": "1,000 and 200 more\\n#### 1,200"}\n'

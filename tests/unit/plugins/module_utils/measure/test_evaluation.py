@@ -10,13 +10,13 @@ import pathlib
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import evaluation
-from ansible_collections.inference.fleet.plugins.module_utils.node import http_client
-from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import http_client
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
 
 RECORDED = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure" / "evals"
-GOOD = 'cp %s/basic-good/*.json* "$4"' % RECORDED
+GOOD = 'cp %s/basic-good/*.json* "$6"' % RECORDED
 ENTRY = {
     "name": "server-0", "role": "server", "port": 8000, "bind": "127.0.0.1", "model_id": "m", "host": "h",
     "hash": "a" * 64, "platform": "cpu", "engine": "x", "devices": [0],
@@ -28,6 +28,7 @@ class Site:
     """A node with one planned server and a tool; `processes` is who answers, `tokens` its context."""
 
     def __init__(self, folder, monkeypatch):
+        self.listed_as = "max_model_len"
         self.root, self.venv, self.processes, self.context = (
             folder / "root",
             folder / "venv",
@@ -40,7 +41,7 @@ class Site:
         monkeypatch.setattr(evaluation.http_client, "request", lambda *_given, **_more: self.models())
 
     def models(self):
-        listed = {"data": [{"id": "m", "max_model_len": self.context}]}
+        listed = {"data": [{"id": "m", self.listed_as: self.context}]}
         return http_client.Response("GET", "/v1/models", 200, text=json.dumps(listed))
 
     def tool(self, script):
@@ -93,7 +94,7 @@ def test_another_question_or_plan_is_measured(site, more):
 
 
 def test_a_refused_request_is_kept_said_and_asked_again(site):
-    site.tool('cp %s/basic-400/*.json* "$4"' % RECORDED)
+    site.tool('cp %s/basic-400/*.json* "$6"' % RECORDED)
     measured = site.run()["measured"]
     assert (measured["failed"], measured["score"]) == (1, None)
     site.tool(GOOD)
@@ -130,7 +131,7 @@ def test_of_two_calls_that_wait_for_a_job_one_reads_it_and_the_other_gets_its_re
 
 def test_progress_is_told_while_it_runs(site):
     go = site.root.parent / "go"
-    site.tool('echo \'{"asked": 8}\' >"$4"/answers.jsonl; echo {} >>"$4"/answers.jsonl; touch %s.began\n'
+    site.tool('echo \'{"asked": 8}\' >"$6"/answers.jsonl; echo {} >>"$6"/answers.jsonl; touch %s.began\n'
               "while ! [ -e %s ]; do sleep 0.05; done\n%s" % (go, go, GOOD))  # fmt: skip
     first = site.run(wait_s=0)
     assert (first["finished"], first["measured"]) == (False, None)
@@ -163,7 +164,7 @@ def test_a_restarted_server_makes_it_void(site):
 
 
 def test_the_key_is_in_no_file_and_no_argument(site):
-    site.tool('echo "$OPENAI_API_KEY" >%s\necho "$@" >"$4"/arguments\n%s' % (site.root.parent / "seen", GOOD))
+    site.tool('echo "$OPENAI_API_KEY" >%s\necho "$@" >"$6"/arguments\n%s' % (site.root.parent / "seen", GOOD))
     result = site.run(api_key="sk-very-secret-1")
     assert (site.root.parent / "seen").read_text() == "sk-very-secret-1\n"
     assert "sk-very-secret-1" not in json.dumps(result)
@@ -173,7 +174,9 @@ def test_the_key_is_in_no_file_and_no_argument(site):
         assert path.is_dir() or b"sk-very-secret-1" not in path.read_bytes(), path
 
 
-def test_answers_longer_than_the_context_are_an_error_before_a_request(site):
+@pytest.mark.parametrize("key", ["max_model_len", "context_window"])
+def test_answers_longer_than_the_context_are_an_error_before_a_request(site, key):
+    site.listed_as = key
     site.tool(GOOD)
     with pytest.raises(FleetError) as caught:
         site.run(max_tokens=4000)

@@ -9,8 +9,8 @@ import pathlib
 import shutil
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import aisbench, gpt_oss_evals
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import aisbench, gpt_oss_evals
 
 RECORDED = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure" / "evals"
 GAVE_UP = "No response (%s)."
@@ -76,9 +76,10 @@ SETTINGS = {
 
 
 def test_the_command_of_gpt_oss_evals():
-    argv = gpt_oss_evals.command("/v/bin/python", "/w.pyz", SETTINGS)
-    assert argv[:9] == ["/v/bin/python", "-I", "/w.pyz", "/d", "/f", "http://a:1/v1,http://a:2/v1", "512", "4", "0"]
-    assert " ".join(argv[9:]) == (
+    argv = gpt_oss_evals.command("/v/bin/python", ["/p", "work", "x"], SETTINGS)
+    assert argv[:5] == ["/v/bin/python", "-I", "/p", "work", "x"]
+    assert argv[5:11] == ["/d", "/f", "http://a:1/v1,http://a:2/v1", "512", "4", "0"]
+    assert " ".join(argv[11:]) == (
         "--sampler chat_completions --base-url http://a:1/v1 --eval gpqa --model m --reasoning-effort low "
         "--temperature 1 --n-threads 4"
     )

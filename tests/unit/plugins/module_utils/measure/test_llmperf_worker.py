@@ -10,7 +10,7 @@ import sys
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import llmperf_worker
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import llmperf_worker
 
 URLS = "http://a/v1;http://b/v1/"
 PARTS = [{"reasoning": "one "}, {"reasoning_content": "two "}, {"content": "three"}, {"role": "assistant"}]
@@ -114,7 +114,7 @@ def test_ray_is_not_given_the_environment():
 def test_a_source_without_the_patches_is_refused(tmp_path, monkeypatch):
     script = tmp_path / "token_benchmark_ray.py"
     script.write_text("--llm-api")
-    monkeypatch.setattr(sys, "argv", ["worker.pyz", str(script)])
+    monkeypatch.setattr(sys, "argv", ["program", str(script)])
     with pytest.raises(SystemExit) as caught:
         llmperf_worker.main()
     assert str(caught.value) == "%s is without the Neuron SDK's patches: it has no --tokenizer." % script

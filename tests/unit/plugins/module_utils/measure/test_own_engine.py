@@ -11,12 +11,12 @@ import subprocess
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import own_engine
-from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import programs
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import Supervisord
-from ansible_collections.inference.fleet.plugins.module_utils.services.systemd import Systemd
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import own_engine
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import programs
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.systemd import Systemd
 from ansible_collections.inference.fleet.tests.runs import wait_for
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script

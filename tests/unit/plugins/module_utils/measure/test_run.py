@@ -6,16 +6,20 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import pathlib
+import re
 import signal
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result, run
-from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import programs
-from ansible_collections.inference.fleet.plugins.module_utils.node.http_client import Response
-from ansible_collections.inference.fleet.plugins.module_utils.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result, run
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import programs
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.http_client import Response
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
 from ansible_collections.inference.fleet.tests.runs import wait_for
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
@@ -42,6 +46,15 @@ count=$(cat "$folder/count")
 echo '{"request_count": {"avg": '$count'}, "output_token_throughput": {"avg": 100}, "is_complete": true,
        "inter_token_latency": {"avg": 10}, "output_token_throughput_per_user": {"avg": 4471}}' \
   > "$out/profile_export_aiperf.json"
+"""
+
+
+# Leaves the files profile and records as its own, and ends well.
+LEFT = """
+folder=$(dirname "$0")
+while [ $# -gt 1 ]; do [ "$1" = --artifact-dir ] && out=$2; shift; done
+[ "$(cat "$folder/profile")" = null ] || cp "$folder/profile" "$out/profile_export_aiperf.json"
+cp "$folder/records" "$out/profile_export.jsonl"
 """
 
 
@@ -109,6 +122,40 @@ def test_fewer_answers_than_asked_fail_and_are_kept_and_run_again(bench):
     assert document["errors"] == [{"message": run.UNTOLD, "count": 3}]
     bench.answered(8)
     assert bench.call(caller="two")["document"]["ok"] is True
+
+
+ALL_FAILED = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure" / "aiperf-all-failed.jsonl"
+ANSWERED = '{"metadata": {"benchmark_phase": "profiling"}, "metrics": {}, "error": null}\n'
+COUNTED = {"request_count": {"avg": 24}, "output_token_throughput": {"avg": 100}}
+
+
+@pytest.mark.parametrize(
+    ("profile", "records", "completed", "reason"),
+    [
+        # what AIPerf left of 24 requests that were all refused; its exit status is not looked at
+        (None, ALL_FAILED.read_text(encoding="utf-8"), 0, "no request was answered: {"),
+        # answers without a result: nothing is known of them
+        (None, ANSWERED * 24, 24, "aiperf has no output tokens/s of 24 requests that it calls completed: "),
+        ({**COUNTED, "output_token_throughput": {"avg": 0}}, "", 24, "aiperf has no output tokens/s of 24 requests"),
+        ({**COUNTED, "output_token_throughput": {"avg": math.nan}}, "", 24, "aiperf has no output tokens/s of 24"),
+        # files of another form
+        ({**COUNTED, "request_count": {"avg": math.inf}}, "", 0, "no request was answered: "),
+        ({**COUNTED, "request_count": {"avg": "24"}}, "", 0, "no request was answered: "),
+        ({**COUNTED, "error_summary": 3}, "", 0, "no request was answered: the files of aiperf cannot be read: "),
+        ([], "", 0, "no request was answered: "),
+        # more than all of them
+        ({**COUNTED, "error_request_count": {"avg": 99}}, "", 0, "24 of 24 requests failed"),
+    ],
+)
+def test_a_run_without_evidence_of_good_answers_is_a_failure(bench, profile, records, completed, reason):
+    (bench.folder / "records").write_text(records, encoding="utf-8")
+    (bench.folder / "profile").write_text(json.dumps(profile), encoding="utf-8")
+    script(bench.folder / "tool", LEFT)
+    document = bench.call(requests=24)["document"]
+    assert result.problems(document) == []
+    assert document["ok"] is False and re.match(reason, document["reason"]), document["reason"]
+    assert document["counts"] == {"asked": 24, "completed": completed, "failed": 24 - completed}
+    assert not compare.counts(document)
 
 
 def test_check_mode_sends_nothing(bench):

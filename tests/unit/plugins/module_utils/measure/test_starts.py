@@ -9,8 +9,8 @@ import dataclasses
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.measure import starts
-from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Observed
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import starts
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 
 NODE = types.SimpleNamespace(paths=None, manager=None)
 RECORD = {"hash": "h", "pid": 7, "ticks": 70, "started": 1.5}

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.measure.tools import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import (
     aiperf,
     aisbench_perf,
     llmperf,
@@ -22,8 +22,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.measure.tools impo
     vllm_bench,
     vllm_offline,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.base import Point, counted
-from ansible_collections.inference.fleet.plugins.module_utils.measure.tools.registry import TOOLS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.base import (
+    Point,
+    counted,
+    scaled,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.registry import TOOLS
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points
 from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import GUIDES, planned
@@ -69,6 +73,25 @@ def test_aiperf_ends_with_0_when_half_of_the_requests_failed(tmp_path):
     assert reading.errors == [
         {"message": "ConnectionRefusedError(111, \"Connect call failed ('127.0.0.1', 9699)\")", "count": 4}
     ]
+
+
+def test_aiperf_writes_no_profile_when_all_requests_failed(tmp_path):
+    # recorded: 24 requests against a server that answers 400 to each
+    reading = read(aiperf, tmp_path, profile_export__jsonl="aiperf-all-failed.jsonl")
+    assert (reading.completed, reading.failed) == (0, 24)
+    (error,) = reading.errors
+    assert error["count"] == 24 and "Unsupported parameter: nvext.ignore_eos" in error["message"]
+    assert reading.metrics["output_tokens_per_s"] is None
+    # a line that a killed writer left is no record, nor is one of the warm-up
+    path = tmp_path / "profile_export.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = [lines[0].replace('"profiling"', '"warmup"'), lines[1], "[]", "null", lines[2][:90]]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert (aiperf.read(POINT, str(tmp_path), "").failed, aiperf.done(POINT, str(tmp_path), "")) == (1, 1)
+
+
+def test_what_is_no_number_was_not_measured():
+    assert [scaled(one, 2) for one in (1.5, float("nan"), float("inf"), True, "3", None)] == [3.0] + [None] * 5
 
 
 def test_vllm_bench_is_read_in_our_words(tmp_path):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.measure import verdict
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import verdict
 from hypothesis import assume, given
 from hypothesis import strategies as st
 

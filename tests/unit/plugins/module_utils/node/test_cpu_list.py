@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.node.cpu_list import format_cpu_list, parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import (
+    format_cpu_list,
+    parse_cpu_list,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

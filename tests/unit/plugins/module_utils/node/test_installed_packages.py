@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.node.installed_packages import damaged_file
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.installed_packages import damaged_file
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
 
 WORKS = "3 11 0"
 
@@ -115,7 +115,7 @@ def test_where_none_is_fit_it_says_why_of_each(node, monkeypatch):
 def test_what_an_environment_was_made_from(tmp_path):
     """Also one that was made with the Python of another one."""
     code = (
-        "from ansible_collections.inference.fleet.plugins.module_utils.node import python as p; "
+        "from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as p; "
         "print(p.base_executable())"
     )
     made = sys.executable

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 from urllib.parse import quote, quote_plus, urlsplit
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.redact import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.redact import (
+    Masked,
     Redactor,
     clean_token,
     forms,
@@ -147,3 +149,37 @@ def test_a_proxy_with_a_control_character_is_refused_without_its_value():
     with pytest.raises(FleetError) as caught:
         proxy_address("HTTPS_PROXY", "http://me:pa\0ss@proxy")
     assert caught.value.message == "HTTPS_PROXY holds a blank or a control character in its address; escape it, as %20."
+
+
+LONG = "hf_Zq7abcdefGHIJKLmnopQRST"
+
+
+@pytest.mark.parametrize("spelling", ["plain", "JSON", "in an address, slashes too"])
+def test_what_a_cut_leaves_of_a_secret_is_masked(spelling):
+    """Whatever cut a text before it came here: the middle, the end, the beginning, a line that wraps, an ellipsis."""
+    secret = "a/b?c#" + LONG
+    redactor = Redactor([secret])
+    text = "before " + SPELLINGS[spelling](secret) + " after"
+    spelt = SPELLINGS[spelling](secret).strip('"')
+    for at in range(0, len(text) + 1, 3):
+        pieces = [text[:at], text[at:], text[:at] + "…", text[:at] + "...", text[:at] + "\n  " + text[at:]]
+        for piece in pieces:
+            shown = redactor.text(piece)
+            left = [spelt[i : i + 9] for i in range(len(spelt) - 8) if spelt[i : i + 9] in shown]
+            assert not left, (piece, shown)
+
+
+def test_words_that_are_no_part_of_a_secret_stay():
+    redactor = Redactor(["sk-local-test-key-1234567890"])
+    for text in ("the key of a local test", "sk", "12345678", "test-key", "a\nlocal", "", "…"):
+        assert redactor.text(text) == text
+
+
+def test_a_stream_masks_a_secret_that_comes_in_pieces():
+    for at in (1, 5, 24):
+        sink = io.StringIO()
+        stream = Masked(sink, Redactor([LONG]))
+        for piece in ("one\ntoken ", LONG[:at], LONG[at:], " and\nmore"):
+            stream.write(piece)
+        stream.close()
+        assert sink.getvalue() == "one\ntoken *** and\nmore"

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.node import uv
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import uv
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
 

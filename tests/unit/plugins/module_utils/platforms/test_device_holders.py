@@ -10,14 +10,14 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Accelerators, Device
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.platform import Platform
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import device_holders
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Accelerators, Device
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.platform import Platform
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
 

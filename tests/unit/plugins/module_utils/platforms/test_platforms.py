@@ -11,11 +11,11 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import cpu
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry as accelerators
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.cpu import share
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import cpu
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry as accelerators
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.cpu import share
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,12 +160,12 @@ def test_the_affinity_of_this_process_counts():
     one = min(os.sched_getaffinity(0))
     program = (
         "import json, os; os.sched_setaffinity(0, {%d}); "
-        "from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import detect; "
+        "from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import detect; "
         "print(json.dumps([[device.cores, device.cpus] for device in detect().devices if device.cores]))" % one
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True,
-        env=dict(os.environ, PYTHONPATH=str(pathlib.Path(accelerators.__file__).parents[6])),
+        env=dict(os.environ, PYTHONPATH=str(pathlib.Path(accelerators.__file__).parents[7])),
     )  # fmt: skip
     assert json.loads(done.stdout) == [[1, str(one)]]
 

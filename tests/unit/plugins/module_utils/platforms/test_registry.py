@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The node side of platforms: every file is found, shipped, and has its role and docs."""
+"""The node side of platforms: every file is found, and has its role and docs."""
 
 from __future__ import annotations
 
@@ -11,30 +11,21 @@ import pkgutil
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils import platforms
-from ansible_collections.inference.fleet.plugins.module_utils.engines import shipped as engines_shipped
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import shipped
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Detector
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import platforms
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.discover import discover
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Detector
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import (
     PLATFORMS,
     REGISTERED,
     platform_of,
 )
-from ansible_collections.inference.fleet.tools import platforms as tool
 
 CLONE = pathlib.Path(__file__).resolve().parents[5]
 
 
-def test_what_is_shipped_is_up_to_date():
-    message = "run python3 tools/platforms.py"
-    assert pathlib.Path(shipped.__file__).read_text(encoding="utf-8") == tool.text(tool.platforms()), message
-    engines = pathlib.Path(engines_shipped.__file__).read_text(encoding="utf-8")
-    assert engines == tool.engines_text(tool.engines()), message
-
-
 def test_every_platform_is_found():
-    """By importing all, where the tool reads them."""
+    """By importing all, where the registry asks their source first."""
     found = {}
     for module in pkgutil.walk_packages(platforms.__path__, platforms.__name__ + "."):
         one = getattr(importlib.import_module(module.name), "Platform", None)
@@ -44,19 +35,18 @@ def test_every_platform_is_found():
     assert all(issubclass(one, Detector) for one in found.values())
 
 
-def test_a_file_of_another_vendor_is_found(tmp_path):
-    (tmp_path / "base.py").write_text("class Detector:\n    pass\n")
-    (tmp_path / "abacus.py").write_text("class Platform:\n    pass\n")
-    (tmp_path / "soroban").mkdir()
-    (tmp_path / "soroban/platform.py").write_text("class Platform:\n    pass\n")
-    (tmp_path / "soroban/beads.py").write_text("class Beads:\n    pass\n")
-    found = tool.platforms(tmp_path)
-    assert found == {"abacus": "abacus", "soroban": "soroban.platform"}
-    assert tool.text(found).endswith(
-        "platforms.abacus import Platform as Abacus\n"
-        "from ansible_collections.inference.fleet.plugins.module_utils.platforms.soroban.platform import Platform as "
-        'Soroban\n\nPLATFORM_CLASSES = {"abacus": Abacus, "soroban": Soroban}\n'
-    )
+def test_a_file_of_another_vendor_is_found(tmp_path, monkeypatch):
+    folder = tmp_path / "made_up_platforms"
+    (folder / "soroban").mkdir(parents=True)
+    for name, text in (
+        ("__init__.py", ""), ("base.py", "class Platforms:\n    pass\n"), ("broken.py", "1 / 0\n"),
+        ("abacus.py", "\nclass Platform:\n    rods = 1\n"), ("soroban/__init__.py", ""),
+        ("soroban/platform.py", "\nclass Platform(object):\n    rods = 2\n"), ("soroban/beads.py", "1 / 0\n"),
+    ):  # fmt: skip
+        (folder / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = discover("made_up_platforms", [str(folder)], "Platform", "platform")
+    assert {name: one.rods for name, one in found.items()} == {"abacus": 1, "soroban": 2}
 
 
 def test_the_cpu_is_asked_last():

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.engines import vllm_api_keys
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.servers import api_keys
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import asking
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import health_request as asking
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import vllm_api_keys
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import api_keys
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,16 +8,18 @@ The image's Python is this machine's, with a strict stand-in for TensorRT-LLM's 
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
+import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.engines import trtllm
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.servers import config_check
-from ansible_collections.inference.fleet.plugins.module_utils.servers.config_text import config_text
-from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Desired, Node
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo, trtllm, vllm
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import config_check
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.config_text import config_text
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Desired, Node
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine, image
 
@@ -156,18 +158,139 @@ def test_a_worker_of_dynamo_is_asked_as_its_engine_is(place):
     one = desired(FINE)
     one.entry.update(engine="dynamo", command=["python3", "-m", "dynamo.trtllm"])
     config_check.check_configs(place.node, [one])
-    assert len(place.asked) == 1
+    assert [call["argv"][call["argv"].index("-c") + 1] for call in place.asked] == [trtllm.CHECK, dynamo.PARSE]
     one.entry["command"] = ["python3", "-m", "dynamo.vllm"]
     config_check.check_configs(place.node, [one])
-    assert len(place.asked) == 1
+    assert place.asked[2]["argv"][place.asked[2]["argv"].index("-c") + 1] == dynamo.PARSE
 
 
-@pytest.mark.parametrize("changes", [{"engine": "vllm"}, {"launcher": "process", "container": None}])
+@pytest.mark.parametrize(
+    "changes", [{"engine": "vllm", "command": ["/opt/start.sh"]}, {"launcher": "process", "container": None}]
+)
 def test_others_are_not_asked(place, changes):
     one = desired(FINE)
     one.entry.update(changes)
     config_check.check_configs(place.node, [one, desired(None)])
     assert place.asked == []
+
+
+# -- command lines -----------------------------------------------------------------------------------------------------
+
+# What vLLM's parser does, in an environment that has nothing else.
+SERVE = """
+import argparse
+FlexibleArgumentParser = argparse.ArgumentParser
+class ServeSubcommand:
+    def subparser_init(self, parsers):
+        parser = parsers.add_parser("serve")
+        parser.add_argument("model")
+        parser.add_argument("--max-num-seqs", type=int)
+        parser.add_argument("--port", type=int)
+        parser.add_argument("--config", type=open)
+    def validate(self, args):
+        if args.max_num_seqs == 0:
+            raise ValueError("max-num-seqs must not be 0")
+"""
+
+
+class Environment:
+    """A node with a Python environment that has a vLLM of a few lines, which counts how often it is loaded."""
+
+    def __init__(self, folder):
+        self.node = Node(NodePaths(str(folder / "root")), None)
+        self.binaries, self.loads = folder / "venv" / "bin", folder / "loads"
+        package = folder / "venv" / "lib" / "python3.9" / "site-packages" / "vllm" / "entrypoints" / "cli"
+        package.mkdir(parents=True)
+        for one in (package, package.parent, package.parent.parent):
+            (one / "__init__.py").touch()
+        self.module = package / "serve.py"
+        self.module.write_text("open(%r, 'a').write('x')\n%s" % (str(self.loads), SERVE))
+        self.packages = package.parents[2]
+        information = self.packages / "vllm-9.9.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text("Name: vllm\nVersion: 9.9\n")
+        self.binaries.mkdir()
+        python = self.binaries / "python3"
+        python.write_text('#!/bin/sh\nPYTHONPATH=%s exec %s "$@"\n' % (self.packages, sys.executable))
+        python.chmod(0o755)
+
+    def server(self, name, *words, config=None):
+        entry = plan_entry(8000, name, engine="vllm", launcher="process", container=None, config=config)
+        entry["command"] = [str(self.binaries / "vllm"), "serve", "/models/a", *words]
+        return Desired(entry, config=config_text(config))
+
+    def check(self, *servers):
+        config_check.check_configs(self.node, list(servers))
+
+    @property
+    def loaded(self):
+        return len(self.loads.read_text()) if self.loads.exists() else 0
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return Environment(tmp_path)
+
+
+def test_command_lines_of_one_environment_are_asked_together_and_once(environment):
+    servers = [environment.server("server-%d" % number, "--port", str(8000 + number)) for number in range(3)]
+    environment.check(*servers)
+    environment.check(*servers)
+    assert (environment.loaded, environment.node.warnings) == (1, [])
+    os.utime(environment.packages, ns=(1, 1))  # something was installed
+    environment.check(*servers)
+    assert environment.loaded == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--max-num-sequence", "4"], "unrecognized arguments: --max-num-sequence 4"),
+        (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
+        (["--max-num-seqs", "0"], "max-num-seqs must not be 0"),
+    ],
+)
+def test_what_the_environment_refuses(environment, words, said):
+    servers = [environment.server("server-0", "--port", "8000"), environment.server("server-1", *words)]
+    for _time in range(2):  # a refusal is not remembered
+        with pytest.raises(FleetError) as caught:
+            environment.check(*servers)
+        assert caught.value.code == "servers.config-refused"
+        assert caught.value.values == (
+            "server-1", "vllm", "the environment %s" % environment.binaries.parent, "command line", said,
+            "arguments or take an environment that has them",
+        )  # fmt: skip
+    assert environment.loaded == 2
+
+
+def test_a_file_that_is_not_written_yet_is_read(environment):
+    config = {"path": "/etc/not/there.yml", "format": "yaml", "content": {"a": 1}}
+    environment.check(environment.server("server-0", "--config", config["path"], config=config))
+    assert environment.node.warnings == []
+
+
+@pytest.mark.parametrize("module", ["raise ImportError('libcuda.so.1')", "import os\nos._exit(3)"])
+def test_an_environment_that_cannot_say_is_no_verdict(environment, module):
+    environment.module.write_text(module + "\n")
+    environment.check(environment.server("server-0", "--max-num-sequence", "4"))
+    (warning,) = environment.node.warnings
+    assert warning.startswith("server-0: whether vllm takes its command line could not be asked of the environment ")
+
+
+def test_an_environment_that_hangs(environment, monkeypatch):
+    monkeypatch.setattr(config_check, "CHECK_S", 0.5)
+    environment.module.write_text("import time\ntime.sleep(60)\n")
+    environment.check(environment.server("server-0"))
+    assert "it did not end within 0 s" in environment.node.warnings[0]
+
+
+def test_an_image_is_asked_for_its_command_line(place):
+    one = desired(None)
+    one.entry.update(engine="vllm", command=["vllm", "serve", "/models/a", "--max-num-seqs", "4"])
+    place.check()
+    config_check.check_configs(place.node, [one])
+    (call,) = place.asked
+    assert call["argv"][-3:] == ["-c", vllm.PARSE, config_check.MARK]
 
 
 @pytest.mark.parametrize(

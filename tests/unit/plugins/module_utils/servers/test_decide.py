@@ -5,21 +5,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import Container
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import canonical, entry_hash
-from ansible_collections.inference.fleet.plugins.module_utils.servers import decide as deciding
-from ansible_collections.inference.fleet.plugins.module_utils.servers import observe as observing
-from ansible_collections.inference.fleet.plugins.module_utils.servers.diff import describe
-from ansible_collections.inference.fleet.plugins.module_utils.servers.model import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Container
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import decide as deciding
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe as observing
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.diff import describe
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import (
     STARTS,
     STATES,
     Desired,
@@ -27,10 +26,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.servers.model impo
     Observed,
     condition,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.servers.rows import utc
-from ansible_collections.inference.fleet.plugins.module_utils.servers.start_order import start_order
-from ansible_collections.inference.fleet.plugins.module_utils.services.base import Status
-from ansible_collections.inference.fleet.plugins.module_utils.services.supervisord import Supervisord
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.rows import utc
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.start_order import start_order
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,15 +129,15 @@ def test_an_edited_entry_file_is_a_change_though_no_field_differs():
     )
 
 
-def by_the_first_formula(one):
-    """The entry with a hash as 0.1.0 took it, the host's name in it."""
-    content = {key: value for key, value in one.items() if key != "hash"}
-    return dict(content, hash=hashlib.sha256(canonical(content)).hexdigest())
-
-
 def without_cpus(one):
-    """An entry of a collection that did not know the key yet."""
+    """An entry of a commit that did not know the key yet."""
     content = {key: value for key, value in one.items() if key not in ("hash", "cpus")}
+    return dict(content, hash=entry_hash(content))
+
+
+def read_otherwise(one):
+    """An entry of a commit that read its arguments in another way."""
+    content = dict(one, arguments={"tp": 1}, engine="other")
     return dict(content, hash=entry_hash(content))
 
 
@@ -146,14 +145,13 @@ def without_cpus(one):
     "deployed",
     [
         entry(host="old-name"),
-        by_the_first_formula(entry()),
-        by_the_first_formula(entry(host="old-name")),
         without_cpus(entry()),
-        by_the_first_formula(without_cpus(entry(host="old-name"))),
+        without_cpus(entry(host="old-name")),
+        read_otherwise(entry()),
     ],
 )
 @pytest.mark.parametrize("contained", [False, True])
-def test_another_name_of_the_host_or_formula_of_the_hash_is_no_difference(tmp_path, deployed, contained, monkeypatch):
+def test_what_no_process_depends_on_is_no_difference(tmp_path, deployed, contained, monkeypatch):
     paths = NodePaths(str(tmp_path))
     files = {paths.entry("server-0"): deployed, paths.server_state("server-0"): running(deployed).state}
     for path, value in files.items():
@@ -168,6 +166,24 @@ def test_another_name_of_the_host_or_formula_of_the_hash_is_no_difference(tmp_pa
     other = entry(port=1)
     found = observing.observe(paths, Manager(paths), {"server-0": other})["server-0"]
     assert only_action(decide(desired(other), {"server-0": found}, "started")) == ("change", "changed: port")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("command", ["other"]), ("environment", {"A": "b"}), ("devices", [7]), ("cpus", "0"), ("user", "other"),
+        ("directories", {"work": "/other"}), ("config", {"path": "/c", "format": "json", "content": {}}),
+        ("weights", ["/w"]), ("health", {"path": "/other", "port": None, "budget_s": 1, "poll_s": 1}),
+        ("secrets", {"A": "b"}), ("start", {"after": ["other"], "units": []}), ("hooks", {"other": {}}),
+    ],
+)  # fmt: skip
+def test_what_a_process_depends_on_is_a_difference_of_entries(key, value):
+    now = dict(entry(), **{key: value})
+    now["hash"] = entry_hash(now)
+    state = {"hash": now["hash"]}
+    assert observing._by_content(now, entry(), state, []) == now
+    assert state["hash"] == now["hash"]
+    assert only_action(decide(desired(entry()), {"server-0": running(now)}, "started")) == ("change", "changed: " + key)
 
 
 class Manager(Supervisord):
@@ -435,10 +451,6 @@ def test_a_server_restarts_with_its_leader_where_the_recipe_says_so():
     assert decide(desired(last, work, lead), observed, "started") == []
     plain = follows("lead", restart_with_leader=False)
     assert set(kinds(decide(desired(lead, plain), {"lead": changed["lead"], "work": running(plain)}, "started"))) == {
-        "lead"
-    }
-    older = entry("work", port=8001, start={"after": ["lead"]})  # deployed by a version that had no such key
-    assert set(kinds(decide(desired(lead, older), {"lead": changed["lead"], "work": running(older)}, "started"))) == {
         "lead"
     }
 

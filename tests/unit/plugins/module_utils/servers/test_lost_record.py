@@ -9,10 +9,10 @@ import json
 import os
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import ARTIFACT_RECORD
-from ansible_collections.inference.fleet.plugins.module_utils.servers import lost_record
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import ARTIFACT_RECORD
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import lost_record
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache, plan_entry
 
 

@@ -11,14 +11,15 @@ import platform
 import socket
 import subprocess
 import sys
+import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry as accelerators
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import entry_hash
-from ansible_collections.inference.fleet.plugins.module_utils.servers import preflight
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry as accelerators
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight
 from ansible_collections.inference.fleet.tests.unit import node_helpers
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import port_block
 
@@ -237,6 +238,18 @@ def test_a_port_held_by_one_of_ours_that_stays(tmp_path, listener):
             % (PORT + 1, pid, command, tmp_path),
         )
     ]
+
+
+def test_a_read_only_file_system_is_called_that(tmp_path, monkeypatch):
+    """As root, whom no mode keeps from writing: more rights are no remedy."""
+    flags = types.SimpleNamespace(f_flag=os.ST_RDONLY, f_bavail=1, f_frsize=1)
+    monkeypatch.setattr(os, "statvfs", lambda path: flags)
+    for folder in ("etc/inference-fleet", "var/lib/inference-fleet"):
+        (tmp_path / folder).mkdir(parents=True)
+    found = refused(tmp_path)
+    assert [check for check, _message in found] == ["root"] * 4
+    assert found[0][1].startswith("%s/etc/inference-fleet: Read-only file system (EROFS). " % tmp_path)
+    assert not [message for _check, message in found if "become" in message]
 
 
 def test_a_port_held_by_the_same_name_below_another_root(tmp_path, listener):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.servers import readiness, status
-from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Node, Observed
-from ansible_collections.inference.fleet.plugins.module_utils.services.base import Status
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import faults, readiness, status
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Node, Observed
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
 
@@ -87,3 +87,58 @@ def test_the_health_path_is_asked_at_its_own_port_and_completions_at_the_servers
     worker = plan_entries.plan_entry(None, role="decode", ports={"system": 9100}, health=dict(health, port=None))
     assert readiness.probe(worker, 1) is None
     assert asked == ["http://127.0.0.1:9100/healthz"]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_server_that_answers_without_its_planned_key_is_not_ready(monkeypatch, asks):
+    def request(method, url, body=None, timeout=30, headers=None):
+        if url.endswith("/health"):
+            return readiness.http_client.Response(method, url, status=204)
+        status = 200 if headers or not asks else 401
+        return readiness.http_client.Response(method, url, status=status, text='{"data": [{"id": "gpt-oss-120b"}]}')
+
+    monkeypatch.setattr(readiness.http_client, "request", request)
+    lack = readiness.probe(plan_entries.plan_entry(8000), 1, {"VLLM_API_KEY": "sk-one"})
+    assert (lack or "").startswith("" if asks else readiness.UNGUARDED)
+    assert (lack is None) is asks
+    assert asks or readiness.is_permanent(lack)
+
+
+LOADS = "health: no answer: connection refused"
+
+
+@pytest.mark.parametrize(
+    ("changes", "lack", "last", "words"),
+    [
+        ({}, LOADS, 159, "loading, 47 s of at most 300 (last time 159)"),
+        ({}, "health: HTTP 503 {\"status\": \"notready\"}", None, "loading, 47 s of at most 300"),
+        ({"artifact": "compiles"}, LOADS, None, "compiling, 47 s of at most 300"),
+        ({"count": 3}, LOADS, None, "loading, 47 s of at most 300, 2 restarts"),
+        ({}, "completion: HTTP 500 busy", 9, "loading, 47 s of at most 300 (last time 9): completion: HTTP 500 busy"),
+        ({"role": "frontend"}, "models: 'm' is not listed (none is)", None, "waiting for workers, 47 s of at most 300"),
+        ({"was_ready": True}, LOADS, 159, None),
+        ({"phase": "waiting for etcd"}, None, 159, None),
+    ],
+)  # fmt: skip
+def test_how_far_a_start_is(monkeypatch, changes, lack, last, words):
+    entry = plan_entries.plan_entry(8000, role=changes.get("role", "server"))
+    monkeypatch.setattr(readiness.time, "time", lambda: 1047.0)
+    record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7}
+    record.update({key: value for key, value in changes.items() if key in ("artifact", "count", "phase")})
+    observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
+    observed.was_ready = changes.get("was_ready", False)
+    assert readiness._progress(entry, observed, lack, last) == words
+
+
+def test_the_last_start_is_remembered(tmp_path):
+    paths = NodePaths(str(tmp_path))
+    assert faults.last_start_s(paths, "server-0") is None
+    faults.note_ready(paths, "server-0", {"pid": 7, "ticks": 1}, 159.4)
+    assert faults.last_start_s(paths, "server-0") == 159
+    # of a start that nobody waited for nothing is known, so it stays
+    faults.note_ready(paths, "server-0", {"pid": 8, "ticks": 2})
+    assert faults.was_ready(paths, "server-0", {"pid": 8, "ticks": 2})
+    assert faults.last_start_s(paths, "server-0") == 159
+    with open(paths.ready("server-0"), "w", encoding="utf-8") as stream:
+        stream.write('["hostile"]')
+    assert faults.last_start_s(paths, "server-0") is None

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.filter.servers import secret_names
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.servers import desired
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import desired
 
 TEXT = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.servers import start_times
-from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Observed
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import start_times
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 
 NOTHING = dict.fromkeys(("installed", "weights", "started", "ready", "artifact", "memory_mib"))
 

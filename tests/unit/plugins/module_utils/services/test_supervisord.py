@@ -13,9 +13,9 @@ import sys
 import tempfile
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.services import supervisord
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -128,10 +128,8 @@ def test_a_supervisord_that_hangs_is_an_error_and_a_stale_socket_is_none(monkeyp
         sock.listen()
         with pytest.raises(FleetError) as caught:
             manager.statuses()
-        assert caught.value.message == (
-            "supervisord does not answer at %s within 0 s (timed out). Its log is %s; end the process and run again."
-            % (manager.socket, manager.log)
-        )
+        assert caught.value.code == "supervisord.no-answer"
+        assert manager.socket in caught.value.values and manager.log in caught.value.values
         sock.close()
         assert manager.statuses() == {}
 

@@ -10,15 +10,16 @@ import pathlib
 import re
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils import services
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import python as node_python
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.servers.apply import apply
-from ansible_collections.inference.fleet.plugins.module_utils.servers.model import Action, Desired, Node
-from ansible_collections.inference.fleet.plugins.module_utils.servers.observe import observe
-from ansible_collections.inference.fleet.plugins.module_utils.services import systemd
-from ansible_collections.inference.fleet.plugins.module_utils.services import watchdog as node_watchdog
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import services
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import commands
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.apply import apply
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Action, Desired, Node
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.observe import observe
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import watchdog as node_watchdog
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -154,10 +155,10 @@ def test_the_whole_unit(manager):
         "\n"
         "[Service]\n"
         "Type=simple\n"
-        'ExecStart="/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "run" '
+        'ExecStart="/usr/bin/python3" "-I" "/var/lib/inference-fleet/program/current" "run" '
         '"/etc/inference-fleet/servers/server-0.json" "--state" "/run/inference-fleet/servers/server-0.json" '
         '"--secrets" "/etc/inference-fleet/secrets/server-0.json" "--root" ""\n'
-        'ExecStop=-"/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "end" '
+        'ExecStop=-"/usr/bin/python3" "-I" "/var/lib/inference-fleet/program/current" "end" '
         '"/etc/inference-fleet/servers/server-0.json" "--root" "" "--state" '
         '"/run/inference-fleet/servers/server-0.json"\n'
         "Restart=always\n"
@@ -200,9 +201,8 @@ def test_a_server_starts_after_units_that_are_not_ours(manager):
 
 
 CONTAINER = {"engine": "docker", "address": None, "mounts": []}
-END = (
-    '"/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "end" "/etc/inference-fleet/servers/server-0.json"'
-)
+END = '"/usr/bin/python3" "-I" "/var/lib/inference-fleet/program/current" "end" '
+END += '"/etc/inference-fleet/servers/server-0.json"'
 
 
 def test_the_unit_of_a_container_ends_what_is_not_in_its_cgroup(manager):
@@ -236,7 +236,7 @@ def test_the_folders_of_an_artifact_are_made_by_root_before_each_start(manager):
     changes = {"environment": {"NEURON_COMPILED_ARTIFACTS": path}, "directories": {"artifact": path},
                "hooks": compile_cache("k1")}  # fmt: skip
     line = (
-        'ExecStartPre=+"/usr/bin/python3" "-I" "/var/lib/inference-fleet/lib/guard.py" "folders" '
+        'ExecStartPre=+"/usr/bin/python3" "-I" "/var/lib/inference-fleet/program/current" "folders" '
         '"/etc/inference-fleet/servers/server-0.json" "--user" "ubuntu"'
     )
     assert line in manager.definition(entry(**changes), "ubuntu").splitlines()
@@ -283,6 +283,12 @@ def test_show_is_read_as_it_is_printed(blocks):
          "systemd says resources"),
         ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "217",
           "Result": "start-limit-hit"}, "failed", None, "the user of its unit is not on this node any more"),
+        ({"ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0", "ExecMainCode": "0",
+          "Result": "exit-code"}, "restarting", None, "its program was not executed (exit-code)"),
+        *(({"ActiveState": active, "SubState": sub, "MainPID": "0", "User": "was-deleted", "Result": "exit-code"},
+           state, None, "the account was-deleted that it runs as is not on this node any more; run site.yml, or create "
+                        "it again")
+          for active, sub, state in (("activating", "auto-restart", "restarting"), ("failed", "failed", "failed"))),
         ({"ActiveState": "failed", "SubState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "203",
           "Result": "exit-code"}, "failed", None,
          "the interpreter of its unit is gone, or cannot be executed; run the play again"),
@@ -480,7 +486,11 @@ def test_logs_come_from_the_journal(manager):
     manager.answers["journalctl"] = "one\ntwo\nthree\n"
     assert manager.log_tail("server-0", 2) == ["two", "three"]
     assert manager.log_tail("server-0", 0) == []
-    assert manager.calls == [
+    manager.answers["journalctl"] = "one\x85two\u2028three\x0cfour\n"  # none of these ends a line of a log
+    assert manager.log_tail("server-0", 2) == ["one\x85two\u2028three\x0cfour"]
+    manager.answers["journalctl"] = ""
+    assert manager.log_tail("server-0", 2) == []
+    assert manager.calls[:1] == [
         "journalctl --identifier inference-fleet-server-0 --lines 2 --output cat --quiet --no-pager --all"
     ]
     assert manager.log_files("server-0") == []
@@ -505,9 +515,9 @@ def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):
     assert "OnUnitInactiveSec=7\n" in (units / timer).read_text()
     text = (units / "inference-fleet-watchdog.service").read_text()
     command = [word.decode() for word in read_words(text.split("ExecStart=")[1].split("\n")[0])]
-    lib, run = node.paths.lib + "/lib", node.paths.run
+    run = node.paths.run
     assert command == [
-        node_python.link(node.paths), "-I", lib + "/guard.py", "watch", node.paths.etc,
+        node_python.link(node.paths), "-I", node.paths.guard, "watch", node.paths.etc,
         "--state", node.paths.state, "--root", node.paths.root, "--memory", run + "/watchdog.json", "--failures", "3",
         "--timeout", "5",
     ]  # fmt: skip
@@ -560,14 +570,11 @@ def test_a_program_that_fails_is_told_with_its_words(tmp_path, monkeypatch):
         "'systemctl enable --quiet --no-reload -- inference-fleet-server-0.service' failed: Failed to enable unit: no "
         "space"
     )
-    script(tmp_path, "systemctl", "exec /bin/sleep 5")
-    monkeypatch.setattr(systemd, "CALL_S", 0.2)
-    with pytest.raises(FleetError) as caught:
+    script(tmp_path, "systemctl", "exec /bin/sleep 600")
+    monkeypatch.setattr(systemd.commands, "LIMIT_S", 0.2)
+    with pytest.raises(commands.TimedOut) as caught:
         made.start(["server-0"])
-    assert caught.value.message == (
-        "'systemctl enable --quiet --no-reload -- inference-fleet-server-0.service' did not end within 0 s. See what "
-        "systemd is at with: systemctl list-jobs."
-    )
+    assert caught.value.values[0].endswith("systemctl enable --quiet --no-reload -- inference-fleet-server-0.service")
 
 
 def test_a_root_of_its_own_has_no_systemd():

@@ -13,9 +13,9 @@ import ssl
 import threading
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.operations import service_certificate
-from ansible_collections.inference.fleet.plugins.module_utils.shared_services import certificates
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import service_certificate
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import certificates
 
 NAMES = ["etcd-1", "10.0.0.1", "fd00::1"]
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import EngineError
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.shared_services import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import EngineError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import (
     containers,
     etcd_member,
     nats_server,
     units,
 )
-from ansible_collections.inference.fleet.plugins.modules import etcd_member as etcd_module
-from ansible_collections.inference.fleet.plugins.modules import nats_server as nats_module
+
+etcd_module = operation_of("etcd_member")
+nats_module = operation_of("nats_server")
 
 CONTAINER = {"engine": "docker", "image": "r.example/etcd:1", "digest": None, "name": "inference-fleet.etcd"}
 

@@ -13,10 +13,10 @@ import threading
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.shared_services import etcd_member, units
-from ansible_collections.inference.fleet.plugins.module_utils.shared_services.etcd_api import Members
-from ansible_collections.inference.fleet.plugins.modules.etcd_member import ARGUMENTS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations.etcd_member import ARGUMENTS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import etcd_member, units
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services.etcd_api import Members
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from pathlib import Path
 import jinja2
 import pytest
 from ansible_collections.inference.fleet.plugins.filter import services
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.shared_services import nats_client, nats_server
-from ansible_collections.inference.fleet.plugins.modules.nats_server import ARGUMENTS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations.nats_server import ARGUMENTS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import nats_client, nats_server
 
 ROLE = Path(__file__).resolve().parents[5] / "roles" / "nats"
 INFO = b'INFO {"server_name":"a"}\r\n'

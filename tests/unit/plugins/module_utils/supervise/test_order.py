@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import order
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import order
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 
 

@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 
-from ansible_collections.inference.fleet.plugins.module_utils.node import files, processes
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import reap as reaper
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files, processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import reap as reaper
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 
 

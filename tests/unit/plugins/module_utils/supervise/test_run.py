@@ -13,10 +13,10 @@ import signal
 import subprocess
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils.node import paths as node_paths
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
-from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import paths as node_paths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
+from ansible_collections.inference.fleet.tests.unit.engines import guard_place, small_node
 
 SHOW = (
     "import json, os, resource, signal; print(json.dumps({'environ': dict(os.environ), 'cwd': os.getcwd(), "
@@ -69,7 +69,7 @@ def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
     assert shown["cpus"] == [0]
     assert shown["nofile"][0] == shown["nofile"][1] == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert shown["input"] == os.devnull
-    assert shown["fds"] == ["0", "1", "2"]
+    assert shown["fds"] == ["0", "1", "2", "3"]  # the last one keeps the version of the program
     # Python itself ignores SIGPIPE and SIGXFSZ, the engine that it is here too. Signals 32 and 33 are libc's own: who
     # started the tests may have left them ignored, and no program can change that.
     libc = 1 << 31 | 1 << 32
@@ -149,7 +149,7 @@ def test_without_its_entry_it_says_so(place):
         place.command(entry, "--restart-delay", "0.01"), capture_output=True, text=True, timeout=300, check=False
     )
     assert run.returncode == 1
-    assert run.stdout.endswith("server-0.json is missing or no JSON; engine_servers writes it\n")
+    assert run.stdout.endswith("server-0.json is missing, or no plan entry; engine_servers writes it\n")
 
 
 def test_it_sweeps_what_an_earlier_start_left_and_not_itself(place):
@@ -160,7 +160,7 @@ def test_it_sweeps_what_an_earlier_start_left_and_not_itself(place):
     first.wait()
     (orphan,) = [pid for pid in old if pid != first.pid]
     assert small_node.alive(orphan)
-    place.guard.write_bytes(place.altered("supervise/state.py", "TERM_S = 5.0", "TERM_S = 0.2"))
+    place.guard = guard_place.altered(place.folder, "supervise/state.py", "TERM_S = 5.0", "TERM_S = 0.2")
     second = place.start(entry, "--restart-delay", "0.01")
     small_node.wait_until(lambda: place.state(entry)["count"] == 2)
     assert not small_node.alive(orphan)

@@ -12,8 +12,8 @@ import time
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.node import http_client
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import watchdog
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import http_client
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import watchdog
 
 ENTRY = {
     "name": "server-0", "bind": "127.0.0.1", "port": 1, "ports": {}, "role": "server", "model_id": "m",

@@ -8,14 +8,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm import ENGINE as VLLM
-from ansible_collections.inference.fleet.plugins.module_utils.node.http_client import Event, Response
-from ansible_collections.inference.fleet.plugins.module_utils.verify import (
-    causes,
-    chat,
-    gpt_oss,
-    streams,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.http_client import Event, Response
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import chat, probes, streams
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
     CHAT,
     DAMAGED,
@@ -212,3 +209,84 @@ def test_residue_is_what_the_guides_sample_answers_show(text, leaks):
 )
 def test_a_stand_in_is_known_by_its_name(model_id, expected):
     assert gpt_oss.is_standin(model_id) is expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|im_start|>assistant", "<s>", "</think>", "[/INST]", "<|end_of_text|>", "<|start_header_id|>", "<|user|>",
+        "<｜end▁of▁sentence｜>", "<start_of_turn>model", "<unk>", "<eos>", "[UNK]", "<0xE2><0x80>", "â€™",
+        "&lt;|im_end|&gt;", "<function=x>", "[TOOL_CALLS]", "im_end|>", "<extra_id_0>", "\ufeff", "<|reserved_200013|>",
+        "<thinking>", "<reasoning>", "a ##b", "<answer>", "[gMASK]", "|endoftext|", "<fim_token>", "ĠParis", "1Ċ2",
+        "ðŁĺĢ", "\ud83d", "\x7f", "</tool_call>", "<|tool_call|>", "< | im_end | >", "<|python_tag|>", "<unused12>",
+    ],
+)  # fmt: skip
+def test_tokens_of_other_models_are_found(text):
+    assert causes.residue("The answer is 391 %s" % text, VLLM)[1] == causes.FOREIGN
+
+
+@pytest.mark.parametrize("text", [
+    "a < b and c > d", "x | y", "Ωmega, wół, pół, São Paulo, ÃO, Čeština", "e.g. [1] and <b>bold</b>", "if a<b:",
+    "1\n2\n3\t4", "👍🏽 🙂", "## A heading\n### Another", "C## and F#", "\\(17 \\times 23\\)", "50 % @@ off",
+    gpt_oss.TEXT,
+])  # fmt: skip
+def test_plain_text_holds_no_tokens(text):
+    assert causes.residue(text, VLLM) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        ("391", None), ("**391**", None), ("17 × 23 = 391", None), ("The product is **391**.", None),
+        ("17*20 = 340, 17*3 = 51, and 340 + 51 = 391.", None), ("\\[ 17 \\times 23 = \\boxed{391} \\]", None),
+        ("17 × 23 = 391\n\n**391**", None), ("3 9 1", None), ("Sure! It's 391 ✅", None),
+        ("391 zq", "zq"), ("391. Paris", "Paris"), ("391\n391", "391\n391"), ("391 12", "12"),
+        ("391.......", "391......."),
+        ("391" + " " * 30, "blanks at its end"), ("391 答", "答"), ("391 and " * 1 + "one " * 200, "808 characters"),
+        ("391\nprint(17*23)", "print"),
+    ],
+)  # fmt: skip
+def test_what_is_more_than_a_number(text, more):
+    assert gpt_oss.surplus(text, 391) == more
+
+
+def test_how_a_count_is_judged():
+    right = "\n".join(str(number) for number in range(1, 121))
+    for text in (right, right.replace("\n", ", "), right.replace("\n", ".\n"), "```\n%s\n```" % right):
+        assert gpt_oss.counted(text) is None
+    for text, wrong in (
+        (right[2:], "2 stands where the first number, 1, belongs"),
+        (right[:-4], "it ends at 119 instead of 120"),
+        (right.replace("\n57\n", "\n"), "58 stands where 57 belongs"),
+        ("", "it ends at nothing instead of 120"),
+    ):
+        assert gpt_oss.counted(text) == wrong
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        ([1] * 6, [2] * 6, True), ([5] * 6, [5] * 6, False), ([2] * 6, [1] * 6, False),
+        ([1, 1, 1, 1, 1, 9], [2] * 6, None), ([3] * 12, [4] * 12, True), ([1] * 9 + [9] * 3, [2] * 12, False),
+        ([1] * 10 + [9] * 2, [2] * 12, None),
+    ],
+)  # fmt: skip
+def test_the_ranks_of_all_lengths_tell_whether_effort_works(low, high, expected):
+    assert probes.longer(low, high) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "tokens"),
+    [
+        (4096, 4096),
+        ("4096", 4096),
+        ("128k", 128000),
+        ("128K", 131072),
+        ("auto", None),
+        (-1, None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_context_in_a_plan(value, tokens):
+    assert probes.planned_context(value) == tokens

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.engines import dynamo_workers
-from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, workers
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo_workers
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, workers
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (

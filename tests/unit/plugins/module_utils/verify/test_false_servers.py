@@ -6,15 +6,19 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm import ENGINE as VLLM
-from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, causes, runner, streams
-from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, probes, runner
+from ansible_collections.inference.fleet.tests.unit.engines import scripted_engine
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
+    TOGETHER,
+    entry_of,
+)
 
-QUESTIONS = {one.question for one in streams.AT_ONCE}
-TOGETHER = (len(QUESTIONS), lambda body: "messages" in body and body["messages"][-1]["content"] in QUESTIONS)
 GIBBERISH = "zq vrmoo lkj pfft sdkl wq"
 NOW = (("Retry-After", "0"),)
 LATER = (("Retry-After", "3600"),)
@@ -24,10 +28,10 @@ def other_number(content):
     return str(int(content) + 10) if content.isdigit() else content
 
 
-def verdict_of(faults, model="gpt-oss-120b", engine="vllm", options=None, **scripted):
-    """The verdict on a scripted engine, which is taken for the planned server."""
+def verdict_of(faults, model="gpt-oss-120b", engine="vllm", options=None, planned=None, **scripted):
+    """The verdict on a scripted engine, which is taken for the planned server. planned: its context."""
     with ScriptedEngine(faults, model=model, together=TOGETHER, **scripted) as one:
-        entries = [plan_entry(one.port, model_id=model, engine=engine)]
+        entries = [entry_of(one.port, planned, model_id=model, engine=engine)]
         options = options or asking.Options(timeout=60)
         return runner.verify_servers(entries, options, lambda planned: lambda entry: "ours")["verdicts"][0]
 
@@ -137,7 +141,7 @@ ROWS.append(([Fault("call-keys", "tools whole", value={"id": ""})], "tool-call",
 ROWS.append(([Fault("call-keys", "weather whole", value={"id": None})], "tool-arguments", causes.TOOL_ID))
 ROWS.append(([Fault("call-keys", "tools stream", value={"id": None})], "streaming", causes.TOOL_ID))
 ROWS.append(([Fault("call-keys", "weather", value={"function": {"name": "get_system_health", "arguments": "{}"}})],
-             "tool-arguments", causes.TOOL_NAME))  # fmt: skip
+             "tool-arguments", causes.NO_TOOL_CALL))  # fmt: skip
 ROWS.append(([Fault("call", "chat whole text")], "warm-up", causes.UNASKED_CALL))
 ROWS.append(([Fault("call", "stream text")], "streaming", causes.UNASKED_CALL))
 ROWS.append(([Fault("call", "long")], "long-prompt", causes.UNASKED_CALL))
@@ -180,23 +184,398 @@ ROWS.append(([Fault("status", "responses", "late", (500,))], "still-right", caus
 ROWS.append(([Fault("status", "chat whole", "late", (500,))], "still-right", causes.FAILED))
 
 
+# -- complete answers --------------------------------------------------------------------------------------------------
+
+ROWS.extend(
+    ([Fault("say", where, value=lambda text, more=more: text + more)], probe, causes.SURPLUS)
+    for where, probe in (("chat whole text", "chat"), ("stream text", "streaming"), ("responses", "responses"))
+    for more in (
+        " zq vrmoo lkj", "\n\nParis is the capital of France.", " 391 391", " 12 77 45", " 答案",
+    )
+)  # fmt: skip
+ROWS.extend([
+    ([Fault("say", "cold", value=lambda text: text + " Bonjour")], "sampling", causes.SURPLUS),
+    ([Fault("say", "long", value=lambda text: text + " is what the box says, dear friend")], "long-prompt",
+     causes.SURPLUS),
+    ([Fault("say", "system", value=lambda text: text + " and more")], "system-message", causes.SURPLUS),
+    ([Fault("say", "developer", value=lambda text: "I am fine, ORANGE.")], "developer-message", causes.SURPLUS),
+    ([Fault("say", "turns", value=lambda text: text + " banana")], "multi-turn", causes.SURPLUS),
+    ([Fault("say", "text whole", "late", lambda text: text + " blah")], "still-right", causes.SURPLUS),
+    ([Fault("say", "text stream", "together", lambda text: text + " blah")], "concurrent", causes.SURPLUS),
+])  # fmt: skip
+
+
+def shows(what):
+    """A message that also says what(body)."""
+
+    def of(message, finish, body):
+        content = message.get("content")
+        return dict(message, content=content and "%s\n%s" % (what(body), content)), finish
+
+    return of
+
+
+def prompt_of(body):
+    return "\n".join(message["content"] for message in body["messages"] if message.get("content"))
+
+
+ROWS.extend(
+    ([Fault("message", where, value=shows(prompt_of))], "echo", causes.PROMPT_SHOWN)
+    for where in (
+        "chat whole text",
+        "chat stream text",
+        "long",
+        "system",
+        "developer",
+        "exact stream",
+        "count stream",
+        "after-tool",
+    )
+)
+ROWS.append(([Fault("say", "responses", value=lambda text: "What is 17*23? Answer with the number. " + text)], "echo",
+             causes.PROMPT_SHOWN))  # fmt: skip
+ROWS.extend(
+    ([Fault("say", where, value=lambda text, role=role: text + role)], "echo", causes.OTHER_ROLES)
+    for where in ("chat whole text", "stream text", "responses")
+    for role in (
+        "\nUser: And 18*23?", "\n\nHuman: thanks", "\nassistant", "\n### Response:\n391", " user",
+    )
+)  # fmt: skip
+TOKENS = (
+    "<|im_end|>", "</s>", "<think>", "[INST]", "<|eot_id|>", "<|endoftext|>", "<end_of_turn>", "<pad>", "[PAD]",
+    "<<SYS>>", "Ġ", "Ċ", "▁", "\ufffd", "<0x0A>", "âĢĻ", "Ã¼", "&lt;/s&gt;", "<tool_call>", "<|im_end", "\x00",
+    "\x1b[31m",
+)  # fmt: skip
+ROWS.extend(
+    ([Fault("insert", "chat whole text", value=" " + token)], "harmony-residue", causes.FOREIGN) for token in TOKENS
+)
+ROWS.extend(
+    ([Fault("insert", where, value=" " + token)], probe, causes.FOREIGN)
+    for where, probe in (("stream text", "streaming"), ("responses", "harmony-residue"), ("long", "harmony-residue"))
+    for token in TOKENS[::5]
+)
+ROWS.extend(
+    ([Fault("reasoning", where, value="We add them up. %s And so on." % token)], probe, causes.FOREIGN)
+    for where, probe in (("chat whole", "harmony-residue"), ("stream", "streaming"), ("responses", "harmony-residue"))
+    for token in TOKENS[::8]
+)
+ROWS.extend(
+    ([Fault("arguments", "weather " + where, value=lambda a, token=token: json.dumps(
+        dict(a, city=a["city"] + token), ensure_ascii=False))], probe, None)
+    for where, probe in (("whole", "harmony-residue"), ("stream", "streaming"))
+    for token in ("<|im_end|>", "</s>", "Ġ", "\ufffd", "<|call|>")
+)  # fmt: skip
+
+# -- long answers, other alphabets -------------------------------------------------------------------------------------
+
+
+def lines(change):
+    return lambda text: "\n".join(change(text.split("\n")))
+
+
+LONG = {
+    "cut": lambda all_: all_[:80],
+    "one lost": lambda all_: all_[:63] + all_[64:],
+    "first lost": lambda all_: all_[1:],
+    "twice": lambda all_: all_[:9] * 2 + all_[9:],
+    "garbled": lambda all_: [*all_[:70], "zq vr", *all_[71:]],
+    "joined": lambda all_: ["".join(all_)],
+    "more": lambda all_: [*all_, "121"],
+    "words": lambda all_: [*all_, "And so on."],
+    "a digit": lambda all_: [one.replace("77", "71") for one in all_],
+}
+ROWS.extend(
+    ([Fault("say", "count " + where, value=lines(change))], "long-answer", causes.WRONG_COUNT)
+    for where in ("whole", "stream")
+    for change in LONG.values()
+)
+ROWS.extend(
+    ([Fault("say", "exact " + where, value=change)], "exact-text", causes.WRONG_TEXT)
+    for where in ("whole", "stream")
+    for change in (
+        lambda text: text.encode("ascii", "ignore").decode(), lambda text: text.replace("ü", "u"),
+        lambda text: text.replace(" ", ""), lambda text: text.replace("東京", "东京"),
+        lambda text: text.replace("🚀", ""), lambda text: text[:40], json.dumps,
+    )
+)  # fmt: skip
+ROWS.extend(
+    ([Fault("say", "exact " + where, value=lambda text: text.encode().decode("latin-1"))], probe, causes.FOREIGN)
+    for where, probe in (("whole", "harmony-residue"), ("stream", "exact-text"))
+)
+
+# -- reasoning in the content ------------------------------------------------------------------------------------------
+
+
+def leaks(message, finish, _body):
+    if message.get("content"):
+        message["content"] = "%s %s" % (message.get("reasoning") or "The user asks for it.", message["content"])
+    return message, finish
+
+
+ROWS.extend(
+    ([Fault("message", where, value=leaks)], "reasoning", VLLM.no_reasoning)
+    for where in (
+        "chat whole text",
+        "stream text",
+        "after-tool",
+        "system",
+        "long",
+        "count stream",
+        "developer",
+        "turns",
+        "exact",
+    )
+)
+ROWS.extend(
+    ([Fault("say", where, value=lambda text, thought=thought: thought + text)], "reasoning", VLLM.no_reasoning)
+    for where in ("chat whole text", "stream text", "after-tool")
+    for thought in (
+        "The user asks for a product. ", "We need to compute it. ", "Let's think. ", "I should answer: ",
+        "According to the developer message: ",
+    )
+)  # fmt: skip
+
+# -- the form of answers -----------------------------------------------------------------------------------------------
+
+
+def choice(**changes):
+    return lambda value, _body: dict(value, choices=[dict(value["choices"][0], **changes)])
+
+
+def usage(**values):
+    return lambda value, _body: dict(value, usage=values)
+
+
+ROWS.extend(
+    ([Fault("json", where, value=change)], "form", cause)
+    for where in ("chat whole text", "tools", "long")
+    for change, cause in (
+        (choice(index=1), causes.OTHER_CHOICE),
+        (lambda value, _body: dict(value, choices=value["choices"] * 2), causes.OTHER_CHOICE),
+        (lambda value, _body: dict(value, error={"message": "oops"}), causes.ERROR_INSIDE),
+        (usage(prompt_tokens=9, completion_tokens=40, total_tokens=50), causes.USAGE),
+        (usage(prompt_tokens=9, completion_tokens=-1, total_tokens=8), causes.USAGE),
+        (usage(prompt_tokens=9, completion_tokens="40", total_tokens=49), causes.USAGE),
+        (usage(prompt_tokens=9, completion_tokens=0, total_tokens=9), causes.USAGE),
+    )
+)
+ROWS.append(([Fault("json", "chat whole text", value=choice(finish_reason="eos"))], "form", causes.NO_END))
+ROWS.append(([Fault("json", "system", value=choice(finish_reason=None))], "form", causes.NO_END))
+ROWS.append(([Fault("message", "chat whole text", value=lambda message, finish, _body: (
+    dict(message, role="user"), finish))], "form", causes.SHAPE))  # fmt: skip
+ROWS.append(([Fault("reasoning", "chat whole", value="Weneedtocompute" * 10)], "form", causes.NO_SPACES))
+ROWS.append(([Fault("reasoning", "stream", value="Weneedtocompute" * 10)], "form", causes.NO_SPACES))
+ROWS.extend(
+    ([Fault("bytes", where, value=change)], probe, cause)
+    for where, probe in (("chat whole text", "form"), ("responses", "responses"), ("after-tool", "form"))
+    for change, cause in (
+        (lambda data: data.replace(b'"object"', b'"object": "x", "object"', 1), causes.NOT_STRICT),
+        (lambda data: data[:-1] + b', "logprob": NaN}', causes.NOT_STRICT),
+        (lambda data: data[:-1] + b', "logprob": -Infinity}', causes.NOT_STRICT),
+        (lambda data: data[:-1] + b', "more": "\xff\xfe"}', causes.NOT_UTF8),
+        (lambda data: data[:-1] + b', "more": "\xe2\x82"}', causes.NOT_UTF8),
+    )
+)
+
+
+def each(change):
+    """Chunks of a stream, changed one by one."""
+    return lambda chunks: [change(json.loads(json.dumps(one))) for one in chunks]
+
+
+def set_index(chunk):
+    chunk["choices"][0]["index"] = 1
+    return chunk
+
+
+def growing(key):
+    def change(chunks):
+        text = ""
+        for chunk in chunks:
+            delta = chunk["choices"][0]["delta"]
+            if delta.get(key):
+                text += delta[key]
+                delta[key] = text
+        return chunks
+
+    return change  # fmt: skip
+
+
+def without_blanks(chunks):
+    for chunk in chunks:
+        delta = chunk["choices"][0]["delta"]
+        for key in ("content", "reasoning"):
+            if delta.get(key):
+                delta[key] = delta[key].replace(" ", "")
+    return chunks
+
+
+def without_first(key):
+    def change(chunks):
+        first = next((one for one in chunks if one["choices"][0]["delta"].get(key)), None)
+        return [one for one in chunks if one is not first]
+
+    return change  # fmt: skip
+
+
+def piece(**delta):
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+
+
+def late_end(chunks):
+    return [*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}]
+
+
+ROWS.extend([
+    ([Fault("chunks", "chat stream text", value=each(set_index))], "form", causes.OTHER_CHOICE),
+    ([Fault("chunks", "chat stream text", value=lambda chunks: [set_index(piece(content="x")), *chunks])], "form",
+     causes.OTHER_CHOICE),
+    ([Fault("chunks", "chat stream text", value=growing("content"))], "form", None),
+    ([Fault("chunks", "chat stream text", value=growing("reasoning"))], "form", causes.CUMULATIVE),
+    ([Fault("chunks", "chat stream text", value=without_blanks)], "exact-text", causes.WRONG_TEXT),
+    ([Fault("chunks", "count stream", value=without_first("content"))], "long-answer", causes.WRONG_COUNT),
+    ([Fault("chunks", "exact stream", value=without_first("content"))], "exact-text", causes.WRONG_TEXT),
+    ([Fault("chunks", "chat stream text", value=lambda chunks: [*chunks, piece(content="x")])], "form",
+     causes.AFTER_END),
+    ([Fault("chunks", "chat stream", value=lambda chunks: [*chunks, piece(reasoning="x")])], "form", causes.AFTER_END),
+    ([Fault("chunks", "chat stream text", value=late_end)], "form", causes.AFTER_END),
+    ([Fault("chunks", "chat stream text", value=lambda chunks: [*chunks, {"error": {"message": "boom"}}])],
+     "streaming", causes.STREAM_ERROR),
+    ([Fault("chunks", "chat stream text", value=lambda chunks: [*chunks, {"object": "error", "message": "boom"}])],
+     "streaming", causes.STREAM_ERROR),
+    ([Fault("chunks", "chat stream text", value=lambda chunks: chunks[:-1])], "streaming", causes.NOT_STOPPED),
+    ([Fault("chunks", "chat stream text", value=lambda chunks: [piece(role="user"), *chunks])], "form", causes.SHAPE),
+    ([Fault("chunks", "chat stream text", value=lambda chunks: [*chunks, {"choices": [], "usage": {
+        "prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 11}}])], "form", causes.USAGE),
+    ([Fault("sse", "chat stream", value=lambda data: data + b'data: {"error": "late"}\n\n')], "form",
+     causes.AFTER_DONE),
+    ([Fault("sse", "chat stream", value=lambda data: data + b'data: {"choices": []}\n\n')], "form",
+     causes.AFTER_DONE),
+    ([Fault("sse", "chat stream text", value=lambda data: data.replace(b'"index": 0', b'"index": 0, "x": NaN', 1))],
+     "form", causes.NOT_STRICT),
+    ([Fault("sse", "chat stream text", value=lambda data: data.replace(b'"index": 0', b'"index": 0, "index": 0', 1))],
+     "form", causes.NOT_STRICT),
+    ([Fault("sse", "chat stream text", value=lambda data: data.replace(b'"delta"', b'"x": "\xff", "delta"', 1))],
+     "form", causes.NOT_UTF8),
+])  # fmt: skip
+
+# -- tools, once more --------------------------------------------------------------------------------------------------
+
+
+def calls(change):
+    def of(message, finish, _body):
+        for number, call in enumerate(message.get("tool_calls") or ()):
+            change(message, call, number)
+        return message, finish
+
+    return of  # fmt: skip
+
+
+def says_call(message, call, _number):
+    message["content"] = "%(name)s(%(arguments)s)" % call["function"]
+
+
+def shows_arguments(message, call, _number):
+    message["content"] = 'I call it. {"name": "%(name)s", "arguments": %(arguments)s}' % call["function"]
+
+
+def in_words(_message, _finish, _body):
+    return {"role": "assistant", "content": "It rains."}, "stop"
+
+
+def two_calls(message, finish, _body):
+    message["tool_calls"] = message["tool_calls"] * 2 if message.get("tool_calls") else None
+    return message, finish
+
+
+ROWS.extend([
+    ([Fault("message", "tools whole", value=calls(says_call))], "tool-call", causes.CALL_IN_CONTENT),
+    ([Fault("message", "weather whole", value=calls(shows_arguments))], "tool-arguments", causes.CALL_IN_CONTENT),
+    ([Fault("message", "weather stream", value=calls(says_call))], "streaming", causes.CALL_IN_CONTENT),
+    ([Fault("message", "tools whole", value=two_calls)], "form", causes.SAME_ID),
+    ([Fault("call-keys", "tools", value={"id": "call_0"})], "form", causes.SAME_ID),
+    ([Fault("call-keys", "second", value={"id": "call_0"}), Fault("call-keys", "stream", value={"id": "call_0"})],
+     "form", causes.SAME_ID),
+    ([Fault("arguments", "second", value='{"city": "Paris", "days": 3}')], "second-tool-round",
+     causes.TOOL_ARGUMENTS_LOST),
+    ([Fault("say", "second after-tool", value="It is sunny.")], "second-tool-round", causes.TOOL_RESULT_IGNORED),
+    ([Fault("status", "second", value=(500,))], "second-tool-round", causes.FAILED),
+    ([Fault("message", "second tools", value=in_words)], "second-tool-round", None),
+    (["choice-ignored"], "tool-choice", causes.CHOICE_IGNORED),
+    ([Fault("status", "none", value=(500,))], "tool-choice", causes.FAILED),
+    ([Fault("status", "required", value=(500,))], "tool-choice", causes.FAILED),
+    ([Fault("message", "named", value=in_words)], "tool-choice", causes.CHOICE_IGNORED),
+    ([Fault("message", "required", value=in_words)], "tool-choice", causes.CHOICE_IGNORED),
+    ([Fault("arguments", "named", value='{"city": "Rome", "days": 1}')], "tool-choice", causes.TOOL_ARGUMENTS_LOST),
+    ([Fault("arguments", "weather whole", value='{"city": "Paris", "days": 3, "days": 3}')], "tool-arguments",
+     causes.TOOL_ARGUMENTS),
+    ([Fault("arguments", "weather whole", value='{"city": "Paris", "days": NaN}')], "tool-arguments",
+     causes.TOOL_ARGUMENTS),
+    ([Fault("arguments", "weather whole", value=lambda a: json.dumps(dict(a, days=float(a["days"]) + 0.5)))],
+     "tool-arguments", causes.TOOL_ARGUMENTS_LOST),
+    ([Fault("arguments", "weather whole", value=lambda a: json.dumps(dict(a, days=[a["days"]])))], "tool-arguments",
+     causes.TOOL_ARGUMENTS_LOST),
+    ([Fault("arguments", "weather whole", value=lambda a: json.dumps(dict(a, city=None)))], "tool-arguments",
+     causes.TOOL_ARGUMENTS_LOST),
+])  # fmt: skip
+
+# -- what was never asked ----------------------------------------------------------------------------------------------
+
+ROWS.extend(
+    ([Fault(kind, where, value=value)], probe, cause)
+    for where, probe, wrong in (
+        ("developer", "developer-message", causes.WRONG_DEVELOPER), ("turns", "multi-turn", causes.WRONG_TURNS),
+    )
+    for kind, value, cause in (
+        ("say", "I am happy to help you.", wrong), ("say", "", causes.EMPTY), ("status", (400,), causes.REFUSED),
+    )
+)  # fmt: skip
+ROWS.extend([
+    ([Fault("say", "turns", value="12345")], "multi-turn", causes.WRONG_TURNS),
+    (["stop-ignored"], "stop-sequence", causes.STOP_IGNORED),
+    ([Fault("say", "stop", value=lines(lambda all_: [*all_, "57", "58"]))], "stop-sequence", causes.STOP_IGNORED),
+    ([Fault("finish", "stop", value="length")], "stop-sequence", causes.CUT_OFF),
+    ([Fault("status", "stop", value=(400,))], "stop-sequence", causes.REFUSED),
+    ([Fault("claim", "kept", value=-4)], "keep-alive", None),
+    ([Fault("say", "kept", value=other_number)], "keep-alive", causes.WRONG_ANSWER),
+    ([Fault("status", "kept", value=(500,))], "keep-alive", causes.FAILED),
+    ([Fault("say", "kept stream", value="1078")], "keep-alive", causes.WRONG_STREAM),
+    ([Fault("say", "responses stream", value=GIBBERISH)], "responses-stream", causes.WRONG_STREAM),
+    ([Fault("chunks", "responses stream", value=lambda events: events[:-1])], "responses-stream",
+     causes.RESPONSES_CUT),
+    ([Fault("chunks", "responses stream", value=lambda events: [events[0], *events[2:]])], "responses-stream",
+     causes.STREAMED_OTHERWISE),
+    ([Fault("chunks", "responses stream", value=lambda events: [*events, {"type": "error", "message": "x"}])],
+     "responses-stream", causes.STREAM_ERROR),
+    ([Fault("chunks", "responses stream", value=lambda events: [*events, events[1]])], "responses-stream",
+     causes.AFTER_END),
+    ([Fault("status", "responses stream", value=(500,))], "responses-stream", causes.FAILED),
+    ([Fault("status", "responses tools", value=(500,))], "responses-tools", causes.FAILED),
+    ([Fault("no-call", "responses tools")], "responses-tools", causes.RESPONSES_NO_CALL),
+    ([Fault("arguments", "responses tools", value="{")], "responses-tools", causes.TOOL_ARGUMENTS),
+    ([Fault("arguments", "responses tools", value='{"city": "Rome", "days": 3}')], "responses-tools",
+     causes.TOOL_ARGUMENTS_LOST),
+    ([Fault("call-keys", "responses tools", value={"id": ""})], "responses-tools", causes.TOOL_ID),
+    ([Fault("call-keys", "responses tools", value={"function": {"name": "x", "arguments": "{}"}})], "responses-tools",
+     causes.TOOL_NAME),
+])  # fmt: skip
+
+
 def words_for(row):
     return "%s: %r" % (row[1], row[0])
 
 
 def test_there_are_enough_of_them_and_no_two_are_one():
-    assert len(ROWS) >= 100
-    assert len({(words_for(row), str(row[0][0].value)) for row in ROWS}) == len(ROWS)
+    assert len(ROWS) >= 300
+    assert len({(words_for(row), str(getattr(row[0][0], "value", ""))) for row in ROWS}) == len(ROWS)
 
 
 @pytest.mark.parametrize(("faults", "probe", "cause"), ROWS, ids=map(words_for, ROWS))
 def test_a_false_server_fails_with_its_cause(faults, probe, cause):
-    verdict = verdict_of(faults)
+    verdict = verdict_of(faults, context=8192)
     found = failing(verdict)
     assert probe in found, found
     assert found[probe] == (cause or found[probe])
-    if cause is None:
-        assert found[probe] in (VLLM.residue, VLLM.exclamation, VLLM.dropped_tool_call)
     assert verdict["ok"] is False
 
 
@@ -270,24 +649,180 @@ SOUND = {
     },
     "a full stop": {"faults": [Fault("say", "text", value=lambda text: text + ".")]},
     "bold": {"faults": [Fault("say", "text", value=lambda text: "**%s**" % text)]},
-    "boxed": {"faults": [Fault("say", "text", value=lambda text: "\\(\\boxed{%s}\\)" % text)]},
+    "boxed": {"faults": [Fault("say", "text", value=lambda text: (
+        "\\(\\boxed{%s}\\)" % text if text.isdigit() else text))]},
     "a sentence": {"faults": [Fault("say", "text", value=lambda text: "The answer is: %s\n" % text)]},
     "digits apart": {"faults": [Fault("say", "text", value=lambda text: " ".join(text) if text.isdigit() else text)]},
-    "with its way": {"faults": [Fault("say", "text", value=lambda text: "20 + 3 is 23, so it is %s, not 23." % text)]},
+    "with its way": {"faults": [Fault("say", "text", value=lambda text: (
+        "20 + 3 is 23, so it is %s, not 23." % text if text.isdigit() else text))]},
     "lower case": {"faults": [Fault("say", "system", value=lambda text: text.lower() + "!")]},
     "status left out of the response": {"faults": [Fault("fields", "responses", value={"status": None})]},
+    "one wrong sum of those at once": {"faults": [Fault("say", "text whole", "together-once", other_number)]},
+    "one wrong stream of those at once": {"faults": [Fault("say", "text stream", "together-once", GIBBERISH)]},
+    "one wrong sum at the end": {"faults": [Fault("say", "text whole", "late-once", other_number)]},
+    "one wrong stream at the end": {"faults": [Fault("say", "text stream", "late-once", other_number)]},
+    "one wrong response at the end": {"faults": [Fault("say", "responses", "late-once", other_number)]},
+    "one answer that says more": {"faults": [Fault("say", "cold", "once", lambda text: text + " dear friend")]},
+    "one wrong count": {"faults": [Fault("say", "count whole", "once", lines(lambda all_: all_[:-1]))]},
+    "one wrong count, streamed": {"faults": [Fault("say", "count stream", "once", lines(lambda all_: all_[1:]))]},
+    "one letter of the text": {"faults": [Fault("say", "exact whole", "once", lambda text: text.lower())]},
+    "one instruction forgotten": {"faults": [Fault("say", "developer", "once", "I am fine.")]},
+    "one turn forgotten": {"faults": [Fault("say", "turns", "once", "12345")]},
+    "another tool first": {"faults": [Fault("other-tool-first", "weather whole", "once")]},
+    "another tool first, streamed": {"faults": [Fault("other-tool-first", "weather stream", "once")]},
+    "another tool first in the second round": {"faults": [Fault("other-tool-first", "second", "once")]},
+    "one slip in an argument": {"faults": [Fault("arguments", "weather whole", "once", '{"city": "Rome", "days": 3}')]},
+    "one slip in a streamed argument": {"faults": [Fault("arguments", "weather stream", "once", '{"city": "Oslo"}')]},
+    "one slip in the second round": {"faults": [Fault("arguments", "second", "once", '{"city": "Rome", "days": 1}')]},
+    "one slip of a named tool": {"faults": [Fault("arguments", "named", "once", '{"city": "Rome", "days": 1}')]},
+    "one number as a string": {"faults": [Fault("arguments", "weather whole", "once", lambda a: json.dumps(
+        dict(a, days=str(a["days"]))))]},
+    "one more call after the result": {"faults": [Fault("call-again", "after-tool", "once")]},
+    "one more call after the second result": {"faults": [Fault("call-again", "second", "once")]},
+    "one result that is not named": {"faults": [Fault("say", "weather after-tool", "once", "It will be sunny.")]},
+    "[DONE] without a blank line": {"faults": [Fault("sse", "chat stream", value=lambda data: data[:-1])]},
+    "[DONE] without a line's end": {"faults": [Fault("sse", "chat stream", value=lambda data: data[:-2])]},
+    "gzip": {"faults": ["gzip"]},
+    "health is 204": {"faults": ["health-204"]},
+    "no Content-Length": {"faults": ["no-length"]},
+    "each connection is closed": {"faults": ["closes"]},
+    "stop sequences stay in the answer": {"faults": ["stop-kept"]},
+    "no tool_choice required": {"faults": [Fault("refuse", "required", value="tool_choice is not supported")]},
+    "no named tool_choice": {"faults": [Fault("refuse", "named", value="tool_choice: input should be 'auto'")]},
+    "no streams of /v1/responses": {"faults": [Fault("refuse", "responses stream", value="Unsupported: stream")]},
+    "streams of /v1/responses of another kind": {
+        "faults": [Fault("chunks", "responses stream", value=lambda events: events[:-1])],
+        "engine": "trtllm",
+    },
+    "no tools in /v1/responses": {"faults": [Fault("refuse", "responses tools", value="tools are not supported")]},
+    "a response without its output at the end": {"faults": [Fault("chunks", "responses stream", value=lambda events: [
+        *events[:-1], {"type": "response.completed", "response": {"status": "completed"}}])]},
+    "bytes one by one": {"faults": [Fault("sse", "exact stream", value=lambda data: [
+        data[start : start + 1] for start in range(len(data))])]},
+    "two events in a block": {"faults": [Fault("sse", "chat stream", value=lambda data: [data])]},
+    "comments between events": {"faults": [Fault("form", "stream", value=": ping\n\ndata: %s\n\n")]},
+    "carriage returns alone": {"faults": [Fault("form", "stream", value="data: %s\r\r")]},
+    "data on two lines": {"faults": [Fault("sse", "chat stream", value=lambda data: data.replace(
+        b'data: {"choices": ', b'data: {"choices":\ndata: '))]},
+    "extra fields": {"faults": [Fault("json", "chat", value=lambda value, _body: dict(
+        value, system_fingerprint=None, service_tier=None, kv_transfer_params={"a": [1.5, True]}))]},
+    "null in the message": {"faults": [Fault("message", "chat whole", value=lambda message, finish, _body: (
+        dict({"tool_calls": [], "refusal": None, "annotations": None, "function_call": None}, **message), finish))]},
+    "no index in choices": {"faults": [Fault("json", "chat", value=lambda value, _body: dict(value, choices=[
+        {key: one for key, one in value["choices"][0].items() if key != "index"}]))]},
+    "usage in full": {"faults": [Fault("json", "chat", value=usage(
+        prompt_tokens=90, completion_tokens=140, total_tokens=230, prompt_tokens_details=None))]},
+    "escaped text": {"faults": [Fault("bytes", "chat whole", value=lambda data: json.dumps(
+        json.loads(data), ensure_ascii=True).encode())]},
+    "plain text": {"faults": [Fault("bytes", "chat whole", value=lambda data: json.dumps(
+        json.loads(data), ensure_ascii=False).encode())]},
+    "blanks around the JSON": {"faults": [Fault("bytes", "chat whole", value=lambda data: b"\n " + data + b"\n")]},
+    "both names of the reasoning": {"faults": [Fault("message", "chat", value=lambda message, finish, _body: (
+        dict(message, reasoning_content=message.get("reasoning")), finish))]},
+    "a list after a tool": {"faults": [Fault("say", "after-tool", value=lambda text: "System: up\nTool: ok\n" + text)]},
+    "thinking aloud in a long answer": {"faults": [Fault("say", "low", value=lambda text: (
+        text if text != "391" else "Let's compute them. We must count pairs."))]},
+    "words before a call": {"faults": [Fault("message", "tools", value=calls(
+        lambda message, call, _number: message.update(content="I look that up.")))]},
+    "a draft in the reasoning": {"faults": [Fault("message", "system", value=lambda message, finish, _body: (
+        dict(message, reasoning="Simple, one word. I answer with this word alone: BANANA"), finish))]},
+    "LaTeX": {"faults": [Fault("say", "text", value=lambda text: (
+        "\\[ 17 \\times 23 = \\boxed{%s} \\]" % text if text.isdigit() else text))]},
+    "a check mark": {"faults": [Fault("say", "cold", value=lambda text: "%s \u2705" % text)]},
+    "quotes around the text": {"faults": [Fault("say", "exact", value=lambda text: '"%s"' % text)]},
+    "a context that is listed as planned": {"context": 4096, "planned": 4096},
+    "a context that is planned as 4k": {"context": 4000, "planned": "4k"},
+    "a context window": {"context": 4096, "tells_context": "context_window"},
     "a short context": {"context": 768},
     "a simulated long context": {"context": 131072},
 }  # fmt: skip
 
 
+def test_there_are_enough_sound_ones():
+    assert len(SOUND) >= 90
+
+
+@pytest.mark.parametrize("time", [1, 2, 3])
 @pytest.mark.parametrize("sound", SOUND.values(), ids=SOUND)
-def test_a_sound_server_passes_whatever_its_ways(sound):
+def test_a_sound_server_passes_whatever_its_ways_three_times_in_a_row(sound, time):
     verdict = verdict_of(**{"faults": (), **sound})
     assert failing(verdict) == {}
     assert verdict["ok"] is True
     unmeasured = {probe["name"] for probe in verdict["probes"] if probe["ok"] is None}
-    assert unmeasured <= {"unbuffered", *(["long-prompt"] if sound.get("context") == 768 else [])}
+    lacks = {"closes": "keep-alive", "no-length": "keep-alive", "responses stream": "responses-stream",
+             "responses tools": "responses-tools"}  # fmt: skip
+    faults = [" ".join(sorted(one.where)) if isinstance(one, Fault) else one for one in sound.get("faults", ())]
+    short = ["long-prompt", "long-answer"] if sound.get("context") == 768 else []
+    assert unmeasured <= {"unbuffered", "context", *short, *(lacks[one] for one in faults if one in lacks)}
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (Fault("say", value=lambda text: text + " zq vrmoo"), causes.SURPLUS),
+        (Fault("insert", value=" <|im_end|>"), causes.FOREIGN),
+        (Fault("message", value=shows(prompt_of)), causes.PROMPT_SHOWN),
+        (Fault("message", value=leaks), VLLM.no_reasoning),
+        (Fault("say", value=lambda text: text + "\nUser: more"), causes.OTHER_ROLES),
+        (Fault("json", value=choice(index=1)), causes.OTHER_CHOICE),
+        (Fault("bytes", "chat", value=lambda data: data[:-1] + b', "x": NaN}'), causes.NOT_STRICT),
+        (Fault("say", value=other_number), causes.WRONG_ANSWER),
+    ],
+    ids=repr,
+)
+def test_a_quick_verdict_judges_the_complete_answer_too(fault, cause):
+    verdict = verdict_of([fault], options=asking.Options(timeout=60, mode="quick"))
+    assert failing(verdict) == {"completion": cause}
+
+
+# -- what only the plan tells ------------------------------------------------------------------------------------------
+
+KEY = "sk-a-long-key-that-nobody-knows"
+
+
+@pytest.mark.parametrize(
+    ("where", "opens", "modes"),
+    [
+        ("chat", None, ("full", "quick")),
+        ("models", None, ("full", "quick")),
+        ("chat whole", lambda key: not key, ("full", "quick")),
+        ("chat whole", lambda key: len(key) == len("Bearer " + KEY), ("full", "quick")),
+        ("models", lambda key: key.startswith("Bearer"), ("full", "quick")),
+        ("chat stream", None, ("full",)),
+        ("responses", None, ("full",)),
+        ("chat", lambda key: key.startswith("Bearer " + KEY), ("full",)),
+        ("chat", lambda key: key and ("Bearer " + KEY).startswith(key), ("full",)),
+    ],
+)
+def test_a_server_that_answers_without_the_planned_key_fails(where, opens, modes):
+    for mode in modes:
+        options = asking.Options(timeout=60, api_key=KEY, mode=mode)
+        verdict = verdict_of([Fault("open", where, value=opens)], options=options, api_key=KEY)
+        assert failing(verdict)["api-key"] == causes.OPEN
+        assert KEY not in json.dumps(verdict)
+
+
+def test_a_server_that_refuses_other_keys_passes_and_without_a_planned_key_nobody_asks():
+    for key in (KEY, None):
+        verdict = verdict_of((), options=asking.Options(timeout=60, api_key=key or ""), api_key=key)
+        assert verdict["ok"] is True
+        assert {probe["name"]: probe["ok"] for probe in verdict["probes"]}.get("api-key") is (True if key else None)
+
+
+@pytest.mark.parametrize(("planned", "listed"), [(8192, 4096), ("8k", 8192), (4096, 131072)])
+def test_a_context_that_is_not_the_planned_one_fails(planned, listed):
+    assert failing(verdict_of((), context=listed, planned=planned)) == {"context": causes.OTHER_CONTEXT}
+
+
+@pytest.mark.parametrize("number", range(24))
+def test_a_server_that_ignores_the_effort_does_not_pass_by_chance(number, monkeypatch):
+    """Each of 24 has lengths of its own, by chance; once in 400 such servers passes."""
+    monkeypatch.setattr(scripted_engine, "random", random.Random(number))
+    with ScriptedEngine("effort-by-chance") as one:
+        acceptance = probes.Acceptance(entry_of(one.port), [], asking.Options(timeout=60), None)
+        acceptance.results_of = {}
+        acceptance._run("effort", acceptance._effort)
+    assert acceptance.results_of["effort"]["ok"] is not True
 
 
 # -- stand-ins: what they can do is judged, the rest is null -----------------------------------------------------------
@@ -306,10 +841,16 @@ def test_a_stand_in_is_judged_on_what_it_can_do():
     unmeasured = {probe["name"]: probe["cause"] for probe in verdict["probes"] if probe["ok"] is None}
     assert unmeasured.pop("unbuffered").startswith("a stand-in's stream is too short to tell (")
     assert unmeasured == {
+        "context": "not measurable: the server does not list it",
         "tool-arguments": "a stand-in need not know tools with arguments",
         "tool-result": "not run: tool-arguments brought no call with arguments",
+        "second-tool-round": "not run: tool-result brought no answer",
         "system-message": "a stand-in need not follow a system message",
+        "developer-message": "a stand-in need not follow a developer message",
+        "multi-turn": "a stand-in need not know what it said",
         "long-prompt": "a stand-in need not find a fact in a long prompt",
+        "long-answer": "a stand-in has not learned to count",
+        "exact-text": "a stand-in cannot repeat a text",
     }
 
 

@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm import ENGINE as VLLM
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, runner
-from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import Fault, ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
+    AT_ONCE,
     CHAT,
     CLOSED,
     CUT,
@@ -33,6 +34,7 @@ from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.
     TOGETHER,
     VOCABULARY,
     by_name,
+    entry_of,
     failing,
     unmeasured,
     verdict_of,
@@ -54,12 +56,12 @@ def test_a_good_server_passes_everything():
         "url": "http://127.0.0.1:%d" % engine.port,
         "model_id": "gpt-oss-120b",
     }
-    assert verdict["hash"] == plan_entry(engine.port)["hash"]
+    assert verdict["hash"] == entry_of(engine.port)["hash"]
     assert time.strptime(verdict["at"], "%Y-%m-%dT%H:%M:%SZ")
     for probe in verdict["probes"]:
         assert set(probe) == {"name", "ok", "ms", "sent", "got", "cause"}
         assert isinstance(probe["ms"], int)
-        assert probe["got"] or probe["name"] == "unbuffered"  # scripted streams are too short to tell
+        assert probe["got"] or probe["name"] in ("unbuffered", "context")  # what scripted engines cannot show
 
 
 def test_what_is_sent():
@@ -78,10 +80,11 @@ def test_what_is_sent():
         "model": "gpt-oss-120b",
         "messages": [{"role": "user", "content": "What is 16*47? Answer with the number."}],
     } in bodies
-    assert asked["How are you?"]["messages"][0] == {
-        "role": "system",
-        "content": "Always answer with the single word BANANA.",
-    }
+    orders = [body["messages"][0] for body in bodies if body["messages"][-1]["content"] == "How are you?"]
+    assert orders == [
+        {"role": "system", "content": "Always answer with the single word BANANA."},
+        {"role": "developer", "content": "Always answer with the single word ORANGE."},
+    ]
     assert len(max(asked, key=len)) > 4000
     weather = [body for body in bodies if body["messages"][0]["content"].startswith("What will the weather be in")]
     assert [tool["function"]["name"] for tool in weather[0]["tools"]] == ["get_weather", "get_system_health"]
@@ -103,29 +106,34 @@ def test_what_is_sent():
         "max_tokens": 1024,
     } in bodies
     levels = [body.get("reasoning_effort") for body in bodies if not body.get("tools")]
-    assert sorted(filter(None, levels)) == ["high", "low", "low"]  # the last one counts
+    assert levels.count("high") == 6
+    assert levels.count("low") >= 6 + 5  # and the long answer, the exact text and the stop sequence
     first_tool, second_tool = [
         body for body in bodies if "tools" in body and "quick check" in body["messages"][0]["content"]
     ][:2]
     assert first_tool["tools"][0]["function"]["name"] == "get_system_health"
     assert first_tool["messages"] == [{"role": "user", "content": "Hey, quick check: is everything up and running?"}]
+    called = second_tool["messages"][1]["tool_calls"][0]["id"]
+    assert re.fullmatch(r"call-\d+", called)
     assert second_tool["messages"][1:] == [
         {
             "role": "assistant",
             "tool_calls": [
-                {"id": "call-7", "type": "function", "function": {"name": "get_system_health", "arguments": "{}"}}
+                {"id": called, "type": "function", "function": {"name": "get_system_health", "arguments": "{}"}}
             ],
         },
-        {"role": "tool", "tool_call_id": "call-7", "content": '{"status":"ok","uptime_seconds":372045}'},
+        {"role": "tool", "tool_call_id": called, "content": '{"status":"ok","uptime_seconds":372045}'},
     ]
-    assert len(engine.held) == 4
+    assert len(engine.held) == AT_ONCE
 
 
 def test_usage_is_never_needed():
     with ScriptedEngine("usage-null") as engine:
         verdict = verdict_of(engine)
     assert verdict["ok"] is True
-    assert by_name(verdict)["effort"]["got"] == "low 45, high 255 characters"
+    assert by_name(verdict)["effort"]["got"] == (
+        "low 45 45 45 45 45 45 characters; high 255 255 255 255 255 255 characters"
+    )
 
 
 def test_the_other_name_of_the_reasoning_field_passes_with_a_note():
@@ -149,19 +157,34 @@ def test_an_engine_without_responses_is_not_measured_there():
     with ScriptedEngine("no-responses") as engine:
         verdict = verdict_of(engine, asking.Options(timeout=60, responses_api=False))
     assert verdict["ok"] is True
-    assert unmeasured(verdict) == {"responses": "this engine has no /v1/responses (responses_api is false)"}
+    assert unmeasured(verdict) == {
+        "responses": "this engine has no /v1/responses (responses_api is false)",
+        "responses-stream": "not run: responses brought no answer",
+        "responses-tools": "not run: responses brought no answer",
+    }
     assert engine.bodies("/v1/responses") == []
 
 
 def test_a_stand_in_is_judged_on_form():
     model = "gpt-oss-tiny-standin"
-    faults = (Fault("say", "text whole chat", value="I am a stand-in."), "effort-ignored")
+    faults = (Fault("say", "text chat", value="I am a stand-in."), "effort-ignored")
     with ScriptedEngine(faults, model=model) as engine:
-        verdict = verdict_of(engine, entries=[plan_entry(engine.port, model_id=model)])
+        verdict = verdict_of(engine, entries=[entry_of(engine.port, model_id=model)])
     assert verdict["ok"] is True
     assert by_name(verdict)["chat"]["got"].startswith("not 391, and a stand-in need not know it; HTTP 200 {")
     assert unmeasured(verdict)["effort"] == "not measurable on a stand-in: it has not learned to think longer"
-    assert by_name(verdict)["effort"]["got"] == "low 38, high 38 tokens; low 38, high 38 tokens"
+    assert by_name(verdict)["effort"]["got"] == "low 100 characters; high 100 characters"
+
+
+def test_a_stand_in_that_is_forced_to_call_a_tool_is_not_judged_on_it():
+    """Dynamo holds it to a form that it has not learned: it writes to its limit, and the answer has no end."""
+    model = "gpt-oss-tiny-standin"
+    endless = {"role": "assistant", "content": None}, None
+    fault = Fault("message", "required", value=lambda *_answer: endless)
+    with ScriptedEngine((fault,), model=model) as engine:
+        verdict = verdict_of(engine, entries=[entry_of(engine.port, model_id=model)])
+    assert failing(verdict) == {}
+    assert by_name(verdict)["tool-choice"]["got"] == "none; named; required is not measurable on a stand-in"
 
 
 def test_a_short_context_bounds_the_tokens_asked_for():
@@ -411,6 +434,8 @@ def test_a_failing_probe_says_what_it_sent_and_what_came_back():
         "tool-round-trip": "not run: tool-call brought no tool call",
         "tool-arguments": "not run: tool-call brought no tool call",
         "tool-result": "not run: tool-arguments brought no call with arguments",
+        "second-tool-round": "not run: tool-result brought no answer",
+        "tool-choice": "not run: tool-call brought no tool call",
     }
     assert by_name(verdict)["streaming"]["got"].endswith(
         "; a streamed tool call was not tried, as tool-call brought none"
@@ -420,7 +445,7 @@ def test_a_failing_probe_says_what_it_sent_and_what_came_back():
 def test_a_leak_is_shown_where_it_is():
     with ScriptedEngine("leak-in-arguments") as engine:
         probe = by_name(verdict_of(engine))["harmony-residue"]
-    assert probe["got"] == 'in the tool arguments of the answer to tool-call: {"a": "<|call|>"}'
+    assert probe["got"] == 'in the answer to tool-call: in the tool arguments: {"a": "<|call|>"}'
     assert '"tools":' in probe["sent"]
 
 
@@ -450,7 +475,7 @@ def test_a_broken_stream_shows_its_end():
 )
 def test_a_dropped_tool_call_names_the_engines_own_flag(engine, cause):
     with ScriptedEngine("drop-tool-call") as scripted:
-        verdict = verdict_of(scripted, entries=[plan_entry(scripted.port, engine=engine)])
+        verdict = verdict_of(scripted, entries=[entry_of(scripted.port, engine=engine)])
     assert failing(verdict) == {"tool-call": cause}
 
 
@@ -485,7 +510,7 @@ def test_a_dropped_tool_call_names_the_engines_own_flag(engine, cause):
 def test_the_model_id_must_be_the_planned_one_and_the_rest_is_still_measured(expected, listed, cause):
     with ScriptedEngine(listed=listed) as engine:
         name = "trtllm" if "basename" in cause else "vllm"
-        verdict = verdict_of(engine, entries=[plan_entry(engine.port, model_id=expected, engine=name)])
+        verdict = verdict_of(engine, entries=[entry_of(engine.port, model_id=expected, engine=name)])
     if listed:
         assert failing(verdict) == {"model-id": cause}
         assert unmeasured(verdict) == {}

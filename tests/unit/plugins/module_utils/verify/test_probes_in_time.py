@@ -10,13 +10,10 @@ import threading
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.engines.vllm import ENGINE as VLLM
-from ansible_collections.inference.fleet.plugins.module_utils.verify import (
-    asking,
-    causes,
-    gpt_oss,
-    runner,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
@@ -44,7 +41,8 @@ def test_a_dead_server_is_found_once_and_at_once():
     assert time.monotonic() - started < 600  # less than the timeout of one request
     assert failing(verdict) == {"alive": REFUSED}
     rest = dict.fromkeys(SEQUENCE[2:], "not run: alive failed")
-    assert unmeasured(verdict) == dict(rest, **{"harmony-residue": "not run: no probe brought an answer to look at"})
+    nothing = dict.fromkeys(("harmony-residue", "form", "echo"), "not run: no probe brought an answer to look at")
+    assert unmeasured(verdict) == {**rest, **nothing}
     assert by_name(verdict)["alive"]["got"] == "no answer: connection refused"
     assert verdict["ok"] is False
 
@@ -54,7 +52,10 @@ def test_a_server_that_dies_on_the_way_is_not_asked_further():
         verdict = verdict_of(engine)
     bad = failing(verdict)
     assert bad.pop("tool-call") == CLOSED
-    assert set(bad) <= {"responses", "system-message", "long-prompt", "sampling", "tool-round-trip", "streaming"}
+    assert set(bad) <= {
+        "responses", "responses-stream", "responses-tools", "system-message", "developer-message", "multi-turn",
+        "stop-sequence", "long-prompt", "sampling", "exact-text", "long-answer", "tool-round-trip", "streaming",
+    }  # fmt: skip
     assert set(bad.values()) <= {REFUSED, CLOSED}
     later = unmeasured(verdict)
     assert later["concurrent"].startswith("not run: ")
@@ -80,8 +81,8 @@ class Patient(asking.Options):
 def test_a_hanging_server_costs_two_timeouts_not_ten():
     with ScriptedEngine("hangs-later") as engine:
         verdict = verdict_of(engine, Patient(lambda: len(engine.bodies(CHAT)) >= 1))
-    assert len(engine.bodies(CHAT)) < 12  # chat beside effort, then what is asked side by side
-    assert set(failing(verdict)) <= {"chat", "effort", "tool-call", "system-message", "sampling"}
+    assert len(engine.bodies(CHAT)) < 26  # chat beside effort's twelve, then what is asked side by side
+    assert set(failing(verdict)) <= {"chat", "effort", "tool-call", "system-message", "sampling", "exact-text"}
     assert set(failing(verdict).values()) == {HANGS}
     assert unmeasured(verdict)["concurrent"].startswith("not run: ")
 

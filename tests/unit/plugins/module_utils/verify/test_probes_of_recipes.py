@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, runner
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
@@ -74,7 +74,7 @@ def test_a_leak_in_a_recipes_probe_is_found():
         verdict = verdict_of(engine, options)
     assert failing(verdict) == {"harmony-residue": LEAK}
     assert by_name(verdict)["harmony-residue"]["got"] == (
-        "in the content of the answer to own: <|channel|>final<|message|>In the north-east."
+        "in the answer to own: in the content: <|channel|>final<|message|>In the north-east."
     )
 
 

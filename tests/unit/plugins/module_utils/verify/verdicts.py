@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.verify import asking, runner, streams
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 
 CHAT = "/v1/chat/completions"
 SEQUENCE = [
-    "identity", "alive", "model-id", "warm-up", "chat", "harmony-residue", "reasoning", "effort", "tool-call",
-    "tool-round-trip", "tool-arguments", "tool-result", "system-message", "long-prompt", "sampling", "responses",
-    "streaming", "unbuffered", "concurrent", "still-right",
+    "identity", "alive", "model-id", "context", "warm-up", "chat", "harmony-residue", "form", "echo", "reasoning",
+    "effort", "tool-call", "tool-round-trip", "tool-arguments", "tool-result", "second-tool-round", "tool-choice",
+    "system-message", "developer-message", "multi-turn", "long-prompt", "long-answer", "exact-text", "sampling",
+    "stop-sequence", "responses", "responses-stream", "responses-tools", "streaming", "unbuffered", "keep-alive",
+    "concurrent", "still-right",
 ]  # fmt: skip
 VOCABULARY = (
     "the engine cannot read the harmony vocabulary: put o200k_base.tiktoken into a folder and name that folder in "
@@ -56,10 +59,9 @@ REFUSED = (
 
 
 # What the probe "concurrent" sends.
-TOGETHER = (
-    len(streams.AT_ONCE),
-    lambda body: "messages" in body and body["messages"][0]["content"] in [one.question for one in streams.AT_ONCE],
-)
+AT_ONCE = 8  # twice the max-num-seqs of an entry
+QUESTIONS = {one.question for one in gpt_oss.MANY_SUMS[:AT_ONCE]}
+TOGETHER = (AT_ONCE, lambda body: "messages" in body and body["messages"][0]["content"] in QUESTIONS)
 
 
 def watch(planned):
@@ -67,10 +69,16 @@ def watch(planned):
     return lambda entry: "%s answers" % entry["name"]
 
 
+def entry_of(port, context=None, **changes):
+    """A plan entry of a server that computes four requests at once; context: tokens, where they are planned."""
+    arguments = {"max-num-seqs": AT_ONCE // 2, **({"max-model-len": context} if context else {})}
+    return plan_entry(port, arguments=arguments, **changes)
+
+
 def verdict_of(engine, options=None, entries=None, **arguments):
     options = options or asking.Options(timeout=60)
     port = engine if isinstance(engine, int) else engine.port
-    result = runner.verify_servers(entries or [plan_entry(port)], options, watch, **arguments)
+    result = runner.verify_servers(entries or [entry_of(port)], options, watch, **arguments)
     return result["verdicts"][0]
 
 
@@ -85,5 +93,6 @@ def failing(verdict):
 
 def unmeasured(verdict):
     found = {probe["name"]: probe["cause"] for probe in verdict["probes"] if probe["ok"] is None}
-    # scripted streams are short
-    return {name: cause for name, cause in found.items() if not cause.startswith("the stream is too short to tell")}
+    # scripted streams are short, and their servers list no context
+    usual = ("the stream is too short to tell", "not measurable: the server does not list it")
+    return {name: cause for name, cause in found.items() if not cause.startswith(usual)}

@@ -9,8 +9,8 @@ import json
 import shutil
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import checkpoints
 from ansible_collections.inference.fleet.tests.unit.node_helpers import build_checkpoint, safetensors
 
 LAST = "model-00002-of-00002.safetensors"

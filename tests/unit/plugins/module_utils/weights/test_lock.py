@@ -19,19 +19,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import directories as node_layout
-from ansible_collections.inference.fleet.plugins.module_utils.weights import lock as weight_lock
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import directories as node_layout
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import lock as weight_lock
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import staging as weight_staging
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import (
     Desired,
     HubProblem,
     Listing,
     download,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import Busy, WeightLock
-from ansible_collections.inference.fleet.plugins.module_utils.weights.progress import Progress
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.lock import Busy, WeightLock
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.progress import Progress
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 

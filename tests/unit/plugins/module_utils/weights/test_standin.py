@@ -16,10 +16,10 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.node.files import sha256_file
-from ansible_collections.inference.fleet.plugins.module_utils.weights import encodings_worker, standin
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import sha256_file
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import encodings_worker, standin
 
-PACKED = pathlib.Path(standin.__file__).resolve().parents[3] / "roles/model_weights/files/gpt-oss-tiny-standin"
+PACKED = pathlib.Path(standin.__file__).resolve().parents[4] / "roles/model_weights/files/gpt-oss-tiny-standin"
 WIDTH, ROWS, ACTIVE = 4, 300, (3, 97, 261)
 # Tokens beyond the single bytes; "abc" can be made in two ways, "zq…" in none.
 LONGER = (b"ab", b"bc", b"abc", b" a", b"zqzq")

@@ -13,12 +13,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.weights import hub as hub_package
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import jobs
-from ansible_collections.inference.fleet.plugins.modules import model_weights as module
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import hub as hub_package
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import jobs
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+
+module = Operation("model_weights")
 
 REPO = "made-up/gpt-oss-small"
 DRAFT = "made-up/gpt-oss-small-eagle3"

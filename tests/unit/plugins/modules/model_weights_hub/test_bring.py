@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import jobs
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import jobs
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss_files
 from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_hub.hub_node import (

@@ -11,9 +11,9 @@ import shutil
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import eagle3
-from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import known
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import draft_heads
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import known
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import (
     Content,
@@ -22,7 +22,9 @@ from ansible_collections.inference.fleet.tests.hubs.repositories import (
     safetensors,
 )
 from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
-from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.platforms.neuron import test_eagle3 as heads
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.weights import (
+    test_draft_heads as heads,
+)
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_hub.hub_node import (
     BRANCHES,
     DRAFT,
@@ -114,7 +116,7 @@ def head_files(tensors=None):
     """An EAGLE3 head for the model of these tests, by its header; its data are few."""
     config = {**heads.CONFIG, "hidden_size": 2880, "vocab_size": 201088, "draft_vocab_size": 201088}
     shapes = {
-        name if name in heads.OUTER else "midlayer." + name: shape for name, shape in eagle3.shapes(config).items()
+        name if name in heads.OUTER else "midlayer." + name: shape for name, shape in draft_heads.shapes(config).items()
     }
     entries = {
         name: {"dtype": "U8", "shape": shape, "data_offsets": [0, 1 << 20]}
@@ -244,7 +246,7 @@ class TestDraft:
         failed = node.refused(
             "The draft model in %s is no EAGLE3 head that NxD Inference runs: layer eagle_norm.weight is unknown to "
             "it. It runs heads of the Llama 3 dense architecture with the layers %s. %s"
-            % (name, eagle3.LAYERS, eagle3.INSTEAD),
+            % (name, draft_heads.LAYERS, draft_heads.INSTEAD),
             check_too=False, **given,
         )  # fmt: skip
         assert failed["layers"] == ["layer eagle_norm.weight is unknown to it"]

@@ -15,11 +15,9 @@ import threading
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
-    jobs,
-    worker,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import jobs
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import (
     gpt_oss,
@@ -204,17 +202,6 @@ class TestJob:
         assert last.get("changed"), last
         assert node.found() == node.wanted()
 
-    def test_the_worker_needs_nothing_of_this_clone(self, tmp_path):
-        """What runs on the node is one file; with -I no other path leads to the collection."""
-        script = tmp_path / "worker.pyz"
-        script.write_bytes(jobs.packed())
-        code = "import sys; sys.path.insert(0, %r); import %s as worker; print(worker.__file__)" % (
-            str(script), worker.__name__
-        )  # fmt: skip
-        done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
-        assert done.stdout.startswith(str(script))
-        assert jobs.packed() == jobs.packed()
-
 
 class TestLeftBehind:
     """A job that no play was told of: what it says is news, and no more than that."""
@@ -314,25 +301,13 @@ class TestLeftBehind:
             hub.repositories[REPO].tokens.add("not-yet")
             assert node.run(**given)["changed"]
 
-    @pytest.mark.parametrize(("told", "changed"), [([], True), (["first"], False)])
-    def test_the_end_of_a_job_that_an_older_version_started(self, node, told, changed):
-        node.left_behind(caller="first")
-        path = node.job() / "request.json"
-        request = json.loads(path.read_text())
-        old = {"way": request.pop("settings"), "callers": {"first": ""}, "told": told, "left": [], "owed": {}}
-        for key in ("waiting", *jobs.BEFORE):
-            del request[key]
-        path.write_text(json.dumps({**request, **old}))
-        assert node.run(caller="second")["changed"] is changed
-
 
 @pytest.mark.parametrize("wait_s", [0, 60])
 def test_many_calls_at_once_start_one_job(node, tmp_path, wait_s):
     """Processes, as plays would."""
     held = node.hub.fault("hold", path=SHARD, at=1000)
     code = (
-        "import json, os, sys;"
-        "from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as m;"
+        "import json, os, sys; sys.path.insert(0, sys.argv[2]); from fleet_node.weights import ensure as m;"
         "open(sys.argv[1] + str(os.getpid()), 'w').close();"
         "print(json.dumps(m.bring(json.load(sys.stdin))))"
     )
@@ -346,7 +321,7 @@ def test_many_calls_at_once_start_one_job(node, tmp_path, wait_s):
 
     def call():
         done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "calls-")],
+            [sys.executable, "-c", code, str(tmp_path / "calls-"), program.start(None)],
             input=json.dumps(given), capture_output=True, text=True, check=False,
         )  # fmt: skip
         errors.append(done.stderr)

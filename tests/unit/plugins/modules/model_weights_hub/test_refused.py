@@ -14,9 +14,9 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.weights import hub as hub_package
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import hub as hub_package
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import (
     digest,
     huggingface,
     known,

@@ -13,14 +13,14 @@ import threading
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.redact import Redactor
-from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.redact import Redactor
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import (
     jobs,
     worker,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.weights.progress import Progress
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.progress import Progress
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until

@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ansible_collections.inference.fleet.plugins.module_utils.weights import local as local_weights
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.plugins.modules import model_weights as module
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import local as local_weights
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     four_steps,
     run_module,
 )
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+
+module = Operation("model_weights")
 
 PACKAGE = local_weights.__name__.rpartition(".weights.")[0]
 SHARD = "model-00001-of-00002.safetensors"

@@ -14,16 +14,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.node import directories as node_layout
-from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import path as path_source
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import directories as node_layout
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.sources import path as path_source
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     HIDDEN,
     VOCABULARY,
     rot,
 )
-from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.platforms.neuron import test_eagle3 as heads
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.weights import (
+    test_draft_heads as heads,
+)
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_local.local_weights_calls import (
     NAMES,
     REPO,

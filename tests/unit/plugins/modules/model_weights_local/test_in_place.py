@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.weights import checkpoints
-from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
-from ansible_collections.inference.fleet.plugins.module_utils.weights import local as local_weights
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import jobs, known
-from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import path as path_source
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import checkpoints
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import local as local_weights
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import staging as weight_staging
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import jobs, known
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.sources import path as path_source
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     build_checkpoint,
     rot,

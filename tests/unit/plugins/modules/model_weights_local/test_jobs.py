@@ -12,13 +12,15 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.weights import ensure as model_weights
-from ansible_collections.inference.fleet.plugins.module_utils.weights import local as local_weights
-from ansible_collections.inference.fleet.plugins.module_utils.weights import lock as weight_lock
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.plugins.module_utils.weights.lock import WeightLock
-from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import path as path_source
-from ansible_collections.inference.fleet.plugins.module_utils.weights.sources import standin as standin_source
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import local as local_weights
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import lock as weight_lock
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.lock import WeightLock
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.sources import path as path_source
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.sources import (
+    standin as standin_source,
+)
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     rot,

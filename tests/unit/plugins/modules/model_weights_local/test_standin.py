@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.plugins.module_utils.weights import standin
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import standin
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     build_packed_standin,
     rot,
@@ -146,9 +147,16 @@ class TestStandin:
         assert failed["msg"].startswith("Cannot make the stand-in: %s/packed/weights.safetensors: " % tmp_path)
         assert not stand_in.destination.parent.exists()
 
-    def test_a_wrong_format_is_refused_before_it_is_seen(self, stand_in):
-        assert "is in format bf16, the recipe needs mxfp4." in stand_in.run(format="mxfp4")["msg"]
-        assert not stand_in.destination.parent.exists()
+    def test_check_mode_says_how_much_comes_and_how_much_is_free(self, stand_in):
+        expected = {"model.safetensors": {"size": 3 << 20, "sha256": "0" * 64}}
+        space = stand_in.run(check_mode=True, expected=expected)["space"]
+        assert re.fullmatch(r"3.0 MiB to come, the file system of /\S+ has [0-9.]+ [GM]iB free", space)
+        assert "space" not in stand_in.run()
+        assert "space" not in stand_in.run(check_mode=True)
+
+    def test_it_stands_in_for_weights_of_any_format(self, stand_in):
+        assert stand_in.run(format="mxfp4")["changed"]
+        assert not stand_in.run(format="mxfp4")["changed"]
 
     def test_readable_by_the_service(self, stand_in, copied):
         for weights in (stand_in, copied):
@@ -170,17 +178,22 @@ class TestStandin:
         assert stand_in.destination.is_symlink() and (disk / "config.json").exists()
 
 
+# What the module inference.fleet.node does, without the mocks of operating.py: they import as much as a download does.
+LOOK = """
+import json, sys
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import called
+from ansible_collections.inference.fleet.plugins.modules.node import validate
+print(json.dumps(called.run("model_weights", json.load(sys.stdin), False, validate, set().update)[0]))
+print(*sys.modules, file=sys.stderr)
+"""
+
+
 def test_a_quick_look_imports_little(copied):
     """What it takes as a process is what it imports; so whatever a look does not need comes where it is needed."""
     copied.run()
-    code = (
-        "import sys\n"
-        "from ansible_collections.inference.fleet.plugins.modules.model_weights import main\n"
-        "try:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
-    )
     ran = subprocess.run(
-        [sys.executable, "-c", code],
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": copied.arguments}),
+        [sys.executable, "-c", LOOK],
+        input=json.dumps(copied.arguments),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -189,6 +202,6 @@ def test_a_quick_look_imports_little(copied):
     assert json.loads(ran.stdout)["message"] == "up to date"
     imported = {name.replace(PACKAGE + ".", "") for name in ran.stderr.split()}
     assert "weights.local" in imported
-    of_a_job = {"supervise.guard", "weights.standin", "zipfile"}
+    of_a_job = {"cli", "weights.standin", "zipfile"}
     of_a_job |= {"weights.hub." + name for name in ("huggingface", "modelscope", "plain", "worker")}
     assert not imported & {*of_a_job, "concurrent.futures", "glob", "hmac", "http.client", "urllib.request"}

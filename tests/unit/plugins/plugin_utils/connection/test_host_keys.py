@@ -10,7 +10,7 @@ import sys
 
 import paramiko
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.connection.host_keys import fetch, ssh_target, target_of
 from ansible_collections.inference.fleet.tests.unit.engines.ssh_server import SshServer
 

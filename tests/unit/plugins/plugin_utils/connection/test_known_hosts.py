@@ -11,7 +11,7 @@ import struct
 import subprocess
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.connection import known_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.connection.known_hosts import (
     Key,

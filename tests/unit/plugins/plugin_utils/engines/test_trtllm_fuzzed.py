@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import trtllm
 from ansible_collections.inference.fleet.tests.nodes import trtllm_llmapi
 from hypothesis import given

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import vllm
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
@@ -56,8 +56,21 @@ def test_what_the_engine_refuses_as_it_starts(arguments, code, values):
         {"max-num-batched-tokens": 8192, "max-model-len": 8192, "no-enable-chunked-prefill": True},
         *({"compilation-config": {"cudagraph_mode": mode}} for mode in (*vllm.GRAPH_MODES, "piecewise", None)),
         {"compilation-config": {"cudagraph_capture_sizes": [1, 2, 4]}},
-        {"compilation-config": "3"},  # the engine's own parser judges it
     ],
 )
 def test_what_it_takes(arguments):
     assert planned(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "version"),
+    [
+        ({"venv": {"version": "0.24.0.1.1.0, Neuron SDK 2.32.0"}}, "0.24.0"),
+        ({"venv": {"version": "2.27 beta, vLLM 0.11.1"}}, "0.11.1"),
+        ({"container": {"image": "127.0.0.1:5000/engine:1"}}, "None"),
+        ({"container": {"image": "10.0.0.5:5000/neuron/pytorch-inference-vllm-neuronx:0.24.0.1.1.0-py313"}}, "0.24.0"),
+        ({"container": {"image": "10.0.0.5:5000/vllm/vllm-openai:v0.32.0"}}, "0.32.0"),
+    ],
+)
+def test_the_version_of_a_recipe(recipe, version):
+    assert str(vllm.ENGINE.version({"platform": "neuron", **recipe})) == version

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate, writing
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import (
@@ -46,7 +46,17 @@ def states(value):
         (verdicts(), [failed(benchmark()), evaluation()], [False, True, False, True]),
         (verdicts(), [benchmark(void="server-0 restarted"), evaluation()], [False, True, False, True]),
         (verdicts(), [benchmark(), evaluation(verdict="below")], [False, True, True, False]),
-        (verdicts(), [benchmark(), evaluation(verdict="too-few")], [True, True, True, True]),
+        (verdicts(), [benchmark(), evaluation(verdict="above")], [True, True, True, True]),
+        (verdicts(), [benchmark(), evaluation(verdict="too-few")], [None, True, True, None]),
+        (verdicts(), [benchmark(), evaluation("basic", "low", 100.0, None, "no-reference")], [None, True, True, None]),
+        # of several, one that is compared tells of the host; of two hosts each has to have one
+        (verdicts(), [benchmark(), evaluation(), evaluation("basic", "low", 100.0, None, "no-reference")], [True] * 4),
+        (verdicts(), [benchmark(), evaluation(), evaluation(host="b", verdict="too-few")], [None, True, True, None]),
+        (
+            verdicts(),
+            [benchmark(), evaluation(verdict="below"), evaluation("basic", "low", 100.0, None, "no-reference")],
+            [False, True, True, False],
+        ),
         (verdicts(), [benchmark(), evaluation(ok=False, reason="3 refused")], [False, True, True, False]),
         (verdicts(), [benchmark(), benchmark(slower=1.2, day=2), evaluation(day=2)], [False, True, False, True]),
         ([], [benchmark(), evaluation()], [None, None, True, True]),
@@ -55,6 +65,38 @@ def states(value):
 )
 def test_what_is_good_what_is_missing_and_what_fails(fleet, results, expected):
     assert states(made(fleet, results)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fleet", "results", "words", "complete"),
+    [
+        (verdicts(), [benchmark(), evaluation()], "Certified", True),
+        (verdicts(), [benchmark(), evaluation(verdict="no-reference", reference=None)], certificate.MEASURED, True),
+        (verdicts(), [benchmark(), evaluation(verdict="too-few")], certificate.MEASURED, True),
+        (verdicts(), [benchmark()], "Not certified yet", False),
+        (None, [benchmark(), evaluation(verdict="too-few")], "Not certified yet", False),
+        (verdicts(), [evaluation(verdict="too-few")], "Not certified yet", False),
+        (verdicts(), [failed(benchmark()), evaluation(verdict="too-few")], "Not certified", False),
+        (verdicts(), [benchmark(), evaluation(ok=False, reason="3 refused")], "Not certified", False),
+    ],
+)
+def test_a_certificate_says_only_what_was_measured(fleet, results, words, complete):
+    value = made(fleet, results)
+    assert (certificate.headline(value), value["complete"]) == (words, complete)
+    if words == certificate.MEASURED:
+        assert value["parts"]["evaluate"]["summary"] == "not evaluated"
+        (reason,) = value["parts"]["evaluate"]["reasons"]
+        assert reason == "gpqa, high effort of trn3-1: " + certificate.WHY_OPEN[results[1]["verdict"]]
+
+
+def test_an_evaluation_that_is_missing_on_a_host_is_more_than_one_that_tells_nothing():
+    fleet = {**verdicts(), "run": {"id": "x", "began": NOW, "hosts": ["trn3-1", "trn3-2"]}}
+    for host in ("trn3-1", "trn3-2"):
+        fleet["hosts"].setdefault(host, {})["deployed"] = {"servers": [{"role": "server", "port": 8000}]}
+    results = [benchmark(host=host) for host in ("trn3-1", "trn3-2")] + [evaluation(verdict="too-few")]
+    value = made(fleet, results, since=NOW, kept={one["id"] for one in results})
+    assert (states(value), value["complete"]) == ([None, True, True, None], False)
+    assert value["parts"]["evaluate"]["reasons"][-1] == "trn3-2: no result in this run"
 
 
 def test_reasons_name_the_place():

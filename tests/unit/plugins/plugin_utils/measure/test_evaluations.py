@@ -9,8 +9,8 @@ import pathlib
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import gpt_oss_evals, result
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import gpt_oss_evals, result
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import evaluations
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.head import head_of
 

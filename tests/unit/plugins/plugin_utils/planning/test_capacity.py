@@ -10,9 +10,10 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import read_number
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import load_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import GPT_OSS_20B, GPT_OSS_120B, MODELS
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
     capacity,
@@ -30,6 +31,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.capacity 
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import Hardware, parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import bucket as nxdi_bucket
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import NAMES, hardware_of, planned
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -179,6 +181,48 @@ def test_resident_weights_on_one_gpu_are_what_vllm_reports():
     assert found["weights_gib"] == pytest.approx(64.38, abs=0.1)  # "Model loading took 64.38 GiB" (vllm#33155)
 
 
+@pytest.mark.parametrize(
+    ("tensor", "more", "experts"),
+    [
+        # 36 layers x 128 experts x (3 x 3072 x 2944 values x 17/32 + 2 x (2 x 2944 + 3072) bytes of biases): hidden
+        # 2880 is padded to 3072, a multiple of 256, and intermediate to 2944, a multiple of 128
+        (1, "", 4608 * (14_413_824 + 17_920)),
+        # a slice of 720 is padded to 768; of whole experts each device has 32
+        (4, "", 4608 * (3 * 3072 * 768 // 32 * 17 + 2 * (2 * 768 + 3072))),
+        (4, "--enable-expert-parallel", 36 * 32 * (14_413_824 + 17_920)),
+    ],
+)
+def test_kernels_of_blackwell_pad_mxfp4(tensor, more, experts):
+    found = verdict(hardware("b200"), "vllm", "vllm serve x --tensor-parallel-size %d %s" % (tensor, more))
+    rest = server_memory.weights_bytes(GPT_OSS_120B, "mxfp4", tensor, 128, experts=0)
+    assert found["weights_gib"] == pytest.approx((rest + experts) / GIB, abs=0.0001)
+    if tensor == 1:
+        assert "%.1f" % found["weights_gib"] == "65.9"
+    # bf16 has no such kernels, and Hopper's do not pad
+    assert verdict(hardware("b200"), "vllm", "vllm serve x", weights_format="bf16")["weights_gib"] < 217.7
+    assert "%.1f" % verdict(hardware("h200"), "vllm", "vllm serve x")["weights_gib"] == "64.4"
+
+
+def test_sliding_layers_hold_their_window_while_requests_generate():
+    found = verdict(hardware("h200"), "vllm", "vllm serve x")
+    # 18 full layers hold 2048 tokens, 18 sliding ones 9 blocks of 16 (127 tokens and the new one, and one block for
+    # the edges), each of 2048 bytes: 77 MiB. 53.65 GiB / 77 MiB = 712; counted with 8192 tokens of a step it was 381.
+    each = 18 * 2048 * (2048 + 9 * 16)
+    assert (found["requests"], each) == (int(found["kv_gib"] * GIB // each), 80_805_888)
+    assert found["requests"] == 712
+
+
+def test_the_draft_s_layer_widens_both_groups_of_layers():
+    # vLLM's groups of layers share one pool: 18 + 1 full layers, and 18 sliding ones padded to 19
+    server = capacity.server_of(
+        entry_of("vllm serve x --max-model-len 32768"), recipe_of("vllm", draft={"tokens": 3}), hardware("b200")
+    )
+    steady = server_memory.request_of(server, 32000, steady=True)
+    assert steady == 19 * 2048 * (32000 + 9 * 16)
+    whole = server_memory.request_of(dataclasses.replace(server, windowed=False), 32000, steady=True)
+    assert whole == (36 + 1) * 2048 * 32000
+
+
 def test_activations_are_about_what_vllm_measured():
     # 0.9 x 79.19 GiB - 65.97 GiB weights - activations = -2.14 GiB (vllm#23278; vLLM's defaults on an H100)
     measured = 0.9 * 79.19 - 65.97 + 2.14
@@ -317,9 +361,17 @@ def test_disaggregated_prefill_and_decode_on_four_b200_each():
 @pytest.mark.parametrize("accelerator", ["ascend-a2", "ascend-a3"])
 def test_ascend_on_four_chips_of_64_gib(accelerator):
     found = ascend(4, accelerator)
-    assert found["verdict"] == "ok"
     assert found["tokens"] > 4 * 4096
     assert 0.25 < found["kv_gib"] < 0.5  # which is why the guide has 4 sequences of 4096
+    # 0.9 x 60.94 - 54.42 - 0.09 GiB = 342 MiB for the KV cache; one request of 4096 tokens needs 36 layers x 4096 x
+    # 2 KV heads x 2 x 64 x 2 bytes = 72 MiB of it, and 2 % of 60.94 GiB are 1.2 GiB
+    assert found["kv_gib"] * 1024 == pytest.approx(342, abs=0.5)
+    assert found["warnings"] == [
+        "weights (54.4 GiB), activations (about 92 MiB) and the smallest KV cache (72 MiB) leave 270 MiB of what the "
+        "engine may take of a device: less than 2 % of its memory, and these sizes are estimates. Lower max-num-seqs "
+        "or max-model-len, or raise tensor-parallel-size or gpu-memory-utilization."
+    ]
+    assert ascend(8, accelerator)["verdict"] == "ok"
 
 
 def test_local_servers_on_cpu():
@@ -331,7 +383,9 @@ def test_local_servers_on_cpu():
         weights_format="bf16",
     )
     assert found["verdict"] == "ok"
-    assert found["text"] == "fits 65 K tokens; 8 x 2048 needs 17 K"
+    # 64 MiB / (128 blocks of the full layer + 9 of the sliding layer, each 16 x 2 KV heads x 2 x 64 x 2 bytes)
+    assert found["requests"] == 2**26 // ((128 + 9) * 16 * 512)
+    assert found["text"] == "fits 122 K tokens; 8 x 2048 needs 17 K"
     assert found["memory_gib"] is None
 
 
@@ -441,6 +495,74 @@ def test_unequal_servers_of_a_host_share_its_clients():
     assert waiting([FOUR, large], 49) == ([[sentence], [sentence]], ["warning", "warning"])
     assert waiting([FOUR, large], 48, {1: "prefill"})[1] == ["warning", "ok"]  # a prefill worker answers nobody
     assert waiting([FOUR, "vllm serve x --max-num-seqs many"], 4096)[1] == ["ok", "not checked"]
+
+
+def with_the_guide_s_load(name):
+    """Rows of the table in docs/using/capacity.md for a recipe: equal servers once."""
+    entries, recipe = planned(name)
+    node, load = hardware_of(recipe), load_of(recipe)
+    before = {item["server"]: item for item in capacity.check(entries, {**recipe, "benchmark": None}, node)}
+    at_once = "%d" % load["concurrency"] if load["concurrency"] else "-"
+    for names, item in capacity.grouped(capacity.check(entries, recipe, node)):
+        fits = [one["requests"] if one["ok"] is not None else "-" for one in (before[names[0]], item)]
+        takes = "-"
+        if item["ok"] is not None:
+            takes = "%d%s" % (item["max_seqs"], " x %d" % item["ranks"] if item["ranks"] > 1 else "")
+        cells = [
+            "`%s`" % name, "%d x %s" % (node.count, node.accelerator), capacity.servers_text(names), takes,
+            "%d + %d" % (load["input_tokens"], load["output_tokens"]),
+            at_once + " each" * bool(load["concurrency"] and (load["per_server"] or load["scope"] == "server")),
+            *fits, item["verdict"],
+        ]  # fmt: skip
+        yield "| %s |" % " | ".join(map(str, cells))
+
+
+def test_the_page_has_each_recipe_with_its_guide_s_load():
+    page = (ROOT / "docs" / "using" / "capacity.md").read_text(encoding="utf-8")
+    rows = [row for name in NAMES for row in with_the_guide_s_load(name)]
+    assert len(NAMES) == 24
+    table = page.partition("## With the guides' own loads")[2].partition("\n## ")[0]
+    assert [line for line in table.splitlines() if line.startswith("| `")] == rows
+
+
+def test_lengths_and_requests_at_once_are_those_of_the_profile_that_is_measured_by_default():
+    profiles = {
+        "quick": {"tool": "aiperf", "input_tokens": 64, "output_tokens": 32, "concurrency": [1, 9]},
+        "guide": {"tool": "aiperf", "input_tokens": 32000, "output_tokens": 256, "concurrency": 256},
+    }
+
+    def found(benchmark, command="vllm serve x --max-num-seqs 8"):
+        entries = [entry_of(command, name="server-%d" % number) for number in range(2)]
+        item = capacity.check(entries, recipe_of("vllm", benchmark=benchmark), hardware("b200"))[0]
+        return item["sequence"], item["warnings"]
+
+    def says(number, takes="max-num-seqs 8 x 2 servers takes 16"):
+        return [
+            "%d requests at once are expected, but %s; the others wait, which counts as latency. Raise max-num-seqs or "
+            "lower the benchmark's concurrency." % (number, takes)
+        ]
+
+    assert found({"profiles": profiles}) == (32256, says(256))
+    assert found({"profiles": {"quick": profiles["quick"]}}) == (96, [])
+    # what the site says itself, or fleet_tuning for it, counts before a profile
+    own = {"input_tokens": 1000, "output_tokens": 24, "concurrency": 17}
+    assert found({**own, "profiles": profiles}) == (1024, says(17))
+    # each server alone; then the number of each; then what the servers take, or a queue that is meant
+    alone = {**profiles["guide"], "tool": "vllm-bench", "concurrency": 9}
+    assert found({"profiles": {"guide": alone}}) == (32256, says(9, "max-num-seqs 8 takes 8"))
+    each = {**profiles["guide"], "concurrency": 9, "per_server": True}
+    assert found({"profiles": {"guide": each}}) == (32256, says(18))
+    for key in ("up_to_full", "queue"):
+        assert found({"profiles": {"guide": {**each, key: True}}}) == (32256, [])
+    # without max-num-seqs the KV cache decides: two B200s hold two times
+    said = found({"profiles": {"guide": {**profiles["guide"], "concurrency": 1000}}}, "vllm serve x")[1]
+    assert said == [
+        "1000 requests of 32256 tokens at once are expected, but the KV cache holds about 156; the others wait. Raise "
+        "gpu-memory-utilization or tensor-parallel-size."
+    ]
+    # of a fleet's load the share of a host is not known; a profile that cannot be measured is said where it is measured
+    assert found({"profiles": {"guide": {**profiles["guide"], "scope": "fleet"}}}) == (32256, [])
+    assert found({"profiles": {"guide": {"tool": "aiperf"}}}) == (2048, [])
 
 
 # --- what is read --------------------------------------------------------------------------------------------------
@@ -572,7 +694,8 @@ def test_the_plan_says_for_each_server_whether_it_fits():
     assert table["columns"] == ["host", "server", "memory", "weights", "kv cache", "verdict", "details"]
     sizes = ["36.0 GiB", "9.0 GiB", "25.9 GiB"]
     assert table["rows"] == [
-        ["node1", "server-0 to server-7", *sizes, "ok", "fits 262 K tokens; 16 x 2048 needs 33 K"],
+        # the guide's own load: 10000 tokens in, 3000 out
+        ["node1", "server-0 to server-7", *sizes, "ok", "fits 262 K tokens; 16 x 13000 needs 208 K"],
     ]
 
 

@@ -9,8 +9,8 @@ import csv
 import io
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.containers import engine as container_engine
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import engine as container_engine
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
@@ -261,6 +261,77 @@ def test_a_server_that_follows_says_so():
 )  # fmt: skip
 def test_what_cannot_be_a_container(container, message):
     assert refused(recipe(dict({"image": IMAGE} if container else {}, **container))) == message
+
+
+RESERVED, UNKNOWN = "plan.container-flag-reserved", "plan.container-flag-unknown"
+COVERS, OPENS = "plan.mount-covers-system", "plan.mount-opens-node"
+BAD = [
+    *[({"flags": [flag]}, RESERVED) for flag in (
+        "--publish=8000:8000", "--publish-all", "--name=x", "--rm", "--detach", "--detach=true", "--restart=always",
+        "--entrypoint=sh", "--network=host", "--net=host", "--volume=/a:/b", "--mount=type=bind,source=/a,target=/b",
+        "--device=/dev/kvm", "--env=A=1", "--env-file=/x", "--user=0", "--workdir=/", "--ipc=host", "--shm-size=1g",
+        "--ulimit=nofile=1", "--pull=always", "--tty", "--interactive", "--init", "--log-driver=json-file",
+        "--stop-signal=KILL", "--stop-timeout=1", "--volumes-from=x", "--cidfile=/x", "--pid=host", "--help",
+        "--cpuset-cpus=0", "--label-file=/x", "--attach=stdout",
+    )],
+    *[({"flags": [flag]}, UNKNOWN) for flag in (
+        "--publsh=8000:8000", "--shm_size=1g", "--cap-ad=SYS_PTRACE", "--memorry=1g", "--nework=host", "--gpu=all",
+        "--privilegd", "--security-opts=x", "--max-num-seqs=4",
+    )],
+    *[({"flags": [flag]}, "plan.container-flag-without-value") for flag in ("--memory", "--cap-add", "--runtime")],
+    *[({"flags": ["--label=inference.fleet.%s=x" % one]}, "plan.container-label-reserved")
+      for one in ("server", "root", "hash")],
+    *[({"image": image}, "plan.image-without-tag") for image in (
+        "vllm", "vllm/vllm-openai", "docker.io/vllm/vllm-openai", "registry.example:5000/vllm/vllm-openai",
+    )],
+    *[({"mounts": [{"source": "/srv/x", "target": target}]}, COVERS) for target in (
+        "/", "//", "/.", "/etc", "/etc/", "/usr", "/proc", "/proc/sys", "/sys", "/sys/fs/cgroup", "/dev", "/lib",
+        "/lib64", "/bin", "/sbin", "/run", "/var", "/usr/bin",
+    )],
+    *[({"mounts": [{"source": source, "target": "/srv/x"}]}, OPENS) for source in (
+        "/", "/etc", "/etc/shadow", "/etc/ssh", "/proc", "/proc/1", "/sys", "/dev", "/boot", "/root", "/root/.ssh",
+        "/run", "/var", "/var/run", "/var/lib", "/var/run/docker.sock", "/run/docker.sock", "/var/lib/docker",
+        "/run/containerd/containerd.sock", "/run/user/1000/podman/podman.sock", "/var/lib/docker/volumes/x",
+    )],
+    ({"mounts": [{"source": "/"}]}, COVERS),
+    ({"ipc": "hosst"}, "plan.container-ipc"),
+    ({"ipc": "shared"}, "plan.container-ipc"),
+    ({"ipc": "container:"}, "plan.container-ipc"),
+    ({"network": "none"}, "plan.container-network-none"),
+    *[({"ulimits": {name: -1}}, "plan.container-ulimit-unknown")
+      for name in ("memlok", "nofiles", "open", "stacksize")],
+    *[({"ulimits": {"nofile": value}}, "plan.container-ulimit-order") for value in ("200:100", "-1:100")],
+    *[({"devices": [device]}, "plan.container-device") for device in (
+        "nvidia0", "gpu=0", "/etc/passwd", "/dev", "/dev/../etc", "nvidia.com/gpu", "nvidia/gpu=0", "all",
+        "/dev/nvidia0:rwx", "/dev/nvidia0:/dev/x:rwx",
+    )],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("container", "code"), BAD, ids=[str(one)[:70] for one, _code in BAD])
+def test_values_that_defeat_the_plan_or_that_no_engine_takes(container, code):
+    with pytest.raises(FleetError) as caught:
+        entries(recipe({"image": IMAGE, **container}))
+    assert caught.value.problems[0].code == code
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"flags": ["--cap-add=SYS_PTRACE", "--memory=64g", "--privileged", "--security-opt=seccomp=unconfined",
+                   "--label=team=x", "--add-host=a:10.0.0.1", "--hostname=x", "--runtime=nvidia", "--pids-limit=-1"]},
+        {"image": "registry.example:5000/vllm:1"},
+        {"image": "vllm/vllm-openai", "digest": DIGEST},
+        {"mounts": [{"source": "/mnt/models", "target": "/models"}, {"source": "/opt/x"}, {"source": "/etc/hosts"},
+                    {"source": "/usr/local/dcmi"}, {"source": "/dev/shm"},
+                    {"source": "/srv/c", "target": "/root/.cache"}]},
+        {"ipc": "container:other"},
+        {"ulimits": {"memlock": "-1:-1", "nofile": "1024:65536", "stack": 67108864, "core": "0:-1"}},
+        {"devices": ["nvidia.com/gpu=${device}", "/dev/kvm", "/dev/x:/dev/y:rw", "huawei.com/npu=0"]},
+    ],
+)  # fmt: skip
+def test_values_that_are_fine(container):
+    assert entries(recipe({"image": IMAGE, **container}))
 
 
 def test_gpus_by_flag_only_on_purpose():

@@ -3,20 +3,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-import os
 import pathlib
 import re
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, tables
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks as input_checks
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, inventory, tables
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import (
-    KNOWN,
-    HostVariables,
-    recipe_paths,
-)
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts, HostVariables
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import known, recipe_paths
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
 LOCAL = {
@@ -38,7 +34,7 @@ def message_of(variables, **kwargs):
 
 @pytest.mark.parametrize("variables", [{}, {"fleet_recipe": None}, {"fleet_hardware": LOCAL["fleet_hardware"]}])
 def test_a_host_without_recipe_has_no_servers(variables):
-    assert plan_of(variables)["node1"] == {"servers": [], "deployment": None, "capacity": []}
+    assert plan_of(variables)["node1"] == {"servers": [], "deployment": None, "capacity": [], "steps": []}
 
 
 HOSTVARS = {
@@ -51,17 +47,33 @@ HOSTVARS = {
 
 
 def test_inference_hosts_are_those_with_a_recipe():
-    assert fleet.inference_hosts(HOSTVARS, HOSTVARS) == ["ours", "broken"]
-    assert fleet.inference_hosts(HOSTVARS, HOSTVARS, deployed=True) == ["ours", "broken", "bare"]
-    assert fleet.inference_hosts(["theirs"], HOSTVARS, deployed=True) == []
+    assert inventory.inference_hosts(HOSTVARS, Hosts(HOSTVARS.get)) == ["ours", "broken"]
+    assert inventory.inference_hosts(HOSTVARS, Hosts(HOSTVARS.get), deployed=True) == ["ours", "broken", "bare"]
+    assert inventory.inference_hosts(["theirs"], Hosts(HOSTVARS.get), deployed=True) == []
 
 
 def test_hosts_that_are_left_alone_against_what_somebody_may_expect_are_warnings():
-    (forgotten,) = fleet.host_warnings(HOSTVARS, HOSTVARS, ["ours"])
+    (forgotten,) = fleet.host_warnings(HOSTVARS, Hosts(HOSTVARS.get))
     assert forgotten.startswith("bare: fleet_hardware is set, but fleet_recipe is not")
-    assert fleet.host_warnings(["ours", "theirs"], HOSTVARS, ["ours"]) == []
-    (limit,) = fleet.host_warnings(["ours", "theirs"], HOSTVARS, ["theirs"])
-    assert limit.startswith("No host that --limit leaves has fleet_recipe")
+    assert fleet.host_warnings(["ours", "theirs"], Hosts(HOSTVARS.get)) == []
+
+
+def test_a_limit_that_leaves_nobody_is_an_error():
+    """A host of a service's group is somebody, also in a group of another name."""
+    groups = {"groups": {"all": ["ours", "theirs"], "etcd": ["theirs"]}}
+    inventory.check_limit(["ours"], ["ours"], {"groups": {}})
+    inventory.check_limit(["ours"], ["theirs"], groups)
+    with pytest.raises(FleetError) as caught:
+        inventory.check_limit(["ours"], ["theirs"], {**groups, "etcd_group": "others"})
+    assert (caught.value.code, caught.value.values) == ("inventory.limit-leaves-nobody", ("theirs", "ours"))
+
+
+@pytest.mark.parametrize("changes", [{"fleet_root": "here"}, {"fleet_recipe": "nope"}, {"fleet_log_rate": "x"}])
+def test_mistakes_of_hosts_outside_the_limit_do_not_count(changes):
+    hosts = {"a": Lazy({**LOCAL, **changes}), "b": Lazy(LOCAL)}
+    assert list(fleet.plan_fleet(hosts, hosts.get, limit=["b"])) == ["b"]
+    with pytest.raises(FleetError):
+        fleet.plan_fleet(hosts, hosts.get, limit=["a"])
 
 
 def test_only_the_needed_variables_are_read():
@@ -118,10 +130,9 @@ def test_bad_variables_get_one_sentence(changes, message):
     assert message_of({**LOCAL, **changes}) == message
 
 
-def test_a_mirror_of_registries_is_read_for_containers_alone():
+def test_a_mirror_of_registries_does_not_show_its_password():
     variables = {**LOCAL, "fleet_registry_mirror": "https://me:s3cret@mirror.example"}
-    assert len(plan_of(variables)["node1"]["servers"]) == 2
-    assert message_of({**variables, "fleet_override": {"launcher": "container"}}) == (
+    assert message_of(variables) == (
         "node1: fleet_registry_mirror is 'https://me:********@mirror.example'; allowed: HOST[:PORT][/PREFIX] without "
         "https:// or a user, where HOST has a dot or a port and PREFIX is in small letters, such as "
         "registry.example.org:5000/hub. A registry without TLS is named in container_engine_insecure_registries."
@@ -135,8 +146,8 @@ def test_every_variable_of_the_collection_is_guarded_against_slips():
     text = "".join(path.read_text(encoding="utf-8") for path in paths if path.suffix in (".md", ".py", ".yml"))
     names = {name for name in re.findall(r"\bfleet_[a-z0-9_]+", text) if not name.startswith("fleet_override_")}
     # a key of results, three of the run's statistics; what an example registers
-    names -= {"fleet_certificate", "fleet_report", "fleet_verdict", "fleet_status", "fleet_planned"}
-    assert sorted(names) == list(KNOWN)
+    names -= {"fleet_certificate", "fleet_page", "fleet_report", "fleet_verdict", "fleet_status", "fleet_planned"}
+    assert names == known()
 
 
 @pytest.mark.parametrize(
@@ -228,13 +239,56 @@ def test_clean_keeps_types_and_drops_tags():
 
 
 def test_recipes_are_looked_for_beside_the_inventory(tmp_path):
-    source = tmp_path / "hosts.yml"
+    source, elsewhere = tmp_path / "mine" / "hosts.yml", tmp_path / "elsewhere"
+    for folder in (source.parent, elsewhere / "a", elsewhere / "b"):
+        folder.mkdir(parents=True)
     source.write_text("")
-    expected = [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "recipes")]
-    for folder in expected[:2]:
-        os.mkdir(folder)
-    given = {"fleet_recipe_paths": "%s:%s" % tuple(expected[:2])}
-    assert recipe_paths(HostVariables("x", given, [str(tmp_path), str(source)])) == expected
+    given = {"fleet_recipe_paths": "%s:%s" % (elsewhere / "a", elsewhere / "b")}
+    expected = [str(elsewhere / "a"), str(elsewhere / "b"), str(tmp_path / "recipes")]
+    assert recipe_paths(HostVariables("x", given, [str(source.parent)])) == expected
+    beside = [*expected[:2], str(source.parent / "recipes"), expected[2]]
+    assert recipe_paths(HostVariables("x", given, [str(source)])) == beside
+
+
+@pytest.mark.parametrize("inside", ["recipes", "more/recipes"])
+def test_recipes_inside_an_inventory_directory_are_refused(tmp_path, inside):
+    """Before any variable is looked at: Ansible parses them as inventories."""
+    folder = tmp_path / "mine" / inside
+    folder.mkdir(parents=True)
+    (folder / "ours.yml").write_text("")
+    with pytest.raises(FleetError) as caught:
+        fleet.plan_fleet(["x"], lambda host: {"fleet_recipe": RuntimeError("read")}, [str(tmp_path / "mine")])
+    assert caught.value.code == "inventory.recipes-inside"
+    assert caught.value.values == (str(folder), str(tmp_path / "mine"), str(tmp_path / "recipes"))
+
+
+@pytest.mark.parametrize(("name", "refused"), [("ours", True), (".ours", False)])
+def test_fleet_recipe_paths_leads_into_no_inventory_directory(tmp_path, name, refused):
+    """Ansible passes over hidden folders."""
+    (tmp_path / name).mkdir()
+    variables = HostVariables("x", {"fleet_recipe_paths": [str(tmp_path / name)]}, [str(tmp_path)])
+    if refused:
+        with pytest.raises(FleetError) as caught:
+            recipe_paths(variables)
+        assert caught.value.code == "inventory.recipes-inside"
+    else:
+        assert recipe_paths(variables)[0] == str(tmp_path / name)
+
+
+def test_equal_hosts_share_rows_and_others_do_not():
+    """Whether they listen on loopback or each on its own address; what differs otherwise is not hidden."""
+    for own in (False, True):
+        planned = {}
+        for number in range(1, 101):
+            changes = {"fleet_bind_address": "10.0.0.%d" % number} if own else {}
+            if number == 50:
+                changes["fleet_override"] = {"arguments": {"max-num-seqs": 3}}
+            planned.update(plan_of({**LOCAL, **changes}, hosts=["n%d" % number]))
+        rows = tables.plan_table(planned)["rows"]
+        shown = [[host, "server-%d" % number] for host in ("n1, n2, n3 and 96 more", "n50") for number in range(2)]
+        assert [row[:2] for row in rows] == shown
+        expected = ("10.0.0.1:8000 … 10.0.0.100:8000", "differs") if own else ("127.0.0.1:8000", rows[0][8])
+        assert (rows[0][3], rows[0][8]) == expected and rows[0][8] != rows[2][8]
 
 
 def test_table_shows_where_each_server_listens():

@@ -42,3 +42,47 @@ def test_the_last_look_counts_and_none_does_in_the_next_playbook():
 def test_servers_that_were_not_looked_at_are_not_known_to_be_unchanged():
     run_look.note("n1", ["weights"], None)
     assert not run_look.unchanged("n1")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "serial", "together", "expected"),
+    [
+        ("idle1 idle2", "100%", "", ["100%"]),
+        ("idle1 idle2 busy1 busy2 new", 2, "", [2, 1, 2]),
+        ("busy1 busy2", [1, "50%"], "", [1, 1, "50%"]),
+        ("new", "100%", "", [1, "100%"]),
+        ("idle1 busy1 busy2", "100%", "busy1 busy2", ["100%"]),
+        ("busy1 busy2", "10%", "busy1", [1, "10%"]),
+    ],
+)
+def test_the_first_host_whose_servers_run_goes_alone(hosts, serial, together, expected):
+    for host in hosts.split():
+        if host != "new":  # nobody has looked at it
+            run_look.note(host, ["serve"], "serve", serving=host.startswith("busy"))
+    assert run_look.batches(hosts.split(), serial, together.split()) == expected
+
+
+def test_servers_that_could_not_be_changed_stop_the_run_and_not_the_next_playbook():
+    assert run_look.stopped() is None
+    run_look.note_stopped("n1")
+    assert run_look.stopped() == "n1"
+    run_look.forget()
+    assert run_look.stopped() is None
+
+
+ASKED = {"servers": [{"name": "server-0"}], "timeout": 120, "mode": "quick", "responses_api": True, "api_key": "sk-x"}
+
+
+def test_a_verification_of_the_look_counts_for_the_same_arguments_while_nothing_changes_anywhere(tmp_path):
+    run_look.note("n1", list(run_look.STEPS), None)
+    run_look.note_answer("n1", ASKED, {"ok": True})
+    as_templates_make_it = {**ASKED, "timeout": "120", "responses_api": "True"}
+    assert [run_look.answer("n1", one) for one in (ASKED, as_templates_make_it)] == [{"ok": True}] * 2
+    assert run_look.answer("n1", {**ASKED, "mode": "full"}) is None
+    assert run_look.answer("n2", ASKED) is None
+    assert "sk-x" not in "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    run_look.note("n2", list(run_look.STEPS), "serve")
+    assert run_look.answer("n1", ASKED) is None
+    run_look.note("n2", list(run_look.STEPS), None)
+    run_look.forget()
+    assert run_look.answer("n1", ASKED) is None

@@ -10,8 +10,8 @@ import os
 import stat
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, run_plan
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, host_variables, run_plan
 
 LOCAL = {
     "fleet_recipe": "cpu-tiny",
@@ -30,6 +30,7 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setattr(run_plan.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
     monkeypatch.setattr(run_plan, "_loaded", {})
     monkeypatch.setattr(run_plan, "_settled", {})
+    monkeypatch.setattr(run_plan, "_right", set())
     monkeypatch.setattr(fleet, "plan_one", lambda given, *more: made.append(given.host) or plan_one(given, *more))
     return tmp_path / run_plan.NAME, made
 
@@ -50,7 +51,7 @@ def test_a_plan_is_made_once_and_the_same(kept):
     assert made == ["node1", "node2"]
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
     planned(LOCAL, ["node3"], save=True)
-    assert sorted(json.loads(file.read_text())) == ["node1", "node2", "node3"]
+    assert sorted(json.loads(file.read_text())["hosts"]) == ["node1", "node2", "node3"]
 
 
 @pytest.mark.parametrize(
@@ -97,3 +98,63 @@ def test_the_task_of_a_host_compares_its_variables_once(kept, monkeypatch):
 def test_no_secret_is_in_the_file(kept):
     planned({**LOCAL, "fleet_api_key": [KEY, KEY + "-2"]}, save=True)
     assert KEY not in kept[0].read_text()
+
+
+CLUSTER = {
+    "fleet_recipe": "b200-dynamo-vllm-disagg",
+    "fleet_hardware": {"accelerator": "b200", "count": 8},
+    "fleet_overlay": "etcd",
+    "fleet_cluster": "one",
+}
+
+
+def cluster(number, **changes):
+    """{host: variables} of a deployment over several hosts."""
+    names = ["n%02d" % index for index in range(number)]
+    groups = {"all": names, "etcd": names[:3], "nats": names[:3]}
+    hosts = {name: {**CLUSTER, "groups": groups, "ansible_host": "192.0.2.%s" % name[1:]} for name in names}
+    return {name: {**given, **changes.get(name, {})} for name, given in hosts.items()}
+
+
+def plan_cluster(hosts, names=None):
+    plan = run_plan.RunPlan()
+    found = fleet.plan_fleet(names or list(hosts), hosts.get, ["/inventory"], True, plan)
+    plan.save()
+    return found
+
+
+def test_a_cluster_is_kept_once(kept):
+    sizes = []
+    for number in (4, 12):
+        hosts = cluster(number)
+        kept[0].unlink(missing_ok=True)
+        first = plan_cluster(hosts)
+        others = host_variables.Hosts(hosts.get, ["/inventory"])
+        assert run_plan.recalled(list(hosts), others, True) == first
+        assert [len(item["deployment"]["workers_elsewhere"]) for item in first.values()] == [8 * (number - 1)] * number
+        sizes.append(kept[0].stat().st_size)
+    assert sizes[1] < 3.1 * sizes[0]
+    assert len(kept[1]) == 16
+
+
+def test_what_a_plan_reads_of_other_hosts_is_compared(kept, monkeypatch):
+    plan_cluster(cluster(3))
+    changed = cluster(3, n02={"fleet_bind_address": "192.0.2.9"})
+    found = fleet.plan_fleet(["n00"], changed.get, ["/inventory"], True, run_plan.RunPlan())
+    assert {one["bind"] for one in found["n00"]["deployment"]["workers_elsewhere"]} == {"127.0.0.1", "192.0.2.9"}
+    assert len(kept[1]) == 4
+
+
+def test_other_hosts_are_compared_once_for_a_play(kept, monkeypatch):
+    """Not in each task of each host; the host's own variables are."""
+    before, read = cluster(3), []
+    plan_cluster(before)
+    run_plan.settle(host_variables.Hosts(before.get, ["/inventory"]))
+    monkeypatch.setattr(run_plan, "_in_task", lambda: True)
+    hosts = host_variables.Hosts(lambda host: read.append(host) or before[host], ["/inventory"])
+    assert run_plan.RunPlan().recall("n00", hosts, True)
+    assert read == ["n00"]
+    changed = cluster(3, n01={"fleet_bind_address": "192.0.2.9"})
+    assert run_plan.RunPlan().recall("n01", host_variables.Hosts(changed.get, ["/inventory"]), True) is None
+    run_plan.settle(host_variables.Hosts(changed.get, ["/inventory"]))
+    assert run_plan.RunPlan().recall("n02", host_variables.Hosts(changed.get, ["/inventory"]), True) is None

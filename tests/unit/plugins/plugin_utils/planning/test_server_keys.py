@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, tables
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
 KEY = "sk-never-in-a-plan"
@@ -140,7 +141,9 @@ def test_two_variables_for_one_key():
 def test_an_engine_without_keys_is_not_left_open_silently(engine, label):
     layer = {"engine": engine, "arguments": None, "command": ["serve"]}
     if engine == "dynamo":
-        layer.update(backend="trtllm", venv={"packages": ["ai-dynamo==1.6.1"]}, environment={"ETCD_ENDPOINTS": "x"})
+        layer.update(
+            backend="trtllm", venv={"packages": ["ai-dynamo==1.6.1"]}, environment={"ETCD_ENDPOINTS": "http://x:1"}
+        )
     variables = {**LOCAL, "fleet_override": layer}
     assert entries_of(variables)[0]["secrets"] == {}
     assert refused(plan_of, {**variables, "fleet_api_key": KEY}) == (
@@ -191,7 +194,7 @@ def lacking(variables, secrets, **kwargs):
     planned = fleet.plan_fleet(["node1", "node2"], lambda host: variables, deploys=True)
     hostvars = {"node1": variables, "node2": variables}
     try:
-        fleet.check_secrets(planned, kwargs.get("hosts", ["node1"]), {"hostvars": hostvars})
+        fleet.check_secrets(planned, kwargs.get("hosts", ["node1"]), Hosts(hostvars.get))
     except FleetError as error:
         return error.message
     return None

@@ -9,7 +9,7 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
@@ -168,13 +168,56 @@ def test_certificates_that_are_given_count_instead():
 
 @pytest.mark.parametrize(
     ("override", "shared"),
-    [({"secrets": {"ETCD_AUTH_CA": "a_variable"}}, {}), ({}, {"etcd_certificates": {"ca": "/x"}})],
+    [
+        ({"secrets": {"ETCD_AUTH_CA": "a_variable"}}, {}),
+        ({}, {"etcd_certificates": dict.fromkeys(("ca", "certificate", "key"), "/x")}),
+    ],
     ids=["one of three", "the cluster's are given, and the clients' are not"],
 )
 def test_certificates_that_nobody_gives_are_an_error(override, shared):
     with pytest.raises(FleetError) as caught:
         dynamo_on("m1", override, **shared)
     assert caught.value.code == "plan.dynamo-certificates"
+
+
+DYNAMO = {"b200-dynamo-disagg": "b200", "b200-dynamo-vllm": "b200", "b200-dynamo-vllm-disagg": "b200",
+          "h200-dynamo-vllm": "h200", "h200-dynamo-vllm-disagg": "h200", "cpu-dynamo": "cpu"}  # fmt: skip
+
+
+def with_overlay(recipe, groups, **shared):
+    """The entries of one host with the overlay etcd."""
+    kind = DYNAMO[recipe]
+    hardware = {"accelerator": kind, **({"count": 1, "cores": 2} if kind == "cpu" else {"count": 8})}
+    base = {"fleet_recipe": recipe, "fleet_overlay": "etcd", "fleet_hardware": hardware, "groups": groups, **shared}
+    given = {"m1": {**base, **CLUSTER["m1"]}, **{one: {**shared, **CLUSTER[one]} for one in ("m2", "m3")}}
+    return fleet.plan_fleet(["m1"], lambda one: Lazy(given[one]))["m1"]["servers"]
+
+
+@pytest.mark.parametrize("recipe", DYNAMO)
+def test_the_overlay_etcd_is_the_group_etcd(recipe):
+    """Its members, their TLS and their port; without the group, or on another host's loopback, it is refused."""
+    groups = {"etcd": ["m1"], "all": list(CLUSTER)}
+
+    def endpoints(**changes):
+        given, shared = changes.pop("groups", groups), changes
+        entries = with_overlay(recipe, given, **shared)
+        for entry in entries:
+            (need,) = entry["start"]["needs"]
+            assert [need["name"], *need["urls"]] == ["etcd", entry["environment"]["ETCD_ENDPOINTS"] + "/health"]
+            assert ("tls" in need) is need["urls"][0].startswith("https:")
+        (found,) = {entry["environment"]["ETCD_ENDPOINTS"] for entry in entries}
+        return found
+
+    assert endpoints() == "http://127.0.0.1:2379"
+    assert endpoints(groups={**groups, "etcd": list(CLUSTER)}) == "https://10.0.0.1:2379"
+    assert endpoints(etcd_client_port=3379) == "http://127.0.0.1:3379"
+    assert endpoints(groups={**groups, "etcd": ["m2"]}, etcd_tls=True) == "https://10.0.0.2:2379"
+    for members, expected in (([], "plan.service-without-hosts"), (["m2"], "plan.service-on-loopback")):
+        with pytest.raises(FleetError) as caught:
+            endpoints(groups={**groups, "etcd": members})
+        assert caught.value.code == expected
+    own = {"fleet_override": {"environment": {"ETCD_ENDPOINTS": "http://10.9.9.9:2379"}}}
+    assert endpoints(groups={"all": list(CLUSTER)}, **own) == "http://10.9.9.9:2379"
 
 
 def nats_of(host, version=None, **shared):
@@ -224,6 +267,16 @@ def test_the_inventory_of_three_hosts_plans():
     assert {item["servers"][0]["environment"]["ETCD_ENDPOINTS"] for item in found.values()} == {
         "https://%s:2379" % one["ansible_host"] for one in hosts.values()
     }
+
+
+def test_the_inventory_of_nvidias_guide_plans():
+    folder = doc_examples.USING.parents[1] / "inventories" / "b200_dynamo_disagg"
+    shared = yaml.safe_load((folder / "group_vars" / "all.yml").read_text())
+    (host,) = yaml.safe_load((folder / "hosts.yml").read_text())["b200"]["hosts"]
+    found = fleet.plan_fleet([host], lambda _host: shared, deploys=True)[host]["servers"]
+    assert [(one["name"], one["devices"]) for one in found] == [
+        ("frontend-0", []), ("prefill-0", [0, 1, 2, 3]), ("decode-0", [4, 5, 6, 7])
+    ]  # fmt: skip
 
 
 def test_the_example_of_several_hosts_plans():

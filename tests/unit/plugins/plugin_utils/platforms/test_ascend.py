@@ -9,9 +9,9 @@ import json
 import pathlib
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.containers import images
-from ansible_collections.inference.fleet.plugins.module_utils.containers.settings_text import daemon_settings
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import images
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.settings_text import daemon_settings
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.notes import with_notes
@@ -83,7 +83,7 @@ def test_two_ranks_behind_one_port_have_eight_chips(kind, servers):
         (4, 2)
     }
     (item, *_others) = shown("%s" % kind, overlays=("data-parallel",))
-    assert item["text"].endswith("on each of 2 ranks; 4 x 2048 needs 8192")
+    assert item["text"].endswith("on each of 2 ranks; 4 x 328 needs 1312")
 
 
 @pytest.mark.parametrize(("kind", "size", "count"), [("a2", 2, 4), ("a3", 4, 4)])
@@ -278,15 +278,21 @@ def test_the_plan_shows_them():
     ],
 )
 def test_max_num_seqs_times_data_parallel_size_is_held_against_what_is_expected(kind, overlays, at_once, words):
-    item = shown(kind, {"benchmark": {"concurrency": at_once}}, overlays)[0]
-    assert (item["warnings"] == []) is (words is None)
-    assert words is None or words in item["warnings"][0]
+    usual = shown(kind, None, overlays)[0]["warnings"]
+    found = shown(kind, {"benchmark": {"concurrency": at_once}}, overlays)[0]["warnings"]
+    assert found[: len(usual)] == usual
+    added = found[len(usual) :]
+    assert len(added) == (0 if words is None else 1)
+    assert words is None or words in added[0]
 
 
 @pytest.mark.parametrize(
     ("tokens", "words"),
     [
-        (16384, "max-num-seqs 4 x 2048 tokens need 8192, but about 7955 fit"),
+        # Of 0.9 x 60.94 GiB the weights leave 434 MiB; a request of 4096 tokens takes 72 MiB.
+        (4096, "weights (54.4 GiB), activations (about 92 MiB) and the smallest KV cache (72 MiB) leave 270 MiB of"),
+        (16384, "weights (54.4 GiB), activations (about 295 MiB) and the smallest KV cache (72 MiB) leave 68 MiB of"),
+        (22528, "one request of max-model-len 4096 may need 72 MiB of KV cache on a device, but about 39 MiB fit"),
         (65536, "weights (54.4 GiB) and activations (about 1.1 GiB) leave no room for a KV cache in the 60.9 GiB"),
     ],
 )
@@ -303,8 +309,8 @@ def test_less_memory_than_the_weights_take_is_an_error():
     assert "of which gpu-memory-utilization 0.85 allows 51.8 GiB" in item["refusal"]
 
 
-def test_a_mode_that_is_no_json_is_the_engine_s_to_refuse():
-    assert notes({"arguments": {"compilation-config": "{x"}}) == []
+def test_a_mode_that_is_no_json_is_refused():
+    assert refused("a2", {"arguments": {"compilation-config": "{x"}}).code == "plan.config-value-invalid"
 
 
 def misread(words, flags):

@@ -11,13 +11,14 @@ import time
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks as input_checks
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import CHECKS
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import checks as input_checks
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variable_kinds import KINDS
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import of_roles, shared, table
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.words import close_to
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.recipe import bad_inputs
 from hypothesis import HealthCheck, given, settings
@@ -27,7 +28,7 @@ CPU_TINY = recipes.load_recipe(recipes.find_recipe("cpu-tiny", []))
 # A message ends with what to do, or with what is allowed in its place.
 REMEDY = re.compile(
     r"allowed|did you mean|needed here|\b(Use|Set|Remove|Write|Keep|Put|Give|Save|Correct|Lower|Move|Change|declare"
-    r"|copy|write|give|set|keep)\b"
+    r"|copy|write|give|set|keep|remove)\b"
 )
 
 
@@ -75,21 +76,69 @@ def write(folder, content):
     (folder / "recipes").mkdir(exist_ok=True)
     path = folder / "recipes" / "mine.yml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return {"sources": [str(folder)], "fleet_recipe": "mine"}
+    return {"sources": [str(folder / "hosts.yml")], "fleet_recipe": "mine"}
 
 
 @pytest.mark.parametrize("name", ["mine.yml", "mine.yaml"])
 def test_a_recipe_that_is_no_file(tmp_path, name):
     (tmp_path / "recipes" / name).mkdir(parents=True)
-    message = refusal([str(tmp_path)], fleet_recipe="mine")
+    message = refusal([str(tmp_path / "hosts.yml")], fleet_recipe="mine")
     assert message == (
         'node1: fleet_recipe is "mine", but %s/recipes/%s is no file that ends in .yml. Make it one.' % (tmp_path, name)
     )
 
 
-def test_there_are_more_than_two_hundred_rows():
+BAD_VALUES = [(code, *row) for code, table in bad_inputs.VALUES.items() for row in bad_inputs.rows(table)]
+
+
+def test_there_are_more_than_five_hundred_rows():
     tables = (bad_inputs.FILES, bad_inputs.LINES, bad_inputs.OVERRIDES, bad_inputs.HARDWARE, bad_inputs.VARIABLES)
     assert sum(len(table) for table in tables) > 250
+    assert len(BAD_VALUES) > 250
+
+
+@pytest.mark.parametrize(("code", "name", "value"), BAD_VALUES)
+def test_a_value_of_a_variable(code, name, value):
+    """Its error, and a message that has the name, and no secret."""
+    with pytest.raises(FleetError) as caught:
+        planned(**{name: value})
+    assert [one.code for one in caught.value.problems] == [code]
+    check(caught.value.message, name, "")
+    assert bad_inputs.SECRET not in caught.value.message
+
+
+@pytest.mark.parametrize(("name", "value"), bad_inputs.rows(bad_inputs.SOUND))
+def test_a_sound_value_of_a_variable(name, value):
+    planned(**{name: value})
+
+
+def test_each_variable_has_a_kind_or_a_type_that_is_checked():
+    """A role's variable of one of these types without choices may be anything."""
+    open_types = ("str", "path", "int", "float", "raw")
+    assert [name for name, (option, row) in of_roles().items() if not row and not option.get("choices")
+            and option.get("type", "str") in open_types] == []  # fmt: skip
+    assert {row["kind"] for row in (*shared().values(), *table()["roles"])} == set(KINDS)
+    assert [row for row in table()["roles"] if row not in [one for _option, one in of_roles().values()]] == []
+
+
+def test_variables_of_roles_count_where_a_host_has_their_role():
+    """A host without fleet_recipe may have variables of the same names for somebody else's roles."""
+    wrong = {"nvidia_root": "here", "etcd_client_port": 0}
+    plan = fleet.plan_fleet(["gpu1"], lambda host: wrong)
+    assert plan["gpu1"]["servers"] == []
+    with pytest.raises(FleetError) as caught:
+        fleet.plan_fleet(["gpu1"], lambda host: {**wrong, "group_names": ["etcd"]})
+    assert [one.code for one in caught.value.problems] == ["input.number-out-of-range"]
+
+
+def test_what_a_play_templates_is_left_to_it():
+    """A vault that is locked, variables that only a role has, and those of another host."""
+    locked = ValueError("Decryption failed (no vault secrets were found)")
+    planned(fleet_hf_token=locked, fleet_proxy_env=locked, fleet_ca_bundle=locked, etcd_name=ValueError("no facts"))
+    planned(fleet_hf_endpoint=ValueError("'hostvars' is undefined"))
+    with pytest.raises(FleetError) as caught:
+        planned(fleet_ca_bundle=ValueError("'ansible_env' is undefined"))
+    assert caught.value.code == "inventory.variable-unresolvable"
 
 
 @pytest.mark.parametrize(("content", "key", "part"), named(bad_inputs.FILES))
@@ -115,6 +164,40 @@ def test_an_override(override, key, part):
     message = refusal(fleet_override=override)
     check(message, key, part)
     assert "fleet_override" in message
+
+
+SECRET = "hf_Zq7abcdefGHIJKLmnopQRST"
+OPEN_SECRETS = [
+    ({"environment": {"HF_TOKEN": SECRET}}, "environment.HF_TOKEN"),
+    ({"environment": {"MY_PASSWORD": "Zq7abc"}}, "environment.MY_PASSWORD"),
+    ({"environment": {"AWS_SECRET_ACCESS_KEY": "Zq7abcdef"}}, "environment.AWS_SECRET_ACCESS_KEY"),
+    ({"environment": {"OPENAI_API_KEY": "Zq7abcdef"}}, "environment.OPENAI_API_KEY"),
+    ({"environment": {"VLLM_API_KEY": "Zq7abcdef"}}, "environment.VLLM_API_KEY"),
+    ({"environment": {"HEADERS": "Authorization: Bearer Zq7abcdef"}}, "environment.HEADERS"),
+    ({"environment": {"HTTPS_PROXY": "http://me:Zq7abc@proxy:3128"}}, "environment.HTTPS_PROXY"),
+    ({"environment": {"NOTE": SECRET}}, "environment.NOTE"),
+    ({"environment": {"HF_TOKEN": SECRET + "\n"}}, "environment.HF_TOKEN"),
+    ({"arguments": {"hf-token": SECRET}}, "arguments.hf-token"),
+    ({"arguments": {"api-key": "Zq7abcdef"}}, "arguments.api-key"),
+    ({"arguments": {"override-generation-config": {"password": "Zq7abc"}}}, "password"),
+    ({"command": ["vllm", "serve", "--hf-token", SECRET]}, "command[3]"),
+    ({"command": ["vllm", "serve", "--access-token=Zq7abcdef"]}, "command[2]"),
+    ({"command": ["env", "HF_TOKEN=" + SECRET, "vllm"]}, "command[1]"),
+    ({"servers": {"server": {"environment": {"HF_TOKEN": SECRET}}}}, "environment.HF_TOKEN"),
+]
+
+
+@pytest.mark.parametrize(("override", "key"), OPEN_SECRETS)
+def test_a_secret_in_a_recipe_is_refused_without_showing_it(override, key):
+    message = refusal(fleet_override=override)
+    assert key in message and ("'secrets'" in message or "fleet_api_key" in message)
+    assert "Zq7abc" not in message
+
+
+def test_two_values_of_a_secret_are_not_shown():
+    message = refusal(fleet_override={"environment": {"A_TOKEN": "Zq7abc"}},
+                      fleet_override_b={"environment": {"A_TOKEN": "Zq7abd"}})  # fmt: skip
+    assert "environment.A_TOKEN" in message and "Zq7ab" not in message
 
 
 @pytest.mark.parametrize(("hardware", "key", "part"), named(bad_inputs.HARDWARE))
@@ -182,6 +265,7 @@ def test_merge_keys_and_aliases_mean_what_yaml_says(tmp_path):
         {"start": {"budget_s": "1e2"}},
         {"model": {"path": "/models/gpt oss/x"}},
         {"model": {"revision": "refs/pr/1"}},
+        {"environment": {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "8", "A_TOKEN": "", "KEY_FILE": "/etc/key"}},
     ],
 )
 def test_what_looks_odd_but_is_sound(override):
@@ -277,12 +361,9 @@ def test_any_value_at_any_place_is_a_plan_or_one_of_our_errors(path, value):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    name=st.sampled_from(
-        ["fleet_recipe", "fleet_hardware", "fleet_root", "fleet_bind_address", "fleet_recipe_paths", "fleet_capacity",
-         "fleet_container_engine", "fleet_override", "fleet_overlay", "fleet_tuning", *CHECKS]
-    ),
+    name=st.sampled_from([*shared(), *of_roles()]),
     value=VALUES,
-)  # fmt: skip
+)
 def test_any_value_of_a_variable_is_a_plan_or_one_of_our_errors(name, value):
     try:
         planned(**{name: value})

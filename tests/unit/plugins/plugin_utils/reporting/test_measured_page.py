@@ -6,8 +6,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import charts, measured_page
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate, measured_page
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import charts
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import page as page_module
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import (
     benchmark,
@@ -50,6 +50,32 @@ def test_a_point_that_failed_is_in_the_table_and_not_in_a_chart():
     assert results[0] == {"text": "good", "state": "passed"}
     assert results[1]["text"].startswith("7 of 24 requests failed") and results[1]["state"] == "failed"
     assert results[2] == {"text": "server-0 restarted", "state": "unknown"}
+
+
+def test_cards_have_a_number_only_of_what_was_measured_and_compare_it_with_the_run_before():
+    def cards(results):
+        return {tile["title"]: tile for tile in contents(results)["tiles"]}
+
+    before, now = benchmark(day=1), benchmark(slower=1.25, day=2)
+    found = cards([before, now, evaluation(score=80.0, day=1), evaluation(score=78.5, day=2)])
+    # 140 x 8 / 1.5 tokens/s are 747, and a latency of 1.25 times as much leaves 597
+    assert found["Speed"]["value"] == "597"
+    assert found["Speed"]["change"].startswith("-20 % against 747 on 1 Jan 2026, ")
+    assert (found["Accuracy"]["value"], found["Accuracy"]["word"]) == ("78.5 %", "good")
+    assert found["Accuracy"]["change"].startswith("-1.5 points against 80.0 % on 1 Jan 2026, ")
+    assert (found["Answers"]["state"], found["Answers"]["word"], found["Answers"]["change"]) == (
+        "unknown", "not verified", ""
+    )  # fmt: skip
+
+    smoke = evaluation("basic", "low", 100.0, None, "no-reference")
+    for results in ([now, smoke], [now, evaluation(verdict="too-few")], [now]):
+        found = cards(results)
+        assert found["Speed"]["change"] == ""
+        card = found["Accuracy"]
+        assert (card["state"], card["word"], card["value"], card["what"]) == (
+            "unknown", "not evaluated", "", "not evaluated"
+        ), card  # fmt: skip
+        assert "100" not in "".join(card["reasons"])
 
 
 def test_what_is_null_is_a_dash_and_no_error():

@@ -26,6 +26,16 @@ def test_one_result_may_carry_several_tables():
     }
 
 
+def test_rows_of_a_sweep_name_their_candidate():
+    report = {"title": "Benchmark", "columns": ["host", "result"], "rows": [["a", "good"]]}
+    assert tables.of_candidate(report, {}) is report
+    of_two = {}
+    for name in ("as it is", "max-num-seqs=4"):
+        tables.gather(of_two, tables.of_candidate(report, {"tune_candidate": {"name": name, "calls": []}}))
+    assert of_two["Benchmark of candidates"]["columns"] == ["candidate", "host", "result"]
+    assert of_two["Benchmark of candidates"]["rows"] == [["as it is", "a", "good"], ["max-num-seqs=4", "a", "good"]]
+
+
 def test_columns_are_as_wide_as_their_widest_cell():
     lines = tables.render(["host", "ok", "details"], [["node1", True, None], ["n", False, "two\n lines"]])
     assert lines == ["host   ok   details", "node1  yes  -", "n      no   two lines"]
@@ -38,9 +48,20 @@ def test_progress_names_who_is_waited_for_and_why():
     ]
     assert tables.progress_line({"servers": servers}) == "1 of 2 ready; server-1: compiling for 34 s"
     many = [{"name": "server-%d" % index, "state": "waiting"} for index in range(8)]
-    assert tables.progress_line({"servers": many}) == (
-        "0 of 8 ready; server-0: waiting; server-1: waiting; server-2: waiting; server-3: waiting; and 4 more"
+    assert tables.progress_line({"servers": many}) == ("0 of 8 ready; server-0, server-1, server-2 and 5 more: waiting")
+    loading = [
+        {
+            "name": "server-%d" % index,
+            "reason": "starting since 10:32:05Z (4%d s), health: no" % index,
+            "progress": "loading, 4%d s of at most 300 (last time 15%d)" % (index, index),
+        }
+        for index in range(2)
+    ]
+    assert tables.progress_line({"servers": loading}) == (
+        "0 of 2 ready; server-0, server-1: loading, 40 s of at most 300 (last time 150)"
     )
+    others = [{"name": "server-%d" % index, "reason": "reason " + "abcdef"[index]} for index in range(6)]
+    assert tables.progress_line({"servers": others}).endswith("server-3: reason d; and 2 more")
     assert tables.progress_line({"servers": []}) is None
     assert tables.progress_line({"msg": "x"}) is None
 
@@ -112,3 +133,60 @@ def test_progress_counts_those_that_wait_for_another():
         "0 of 2 ready; server-0: compiling since 10:32:05Z (180 s), health: no answer; "
         "server-1: waiting for server-0 since 10:32"
     )
+
+
+COLUMNS = ["host", "server", "since", "memory", "drift"]
+
+
+def fleet(count, **others):
+    """Rows of so many hosts with two servers each; others: {host: its drift}."""
+    return [
+        row
+        for number in range(1, count + 1)
+        for name in ["n%d" % number]
+        for row in [
+            [name, "server-0", "10:0%d" % (number % 10), "%d.5 GiB" % number, others.get(name, "as planned")],
+            ["", "", "", "", "note: x"],
+            [name, "server-1", None, "2.0 GiB", "as planned"],
+        ]
+    ]
+
+
+def test_equal_hosts_share_their_rows():
+    rows = tables.folded(COLUMNS, fleet(100, n7="stopped"))
+    assert rows == [
+        ["n1, n2, n3 and 96 more", "server-0", "10:00 … 10:09", "1.5 GiB … 100.5 GiB", "as planned"],
+        ["", "", "", "", "note: x"],
+        ["n1, n2, n3 and 96 more", "server-1", None, "2.0 GiB", "as planned"],
+        ["n7", "server-0", "10:07", "7.5 GiB", "stopped"],
+        ["", "", "", "", "note: x"],
+        ["n7", "server-1", None, "2.0 GiB", "as planned"],
+    ]
+    assert len(tables.lines({"title": "Status", "columns": COLUMNS, "rows": fleet(1000)})) == 4
+
+
+def test_verdicts_of_equal_hosts_share_a_row():
+    columns = ["host", "server", "port", "verdict", "probes", "details"]
+    details = ["slowest: chat %d ms" % (90 + number) for number in range(20)]
+    rows = [["n%d" % number, "server-0", 8000, "ok", "9/9", words] for number, words in enumerate(details)]
+    rows.append(["n20", "server-0", 8000, "failed", "8/9", "failed: chat"])
+    both = "%s … %s" % (details[0], details[-1])
+    expected = ["n0, n1, n2 and 17 more", "server-0", 8000, "ok", "9/9", both]
+    assert tables.folded(columns, rows) == [expected, rows[20]]
+
+
+@pytest.mark.parametrize("rows", [fleet(3), fleet(4, n1="a", n2="b"), []])
+def test_few_hosts_have_rows_of_their_own(rows):
+    assert tables.folded(COLUMNS, rows) == rows
+
+
+def test_a_table_without_hosts_stays():
+    rows = [["a", 1]] * 9
+    assert tables.folded(["server", "x"], rows) == rows
+
+
+def test_the_newest_row_of_a_server_replaces_the_older_ones():
+    reports = {}
+    for rows in ([["n1", "a", "ok"], ["n1", "b", "ok"]], [["n2", "a", "ok"]], [["n1", "a", "FAILED"]]):
+        tables.gather(reports, {"title": "Verdicts", "columns": ["host", "server", "verdict"], "key": 2, "rows": rows})
+    assert reports["Verdicts"]["rows"] == [["n1", "b", "ok"], ["n2", "a", "ok"], ["n1", "a", "FAILED"]]

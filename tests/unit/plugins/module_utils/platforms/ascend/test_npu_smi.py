@@ -9,7 +9,7 @@ import pathlib
 import re
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.ascend import npu_smi
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.ascend import npu_smi
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +50,30 @@ def test_every_table(name, version, count, held):
         assert chips[3].hbm == (59693, 65536)  # no space before the slash
     else:
         assert [(one.npu, one.chip, one.phy) for one in chips] == [(n // 2, n % 2, n) for n in range(16)]
+
+
+def test_the_table_of_the_950():
+    """One chip a board, a column for the name, and in a virtual machine no place on the bus."""
+    version, chips, warnings = parsed(read("info-950.txt"))
+    assert (version, warnings) == ("25.7.rc1", [])
+    assert [(one.npu, one.chip, one.phy, one.name, one.health, one.bus, one.hbm) for one in chips] == [
+        (0, 0, None, "Ascend950PR", "Alarm", "0000:71:00.0", (90633, 114688)),
+        (1, 0, None, "Ascend950PR", "OK", "", (4857, 98304)),
+    ]
+    assert [one.holders for one in chips] == [[{"pid": 2066378, "command": "pytest"}], []]
+
+
+def test_npus_with_numbers_of_five_digits():
+    version, chips, warnings = parsed(read("info-310p.txt"))
+    assert (version, warnings) == ("25.2.0", [])
+    assert [(one.npu, one.chip, one.phy, one.name, one.hbm) for one in chips] == [
+        (32768, 0, 0, "310P3", (1529, 44280)), (32768, 1, 1, "310P3", (1412, 43693)),
+    ]  # fmt: skip
+    assert chips[1].holders == [{"pid": 4711, "command": "python3"}]
+    table = "NPU ID  Chip ID  Chip Logic ID  Chip Name\n32768   0        0              310P3\n"
+    assert npu_smi.parse_map(table, pytest.fail) == {(32768, 0): (0, None)}
+    newer = "NPU ID  Slot ID  Chip Logic ID  Chip Phy-ID  Chip Name\n3  7  2  2  Ascend950PR\n"
+    assert npu_smi.parse_map(newer, pytest.fail) == {(3, 0): (2, 2)}
 
 
 def test_the_maps():
@@ -196,7 +220,7 @@ def test_memory_that_is_not_told_is_not_zero():
 
 def test_another_layout_is_told():
     text = "| NPU ID | Name        | Health | Power(W) |\n| 3      | Ascend950DT | OK     | 100.0    |\n"
-    assert parsed(text)[1:] == ([], ["npu-smi info: this line is not understood: %s" % text.splitlines()[1]])
+    assert parsed(text)[1:] == ([], ["npu-smi info: NPU 3 has no second row."])
 
 
 NAMES = sorted(path.name for path in FIXTURES.iterdir() if path.suffix in (".txt", ".info"))

@@ -11,11 +11,11 @@ import subprocess
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.ascend import platform
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Context
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.ascend import platform
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[4] / "fixtures" / "ascend"
@@ -130,9 +130,9 @@ def test_numbers_follow_the_device_files_where_the_npus_have_others(node):
     assert [one.id for one in node.detect().devices] == list(range(8))
 
 
-def test_another_generation_is_unknown(node):
+def test_another_generation_is_named(node):
     found = node.has("a2", change=lambda text: text.replace("910B3", "310P3")).detect()
-    assert found.accelerator == "unknown"
+    assert (found.accelerator, found.model, found.generation) == ("ascend-310p3", "310P3", "Atlas 300I")
     assert "The NPUs of this node are no Atlas A2 or A3: 310P3." in found.warnings
 
 
@@ -328,7 +328,7 @@ def test_a_network_port_that_is_down_is_a_warning(whole):
 
 
 def test_kinds():
-    assert platform.kind_of([]) == "unknown"
+    assert platform.kind_of([]) == ("unknown", "unknown")
 
 
 def test_what_accelerator_info_returns_of_an_npu_is_documented(node):

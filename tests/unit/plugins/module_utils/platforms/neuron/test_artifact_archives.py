@@ -12,13 +12,13 @@ import pathlib
 import tarfile
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import files
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
     artifact_archives as compiled_artifact,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifacts
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
 KEY = "0123456789abcdef"

@@ -14,11 +14,12 @@ import sys
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.node import files, processes
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import artifacts
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import archive, order
-from ansible_collections.inference.fleet.plugins.module_utils.supervise import state as guard_state
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files, processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifacts
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import order
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
 
@@ -60,8 +61,7 @@ class Fleet:
     def __init__(self, folder):
         self.folder = folder
         self.node = small_node.SmallNode(folder / "r")
-        self.guard = folder / "guard.py"
-        self.guard.write_bytes(archive.content())
+        self.guard = program.start(None)
         self.artifact = folder / "artifacts" / "k1"
         self.log = folder / "compiles"
         self.running = []
@@ -85,7 +85,7 @@ class Fleet:
     def start(self, name, **kwargs):
         entry = self.write(name, **kwargs)
         command = [
-            *(sys.executable, "-I", str(self.guard), "run", str(self.folder / (name + ".json"))),
+            *(sys.executable, "-I", self.guard, "run", str(self.folder / (name + ".json"))),
             *("--state", self.node.paths.server_state(name), "--secrets", str(self.folder / "none.json")),
             *("--root", self.node.root, "--restart-delay", "0.1"),
         ]
@@ -221,7 +221,7 @@ def test_one_that_cannot_be_prepared_is_told(fleet):
 
 def test_folders_that_a_reboot_took_are_made_again(fleet):
     entry = fleet.write("server-0")
-    command = [sys.executable, "-I", str(fleet.guard), "folders", str(fleet.folder / "server-0.json")]
+    command = [sys.executable, "-I", fleet.guard, "folders", str(fleet.folder / "server-0.json")]
     assert not fleet.artifact.exists()
     subprocess.run(command, check=True, umask=0o077)
     for path in entry["directories"].values():

@@ -8,11 +8,11 @@ import json
 import pathlib
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node.packages import package_versions
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry as accelerators
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import fit, kinds, neuron_ls
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.packages import package_versions
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry as accelerators
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import fit, kinds, neuron_ls
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
@@ -119,9 +119,42 @@ def test_without_the_driver_s_name_the_memory_tells_the_kind(node):
 
 def test_a_kind_that_is_not_known(node):
     found = accelerators.detect("neuron", node(text_of("trn1.json")))
-    assert (found.accelerator, found.warnings) == (
-        "unknown", ["The kind of the Neuron devices is not known: the driver's files do not name it."]
-    )  # fmt: skip
+    assert (found.accelerator, found.model) == ("unknown", "Trainium1 or Inferentia2")
+    assert "neither the driver's files nor neuron-ls name it" in found.warnings[0]
+
+
+TYPES = {"inf1.2xlarge": "inferentia1", "inf2.48xlarge": "inferentia2", "trn1.32xlarge": "trainium1",
+         "trn1n.32xlarge": "trainium1", "trn2u.48xlarge": "trainium2", "trn3.48xlarge": "trainium3"}  # fmt: skip
+
+
+@pytest.mark.parametrize("instance", TYPES)
+@pytest.mark.parametrize("told", ["record", "around", "table", "driver", "dmi"])
+def test_the_type_of_the_instance_tells_the_kind(node, instance, told):
+    records = json.loads(text_of("trn1.json"))
+    answers, sysfs = {"json_text": json.dumps(records)}, {}
+    if told == "record":
+        answers["json_text"] = json.dumps([{**records[0], "instance_type": instance}])
+    elif told == "around":
+        answers["json_text"] = json.dumps({"instance_type": instance, "neuron_devices": records})
+    elif told == "table":
+        answers = {"table": "instance-type: %s\n" % instance + text_of("trn2-16.txt").partition("\n")[2]}
+    elif told == "driver":
+        sysfs["/sys/devices/virtual/neuron_device/neuron0/info/architecture/instance_type"] = instance
+    else:
+        sysfs["/sys/class/dmi/id/product_name"] = instance + "\n"
+    found = accelerators.detect("neuron", node(**answers, sysfs=sysfs))
+    assert (found.accelerator, found.model) == (TYPES[instance], TYPES[instance].capitalize())
+
+
+@pytest.mark.parametrize(("device", "kind"), kinds.PCI_KINDS.items())
+def test_without_a_driver_it_is_no_node_of_processors(node, device, kind):
+    bus = "/sys/bus/pci/devices/0000:00:1e.0/"
+    root = node(text_of("trn1.json"), sysfs={bus + "vendor": "0x1d0f\n", bus + "device": device + "\n"})
+    assert accelerators.detect("auto", root).accelerator == kind
+    (pathlib.Path(root) / "opt/aws/neuron/bin/neuron-ls").unlink()
+    with pytest.raises(FleetError) as caught:
+        accelerators.detect("auto", root)
+    assert caught.value.code == "neuron.no-device"
 
 
 def test_an_older_json_without_lnc_and_numa(node):
@@ -386,7 +419,7 @@ def shortfalls(node, hardware=None, needs=None, text=None, **options):
             [
                 "The inventory declares LNC 1 (fleet_hardware.lnc), this node runs at LNC 2. Run the node at LNC 1 "
                 "(NEURON_LOGICAL_NC_CONFIG), or plan for LNC 2: fleet_hardware.lnc, and needs.lnc and what else the "
-                "recipe says of it; see docs/using/trainium-recipes.md."
+                "recipe says of it; see docs/using/trainium.md."
             ],
         ),
         (
@@ -395,7 +428,7 @@ def shortfalls(node, hardware=None, needs=None, text=None, **options):
             [
                 "The recipe needs LNC 1 (needs.lnc), this node runs at LNC 2. Run the node at LNC 1 "
                 "(NEURON_LOGICAL_NC_CONFIG), or plan for LNC 2: fleet_hardware.lnc, and needs.lnc and what else the "
-                "recipe says of it; see docs/using/trainium-recipes.md."
+                "recipe says of it; see docs/using/trainium.md."
             ],
         ),
         (

@@ -10,17 +10,21 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import preflight as neuron_preflight
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import start_script
-from ansible_collections.inference.fleet.plugins.module_utils.servers import preflight
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
+    preflight as neuron_preflight,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import start_script
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
-from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.platforms.neuron import test_eagle3 as heads
+from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.weights import (
+    test_draft_heads as heads,
+)
 
 HERE = pathlib.Path(__file__).resolve()
 FIXTURES = HERE.parents[4] / "fixtures" / "neuron"

@@ -9,11 +9,15 @@ import os
 import shutil
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import packages
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron import packages as neuron_packages
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.neuron.driver_files import lacks_driver
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import packages
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
+    packages as neuron_packages,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.driver_files import (
+    lacks_driver,
+)
 
 PACKAGES = {
     "aws-neuronx-dkms": {"version": "2.30.2.0", "least": "2.25"},

@@ -12,10 +12,15 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import registry
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import detect, health, kinds, smi
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import registry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import (
+    detect,
+    health,
+    kinds,
+    smi,
+)
 from ansible_collections.inference.fleet.plugins.modules import accelerator_info
 from ansible_collections.inference.fleet.tests.unit.engines.nvidia_node import FIXTURES, NvidiaNode
 from hypothesis import HealthCheck, given, settings

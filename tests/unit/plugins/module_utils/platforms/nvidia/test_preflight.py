@@ -11,14 +11,14 @@ import subprocess
 from xml.etree import ElementTree
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.platforms import device_holders
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.base import Context
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import preflight
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.registry import PLATFORMS
-from ansible_collections.inference.fleet.plugins.module_utils.servers import preflight as checks
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import device_holders
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import preflight
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight as checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.tests.unit.engines.nvidia_node import NvidiaNode
@@ -312,7 +312,6 @@ def gone(node, path):
     ("path", "words"),
     [
         ("/usr/bin/nvidia-ctk", "This node has no NVIDIA Container Toolkit (nvidia-ctk)"),
-        ("/usr/bin/docker", "server-0 runs in a container of docker, which is not on this node."),
         ("/etc/cdi/nvidia.yaml", "No file in /etc/cdi or /var/run/cdi describes the GPUs (nvidia.com/gpu)."),
     ],
 )
@@ -378,7 +377,8 @@ def test_who_asks_for_gpus_by_a_flag_needs_the_toolkit_and_no_description(node):
 
 @pytest.mark.parametrize(("known", "problems"), [('{"nvidia": {}, "runc": {}}', 0), ('{"runc": {}}', 1), ("", 0)])
 def test_a_runtime_that_docker_does_not_know(monkeypatch, known, problems):
-    monkeypatch.setattr(preflight.Engine, "call", lambda self, *arguments: known)
+    answer = '{"ServerVersion": "26", "Runtimes": %s}' % known if known else ""
+    monkeypatch.setattr(preflight.Engine, "call", lambda self, *arguments: answer)
     messages = list(preflight._engine_without_runtime())
     assert ["no runtime nvidia" in text for text in messages] == [True] * problems
 

@@ -10,9 +10,9 @@ import os
 import re
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.containers.engine import EngineError
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.platforms.nvidia import toolkit
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import EngineError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import toolkit
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 
 NAMES = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools",

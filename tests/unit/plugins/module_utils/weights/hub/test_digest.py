@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import (
     Desired,
     digest,
     huggingface,

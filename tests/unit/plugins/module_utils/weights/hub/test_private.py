@@ -9,7 +9,7 @@ import importlib
 import re
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import HubProblem, private
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import HubProblem, private
 
 every = pytest.mark.parametrize(
     ("source", "module", "name"),

@@ -11,11 +11,11 @@ import os
 from dataclasses import replace
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.plugins.module_utils.weights import progress as progress_module
-from ansible_collections.inference.fleet.plugins.module_utils.weights import staging as weight_staging
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import progress as progress_module
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import staging as weight_staging
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import (
     PACKAGES,
     Desired,
     Listing,

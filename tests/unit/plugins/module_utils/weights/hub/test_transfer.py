@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from ansible_collections.inference.fleet.plugins.module_utils.weights.hub import transfer
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import transfer
 
 
 def test_a_file_that_is_moved_on_while_it_is_looked_for_keeps_its_size(tmp_path, monkeypatch):

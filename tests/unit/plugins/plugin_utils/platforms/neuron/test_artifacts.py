@@ -6,8 +6,12 @@ from __future__ import annotations
 import posixpath
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.server_spec import artifact_key, check_entry, entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import (
+    artifact_key,
+    check_entry,
+    entry_hash,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.entries import Draft
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
@@ -74,7 +78,7 @@ def test_what_no_graph_depends_on_keeps_the_key(layers):
     ("layers", "hardware"),
     [
         ({"arguments": {"max-num-seqs": 8}}, None),
-        ({"arguments": {"new-flag-of-tomorrow": 1}}, None),
+        ({"arguments": {"enable-prompt-embeds": True}}, None),
         ({"arguments": {"additional-config": {"override_neuron_config": {"fused_qkv": False}}}}, None),
         ({"environment": {"NEURON_CC_FLAGS": "-O3"}}, None),
         ({"environment": {"VLLM_NEURON_DISABLE_NKI_KERNELS": "1"}}, None),
@@ -84,7 +88,7 @@ def test_what_no_graph_depends_on_keeps_the_key(layers):
         ({"model": {"path": "/mnt/other"}}, None),
         ({"model": {"draft": {"path": "/mnt/other"}}}, None),
         ({"command": ["${venv}/bin/python", "-m", "vllm"]}, None),
-        ({"config": {"format": "json", "content": {"a": 1}}}, None),
+        ({"config": {"format": "json", "content": {"seed": 1}}}, None),
         ({"servers": {"server": {"devices": 16}}}, None),
         ({"needs": {"lnc": 1},
           "arguments": {"additional-config": {"override_neuron_config": {"logical_nc_config": 1}}}},

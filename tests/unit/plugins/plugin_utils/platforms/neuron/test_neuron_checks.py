@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import checks
@@ -508,7 +508,9 @@ def test_every_key_of_the_recipes_is_on_the_lists():
         ({"name": "trn3-vllm-neuron", "servers": [
             {"name": "large", "role": "server", "count": 1, "devices": 4, "port": 8000},
             {"name": "small", "role": "server", "count": 1, "devices": 2, "port": 9000}]}, [4, 2]),
-        ({"hardware": {"accelerator": "trainium3", "count": 3}, "servers": {"server": {"devices": 12}}}, [12]),
+        ({"name": "trn3-vllm-neuron", "hardware": {"accelerator": "trainium3", "count": 3},
+          "servers": {"server": {"devices": 12}}, "arguments": {"tensor-parallel-size": 4, "data-parallel-size": 3}},
+         [12]),
     ],
 )  # fmt: skip
 def test_servers_of_whole_chips_or_of_parts_of_one(layers, cores):

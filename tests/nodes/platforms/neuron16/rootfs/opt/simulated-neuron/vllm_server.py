@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import importlib
 import json
 import os
 import shutil
@@ -31,7 +32,7 @@ VERSIONS = {"nxdi": "0.11.1", "plugin": "0.24.0"}
 VALUES = (
     "additional-config", "api-key", "block-size", "chat-template", "data-parallel-size", "download-dir", "dtype",
     "generation-config", "gpu-memory-utilization", "host", "hf-overrides", "kv-cache-dtype", "kv-transfer-config",
-    "load-format", "max-logprobs", "max-model-len", "max-num-batched-tokens", "max-num-seqs", "model",
+    "load-format", "max-logprobs", "max-model-len", "max-num-batched-tokens", "max-num-seqs", "middleware", "model",
     "num-gpu-blocks-override", "optimization-level", "pipeline-parallel-size", "port", "quantization",
     "reasoning-parser", "revision", "root-path", "seed", "served-model-name", "speculative-config",
     "tensor-parallel-size", "tokenizer", "tool-call-parser", "uvicorn-log-level",
@@ -254,6 +255,9 @@ def main(flavour, argv):
     model = options.model or options.model_tag
     if not model:
         die("ValueError: no model was given", 2)
+    if options.middleware:
+        module, _dot, name = options.middleware.rpartition(".")
+        getattr(importlib.import_module(module), name)
     shape, settings = simulated_neuron.hardware(), simulated_neuron.settings()
     cores = visible_cores(flavour)
     config = asked_config(options, flavour, cores, model)
@@ -303,6 +307,7 @@ def serve(options, flavour, model, running, asked, compiled, child):
              "pid": os.getpid(), "worker": child}  # fmt: skip
     engine = scripted_engine.ScriptedEngine(
         faults, model=names[0], listed=list(names), context=options.max_model_len,
+        api_key=os.environ.get("VLLM_API_KEY"),
         reasoning_field={"nxdi": "reasoning_content"}.get(flavour, "reasoning"),
         pages={"/simulated": json.dumps(facts), "/version": json.dumps({"version": VERSIONS[flavour]})},
     )  # fmt: skip

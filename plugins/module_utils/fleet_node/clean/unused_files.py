@@ -1,0 +1,354 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What this collection made on a node and nothing uses any more: found by its place and its record, never by its age.
+
+Used is what a planned or a deployed server, its service definition, or a running process names, directly or through a
+link, and whatever lies in that or around it. Links are not followed, and what bears no record of ours is not looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import re
+import shutil
+
+from ..errors import FleetError
+from ..node import processes
+from ..node.directories import mount_points
+from ..node.files import read_text
+from ..node.jobs import DetachedJob
+from ..node.python_environment import MARKER, PARTIAL
+from ..node.server_spec import ARTIFACT_RECORD, NAME, artifact_key
+from ..supervise.state import read_record
+from ..weights.encodings import ENCODINGS, SUFFIX
+from ..weights.hub.jobs import Job
+from ..weights.lock import Busy, WeightLock
+from ..weights.manifest import INNER_LOCK, INNER_STAGING, MANIFEST
+
+KINDS = ("work", "compile", "artifact", "cache")
+PATH = re.compile(r"/[^\s\"',;:=\\]+")
+KEY = re.compile(r"^[0-9a-f]{16}$")
+UNITS = "/etc/systemd/system/inference-fleet-*"
+
+
+class Unused:
+    """One thing that nothing uses.
+
+    path; kind: for a person; why; size in bytes; shared: it lies on another file system than the root's own folder, or
+    outside of it, so that other nodes may use it; mounted: something is mounted in it, so it is never deleted.
+    """
+
+    def __init__(self, path, kind, why, shared=False):
+        self.path = path
+        self.kind = kind
+        self.why = why
+        self.shared = shared
+        self.mounted = False
+        self.size = 0
+
+    def row(self):
+        """As the module returns it."""
+        return {name: getattr(self, name) for name in ("path", "kind", "why", "size", "shared", "mounted")}
+
+
+def clean(paths, planned, deployment=None, remove=False, remove_shared=False, check=False):
+    """Find what is unused, and delete it where that is asked for: the module's result.
+
+    planned: plan entries; deployment: the resolved recipe, None without one. remove_shared: what other nodes may use as
+    well. Returns {changed, unused: [row], removed: [path], kept: [path], diff}. Raises FleetError.
+    """
+    try:
+        with _only_one(paths, remove and not check):
+            found = find(paths, planned, deployment)
+            goes = [one for one in found if remove and not one.mounted and (remove_shared or not one.shared)]
+            removed = [one.path for one in goes if check or _delete(paths, one)]
+    except OSError as error:
+        raise FleetError("clean.stopped", "Cleaning stopped: %s. What is done is not done again.", (error,)) from error
+    return {
+        "changed": bool(removed),
+        "unused": [one.row() for one in found],
+        "removed": removed,
+        "kept": [one.path for one in found if one.path not in removed],
+        "diff": {"before": "".join(path + "\n" for path in removed), "after": ""},
+    }
+
+
+@contextlib.contextmanager
+def _only_one(paths, lock):
+    """No run changes the servers meanwhile: what it deploys would be used from then on."""
+    if not lock or not os.path.isdir(paths.run):
+        yield
+        return
+    with open(paths.run + "/engine_servers.lock", "a", encoding="ascii") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FleetError(
+                "servers.locked",
+                "Another run changes the servers of %s; run again when it is done.",
+                (paths.root or "this node",),
+            ) from None
+        yield
+
+
+# ---- what is used
+
+
+class Used:
+    """The places that somebody names. texts: strings of plan entries, others: of processes and services.
+
+    An entry may name a folder, such as a container's mount, and use all in it; of the others that would be every
+    process that knows the root.
+    """
+
+    def __init__(self, texts, others, lib):
+        self._named = _places(texts)
+        self._paths = self._named | _places(others)
+        self._lib = lib
+
+    def names(self, path):
+        """Whether the path is named, something in it, or, by an entry, a folder that it lies in."""
+        path = os.path.realpath(path)
+        return any(_within(other, path) for other in self._paths) or any(
+            _within(path, other) for other in self._named if not _within(self._lib, other)
+        )
+
+
+def _places(texts):
+    """The absolute paths in strings, also as they are when links are followed; none that is a folder of the root."""
+    found = set()
+    for text in texts:
+        for path in PATH.findall(text):
+            path = path.rstrip("/.)]}")
+            if path.count("/") > 1:
+                found |= {os.path.normpath(path), os.path.realpath(path)}
+    return found
+
+
+def _within(path, folder):
+    return path == folder or path.startswith(folder + "/")
+
+
+def used_places(paths, planned, deployment):
+    """(Used, {names of servers planned, deployed or running}, [entries]). FleetError for an unreadable entry."""
+    entries, texts = list(planned), [json.dumps(deployment)] if deployment else []
+    names = {entry["name"] for entry in entries}
+    for file in sorted(glob.glob(glob.escape(paths.servers) + "/*.json")):
+        text = read_text(file) or ""
+        try:
+            entry = json.loads(text)
+            directories = entry["directories"]
+        except (ValueError, KeyError, TypeError):
+            raise FleetError(
+                "clean.entry-unreadable",
+                "%s is no plan entry, so what its server uses is not known. Nothing was deleted; deploy again, or "
+                "remove it.",
+                (file,),
+            ) from None
+        entries.append({**entry, "directories": directories})
+        names.add(os.path.basename(file)[: -len(".json")])
+    texts += [json.dumps(entry, ensure_ascii=False) for entry in entries]
+    others = _processes(paths)
+    for pattern in (UNITS, UNITS + "/*", glob.escape(paths.etc) + "/supervisor.d/*"):
+        others += [read_text(file) or "" for file in glob.glob(pattern) if os.path.isfile(file)]
+    names |= set(processes.marked_processes(paths.root))
+    return Used(texts, others, os.path.realpath(paths.lib)), names, entries
+
+
+def _processes(paths):
+    """What running processes name: program, arguments, folder, and the environment of this root's servers."""
+    texts = []
+    ours = {pid for pids in processes.marked_processes(paths.root).values() for pid in pids}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if int(pid) == os.getpid():
+            continue
+        for link in ("exe", "cwd"):
+            with contextlib.suppress(OSError):
+                texts.append(os.readlink("/proc/%s/%s" % (pid, link)))
+        for name in ("cmdline", "environ") if int(pid) in ours else ("cmdline",):
+            with contextlib.suppress(OSError), open("/proc/%s/%s" % (pid, name), "rb") as stream:
+                texts.append(stream.read().replace(b"\0", b"\n").decode("utf-8", "surrogateescape"))
+    return texts
+
+
+# ---- what there is
+
+
+def find(paths, planned, deployment=None):
+    """[Unused] of a node, by path. Raises FleetError, OSError."""
+    used, names, entries = used_places(paths, planned, deployment)
+    found = [
+        *_server_folders(paths, used, names),
+        *_artifacts(paths, used, entries),
+        *_environments(paths, used),
+        *_weights(paths, used, entries),
+        *_jobs(paths, entries, deployment),
+        *_encodings(paths, used),
+        *_programs(paths, used),
+    ]
+    mounts = mount_points()
+    device = os.stat(paths.lib).st_dev if os.path.isdir(paths.lib) else None
+    for one in found:
+        real = os.path.realpath(one.path)
+        one.shared = one.shared or not _within(real, os.path.realpath(paths.lib)) or os.lstat(real).st_dev != device
+        one.mounted = any(_within(mount, real) for mount in mounts)
+        one.size = size_of(one.path)
+    return sorted(found, key=lambda one: one.path)
+
+
+def _folders(folder):
+    """[(name, path)] of the real folders in a folder; links are none."""
+    try:
+        with os.scandir(folder) as items:
+            return sorted((item.name, item.path) for item in items if item.is_dir(follow_symlinks=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _server_folders(paths, used, names):
+    why = "no server of that name is planned or deployed"
+    for name, path in _folders(paths.lib + "/servers"):
+        if not NAME.match(name):
+            continue
+        content = os.listdir(path)
+        if name not in names and set(content) <= set(KINDS) and not used.names(path):
+            yield Unused(path, "folders of a server", why)
+            continue
+        for kind in KINDS:
+            if kind in content and os.path.isdir(os.path.join(path, kind)) and not used.names(os.path.join(path, kind)):
+                yield Unused(os.path.join(path, kind), "folder of a server", "no planned or deployed server names it"
+                             if name in names else why)  # fmt: skip
+
+
+def _artifacts(paths, used, entries):
+    """Compiled artifacts below the root's own folder, and those beside artifacts that entries name."""
+    parents = {path for _name, path in _folders(paths.lib + "/artifacts")}
+    for entry in entries:
+        artifact = (entry.get("directories") or {}).get("artifact") or ""
+        if artifact and os.path.basename(artifact) == artifact_key(entry):
+            parents.add(os.path.dirname(artifact))
+    for parent in sorted({os.path.realpath(one) for one in parents}):
+        for name, path in _folders(parent):
+            ours = os.path.isfile(os.path.join(path, ARTIFACT_RECORD))
+            if KEY.match(name) and (ours or not os.listdir(path)) and not used.names(path):
+                yield Unused(path, "compiled artifact", "no planned or deployed server has this configuration")
+
+
+def _environments(paths, used):
+    for _name, path in _folders(paths.venvs):
+        ours = any(os.path.isfile(os.path.join(path, name)) for name in (MARKER, PARTIAL))
+        if ours and not used.names(path):
+            yield Unused(path, "environment", "no planned or deployed server, nor a process, runs in it")
+
+
+def _weights(paths, used, entries):
+    """Checkpoints with our manifest, and what unfinished downloads left, where entries read checkpoints from."""
+    named = {folder for entry in entries for folder in entry.get("weights") or ()}
+    parents = {paths.models, *(os.path.dirname(folder) for folder in named)}
+    for parent in sorted({os.path.realpath(one) for one in parents}):
+        for name, path in _folders(parent):
+            hidden = name.startswith(".") and name.endswith(INNER_STAGING)
+            destination = os.path.join(parent, name[1 : -len(INNER_STAGING)]) if hidden else path
+            if used.names(destination) or used.names(path) or locked(destination):
+                continue
+            if hidden and len(name) > len(INNER_STAGING) + 1:
+                yield Unused(path, "partial download", "%s is not planned, and nobody fetches it" % destination)
+            elif not name.startswith(".") and os.path.isfile(os.path.join(path, MANIFEST)):
+                yield Unused(path, "checkpoint", "no planned or deployed server reads it")
+
+
+def locked(destination):
+    """Whether a run is at work at a destination of weights, on this node or another."""
+    place = os.path.join(os.path.dirname(destination), ".%s%s" % (os.path.basename(destination), INNER_LOCK))
+    try:
+        with open(place, "rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # held, or not to be asked: then it counts as held
+    return False
+
+
+def _jobs(paths, entries, deployment):
+    """Folders of jobs that are not at work, and not of what is planned, which goes on where its job was killed."""
+    planned = {folder for entry in entries for folder in entry.get("weights") or ()}
+    for model in (deployment or {}).get("models") or ():
+        planned |= {model["path"], (model.get("draft") or {}).get("path")}
+    jobs = paths.lib + "/jobs"
+    theirs = {Job(jobs, None, one).folder for path in planned if path for one in (path, os.path.realpath(path))}
+    containers = any(entry.get("container") for entry in entries)
+    for name, path in _folders(jobs):
+        kind = name.partition("-")[0]
+        wanted = path in theirs if kind == "weights" else containers
+        if kind in ("weights", "image") and not wanted and not DetachedJob(path).alive():
+            yield Unused(path, "job", "it has ended, and what it brought is not planned")
+
+
+def _encodings(paths, used):
+    for name in sorted(ENCODINGS):
+        path = os.path.join(paths.encodings, name + SUFFIX)
+        # what reads them is given the folder
+        if os.path.isfile(path) and not os.path.islink(path) and not used.names(path):
+            yield Unused(path, "encoding", "no planned or deployed server reads %s" % paths.encodings)
+
+
+def _programs(paths, used):
+    """What earlier versions of this collection started servers and downloads with. A service manager may have read no
+    newer definition of a server yet, and start it that way again."""
+    names = {os.path.basename(path)[: -len(".json")] for path in glob.glob(glob.escape(paths.state) + "/*.json")}
+    records = [read_record(paths.server_state(name)) for name in names | set(processes.marked_processes(paths.root))]
+    place = os.path.realpath(paths.program)
+    if all(_within(one.get("program") or "", place) for one in records):
+        for path in (paths.lib + "/lib/guard.py", paths.lib + "/jobs/weights-worker.pyz"):
+            if os.path.isfile(path) and not used.names(path):
+                yield Unused(path, "program", "nothing is started with it any more")
+
+
+def size_of(path):
+    """Bytes that a path takes on its disk; links count as themselves, what has several names once."""
+    seen, total, waiting = set(), 0, [path]
+    while waiting:
+        one = waiting.pop()
+        with contextlib.suppress(OSError):
+            status = os.lstat(one)
+            if (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                total += status.st_blocks * 512
+            if os.path.isdir(one) and not os.path.islink(one):
+                waiting += [item.path for item in os.scandir(one)]
+    return total
+
+
+# ---- delete
+
+
+def _delete(paths, one):
+    """Delete it, unless somebody has begun to use it; whether it is gone."""
+    if one.kind == "job":
+        job = DetachedJob(one.path)
+        with job.judging(wait=False) as taken:
+            if not taken or job.alive():
+                return False
+            shutil.rmtree(one.path)
+        return True
+    if one.kind == "checkpoint":
+        try:
+            with WeightLock(one.path, patience_s=0):
+                shutil.rmtree(one.path)
+        except Busy:
+            return False
+        return True
+    if os.path.isdir(one.path):
+        shutil.rmtree(one.path)
+    else:
+        os.unlink(one.path)
+    if os.path.dirname(one.path) != paths.venvs:
+        with contextlib.suppress(OSError):
+            os.rmdir(os.path.dirname(one.path))  # of a server or a recipe, only where nothing else is in it
+    return True

@@ -1,0 +1,109 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The program's commands: the guard, which stands between a service manager and an engine, and the workers of jobs.
+
+    run ENTRY.json --state STATE.json --secrets SECRETS.json --root ROOT
+    end ENTRY.json --root ROOT [--state STATE.json] [--remove]
+    folders ENTRY.json [--user NAME]
+    reap [--servers FOLDER --state FOLDER]
+    watch ETC --state STATES --root ROOT --memory MEMORY.json --failures N --timeout S [--every S]
+    work MODULE ...
+
+`run` is what a service manager executes. It ends what an earlier start of the same server left behind, keeps the
+start limit and the start order, records what it does in STATE and becomes the engine (execve: its pid is the engine's).
+An engine in a container is no child of this: the guard becomes the engine's client (docker run, podman run), whose end
+the service manager sees. `end` stops the container (--remove: nothing is left of it) when the client has to go; with
+--state, it takes back the start of an engine that a service manager is about to end as it was asked to.
+`folders` makes the server's directories where they are gone; a service manager runs it with the right to do so.
+`reap` is an event listener of supervisord that kills the process group of a program that has ended, ends those
+servers that restart with it, and takes back the starts of those that were ended on request.
+`work` is main() of a module of this package that does the work of a job, see program.work().
+`watch` asks each server of the node for one completion and restarts what does not answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import time
+
+from .node.server_spec import read_entry
+from .supervise.state import BURST, RESTART_DELAY_S, say
+
+
+def main():
+    """Do what the arguments say; the exit status. Each command imports what it needs before it waits for anything: this
+    version may be removed meanwhile where the file system has no locks."""
+    if sys.argv[1:2] == ["work"]:
+        del sys.argv[1]
+        return importlib.import_module("." + sys.argv.pop(1), __package__).main()
+    options = parsed(sys.argv[1:])
+    if options.action == "folders":
+        from .supervise.run import make_folders
+
+        os.umask(0o022)
+        return make_folders(read_entry(options.entry) or {}, options.user)
+    if options.action == "reap":
+        from .supervise.reap import reap
+
+        return reap(sys.stdin.buffer, sys.stdout.buffer, options.servers, options.state)
+    if options.action == "end":
+        from .supervise.stop import end
+
+        return end(options)
+    if options.action == "watch":
+        from .supervise.watchdog import watch
+
+        return watch(options)
+    from .supervise.run import run
+
+    options.start_hooks = start_hooks
+    try:
+        return run(options)
+    except Exception as error:  # whatever it is: into the server's log, and not again at once
+        say("%s: %s" % (type(error).__name__, error))
+        time.sleep(options.restart_delay)
+        return 1
+
+
+def start_hooks():
+    """{name: module} of the platforms' hooks."""
+    from .platforms.registry import PLATFORMS  # here: few servers have one
+
+    return {name: module for one in PLATFORMS.values() for name, module in one.start_hooks.items()}
+
+
+def parsed(arguments):
+    """The options."""
+    parser = argparse.ArgumentParser(prog="fleet_node")
+    commands = parser.add_subparsers(dest="action", required=True)
+    runner = commands.add_parser("run", help="become the engine of an entry")
+    runner.add_argument("entry")
+    runner.add_argument("--state", required=True)
+    runner.add_argument("--secrets", required=True)
+    runner.add_argument("--root", required=True)
+    runner.add_argument("--burst", type=int, default=BURST)
+    runner.add_argument("--restart-delay", type=float, default=RESTART_DELAY_S)
+    ender = commands.add_parser("end", help="stop the container of an entry")
+    ender.add_argument("entry")
+    ender.add_argument("--root", required=True)
+    ender.add_argument("--state")
+    ender.add_argument("--remove", action="store_true")
+    folders = commands.add_parser("folders", help="make the directories of an entry")
+    folders.add_argument("entry")
+    folders.add_argument("--user")
+    reaper = commands.add_parser("reap", help="event listener of supervisord")
+    reaper.add_argument("--servers")
+    reaper.add_argument("--state")
+    watcher = commands.add_parser("watch", help="restart what does not answer")
+    watcher.add_argument("etc")
+    watcher.add_argument("--state", required=True)
+    watcher.add_argument("--root", required=True)
+    watcher.add_argument("--memory", required=True)
+    watcher.add_argument("--failures", type=int, required=True)
+    watcher.add_argument("--timeout", type=float, required=True)
+    watcher.add_argument("--every", type=float)
+    return parser.parse_args(arguments)

@@ -1,0 +1,346 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A node's container engine, docker or podman, through its command line: which containers are ours, images, ending.
+
+A container is ours by its labels, never by its name: one of the same name may be somebody else's.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+
+from ..errors import FleetError
+from ..node import commands
+from ..node import paths as node_paths
+
+ENGINES = ("docker", "podman")
+LABEL_SERVER = "inference.fleet.server"
+LABEL_HASH = "inference.fleet.hash"
+LABEL_ROOT = "inference.fleet.root"
+STOP_S = 15  # TERM to KILL
+CALL_S = commands.LIMIT_S
+QUERY_S = 25  # of what an engine that works answers at once
+QUERIES = ("version", "info", "ps", "inspect", "container", "image")
+HANGS, HANGS_S = {}, 30  # engines that left a query without an answer, and how long they are not asked again
+NO_CONFIG = "/nonexistent/inference-fleet"  # the client's own configuration may hold proxies and other engines
+SEPARATOR = "\x1f"
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # podman's own, which says nothing of them
+# Its settings, the later ones count; cdi_spec_dirs = ["/etc/cdi", …] in them are other folders.
+PODMAN_SETTINGS = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf",
+                   "/etc/containers/containers.conf.d/*.conf")  # fmt: skip
+CDI_SETTING = re.compile(r"^[ \t]*cdi_spec_dirs[ \t]*=[ \t]*\[([^\]]*)\]", re.MULTILINE)
+PODMAN_CDI = (4, 1)
+FIELDS = ("ID", "Names", "State", "Ports", LABEL_SERVER, LABEL_ROOT, LABEL_HASH)
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # a kernel's name of an architecture: an image's
+RUNNING = ("running", "restarting", "paused", "stopping", "removing", "up")  # podman: "Up 5 seconds ago"
+
+# kind of a failure, by what the engines print; the first that fits
+WORDS = (
+    ("permission", r"permission denied while trying to connect|dial unix \S+: connect: permission denied"),
+    ("down", r"[Cc]annot connect to the Docker daemon|Is the docker daemon running|[Cc]annot connect to Podman|"
+             r"error during connect"),
+    ("busy", r"is already in use|name is in use"),
+    ("space", r"no space left on device|disk quota exceeded"),
+    ("ratelimit", r"toomanyrequests|pull rate limit|too many requests"),
+    ("digest", r"manifest verification failed|layer verification failed|[Dd]igest did not match|does not match "
+               r"(?:the )?(?:expected |provided )?(?:manifest )?digest|invalid checksum digest|failed to verify|"
+               r"unexpected commit digest|manifest digest"),
+    ("certificate", r"x509|certificate signed by unknown authority|tls: "),
+    ("http", r"server gave HTTP response to HTTPS client"),
+    ("auth", r"unauthorized|authentication required|no basic auth credentials|incorrect username or password|"
+             r"denied: |access to the resource is denied|pull access denied|invalid username/password"),
+    ("unknown", r"manifest unknown|manifest for \S+ not found|name unknown|repository does not exist|NAME_UNKNOWN|"
+                r"MANIFEST_UNKNOWN|not found: manifest|requested image's platform|no matching manifest|: not found"),
+    ("unreachable", r"dial tcp|no such host|connection refused|i/o timeout|TLS handshake timeout|"
+                    r"deadline exceeded|network is unreachable|Client\.Timeout|connection reset|\bEOF\b|"
+                    r"unexpected status.*50[0234]|received unexpected HTTP status: 50[0234]"),
+    ("absent", r"[Nn]o such (?:image|container|object)|image not known|no container with name or ID"),
+)  # fmt: skip
+
+
+def podman_cdi_folders():
+    """Where podman looks for descriptions of CDI devices."""
+    folders = list(CDI_FOLDERS)
+    for path in (path for pattern in PODMAN_SETTINGS for path in sorted(glob.glob(pattern))):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                found = CDI_SETTING.findall(stream.read())
+        except OSError:
+            continue
+        folders = re.findall(r"[\"']([^\"']+)[\"']", found[-1]) if found else folders
+    return folders
+
+
+class EngineError(Exception):
+    """A call that failed. kind: missing, timeout, other, or one of WORDS; words: the engine's own, one line."""
+
+    def __init__(self, kind, words):
+        super().__init__(words)
+        self.kind = kind
+        self.words = words
+
+
+class Container:
+    """One container of ours: id (whole), name, running (bool), server, root ("/" is the system's), hash, ports (the
+    node's ports that it publishes; none in the node's own network)."""
+
+    def __init__(self, ident, name, running, server, root, entry_hash, ports=()):
+        self.id = ident
+        self.name = name
+        self.running = running
+        self.server = server
+        self.root = root
+        self.hash = entry_hash
+        self.ports = frozenset(ports)
+
+    def __repr__(self):
+        return "Container(%r, %r, %r)" % (self.id[:12], self.name, self.running)
+
+
+def container_name(server, root):
+    """Name of a server's container. Roots of their own have their own names, so that two can share an engine."""
+    suffix = "-" + hashlib.sha256(os.fsencode(root)).hexdigest()[:8] if root else ""
+    return node_paths.PREFIX + server + suffix
+
+
+def kind_of(words):
+    """The kind of a failure (see WORDS) by what the engine printed."""
+    return next((kind for kind, pattern in WORDS if re.search(pattern, words)), "other")
+
+
+def one_line(text):
+    """The last line that says what went wrong, without the client's prefixes."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("See '") and not line.startswith("Run '")]
+    errors = [line for line in lines if re.match(r"(?i)error|cannot|docker:", line)] or lines
+    line = errors[-1] if errors else "no words"
+    return re.sub(r"^(?:Error response from daemon|docker: Error response from daemon|Error|docker): ", "", line)
+
+
+class Engine:
+    """The client of one engine. kind: docker or podman; address: unix:///PATH where it is not the usual place.
+
+    environment: further variables of the client (an authentication file, proxies). call_s: seconds that it may take to
+    answer.
+    """
+
+    def __init__(self, kind="docker", address=None, environment=None, call_s=CALL_S):
+        self.kind = kind
+        self.address = address
+        self.environment = dict(environment or {})
+        self.call_s = call_s
+
+    @property
+    def label(self):
+        """How it is named in messages."""
+        return self.kind + (" at %s" % self.address if self.address else "")
+
+    def argv(self, *arguments):
+        """The client's argv, its program by name."""
+        option = "--host" if self.kind == "docker" else "--url"
+        return [self.kind, *([option, self.address] if self.address else []), *arguments]
+
+    def client_environment(self):
+        """{str: str} that the client runs with: who runs it, and nothing that would lead it elsewhere."""
+        environment = {"PATH": node_paths.PATH, "LANG": "C.UTF-8", "HOME": os.path.expanduser("~")}
+        runtime = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
+        if os.path.isdir(runtime):  # a rootless engine finds its socket there
+            environment["XDG_RUNTIME_DIR"] = runtime
+        if self.kind == "docker":
+            environment["DOCKER_CONFIG"] = NO_CONFIG
+        environment.update(self.environment)
+        return environment
+
+    def program(self):
+        """The client's path. EngineError (missing) where there is none."""
+        found = shutil.which(self.kind, path=node_paths.PATH)
+        if found is None:
+            raise EngineError("missing", "there is no program %s" % self.kind)
+        return found
+
+    def call(self, *arguments, timeout=None, check=True, text=None):
+        """What the client prints on its output. EngineError where it fails (unless not check) or takes too long.
+
+        text: what it reads; nothing without.
+        """
+        since, late = HANGS.get(self.label, (None, None))
+        if late is not None and time.monotonic() < since + HANGS_S:
+            raise EngineError("timeout", late.words) from late.__cause__
+        timeout = timeout or (min(self.call_s, QUERY_S) if arguments[0] in QUERIES else self.call_s)
+        argv = [self.program(), *self.argv(*arguments)[1:]]
+        try:
+            done = commands.run(argv, limit_s=timeout, text=text, env=self.client_environment())
+        except commands.TimedOut as error:
+            late = EngineError("timeout", "%s %s did not end within %d s" % (self.kind, arguments[0], timeout))
+            if arguments[0] in QUERIES:
+                HANGS[self.label] = (time.monotonic(), late)
+            raise late from error
+        except OSError as error:
+            raise EngineError("other", "%s cannot be executed: %s" % (argv[0], error.strerror)) from error
+        if check and done.returncode:
+            words = done.stderr.strip() or done.stdout.strip()
+            raise EngineError(kind_of(words), one_line(words))
+        return done.stdout
+
+    def ping(self):
+        """EngineError unless the engine answers."""
+        self.call("version" if self.kind == "docker" else "info", "--format", "{{.Server.Version}}"
+                  if self.kind == "docker" else "{{.Version.Version}}")  # fmt: skip
+
+    def cdi(self):
+        """(version of the engine, folders in which it looks for descriptions of CDI devices; none without CDI)."""
+        if self.kind == "docker":
+            known = self.info()
+            return known.get("ServerVersion"), known.get("CDISpecDirs") or []
+        version = self.call("info", "--format", "{{.Version.Version}}").strip()
+        number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+        return version, podman_cdi_folders() if number >= PODMAN_CDI else []
+
+    def info(self):
+        """{key: value} of what docker says of itself. Its client ends well even where no daemon answered."""
+        known = json.loads(self.call("info", "--format", "{{json .}}"))
+        words = one_line("\n".join(known.get("ServerErrors") or ()))
+        if known.get("ServerErrors") or not known.get("ServerVersion"):
+            raise EngineError("down" if words == "no words" else kind_of(words), words)
+        return known
+
+    # ---- containers
+
+    def containers(self, root, server=None):
+        """[Container] of this root ("" for the system's own), of all states; server: of that one only."""
+        label = '{{.Label "%s"}}' if self.kind == "docker" else '{{index .Labels "%s"}}'
+        form = SEPARATOR.join(label % field if "." in field else "{{.%s}}" % field for field in FIELDS)
+        text = self.call("ps", "--all", "--no-trunc", "--filter", "label=" + LABEL_SERVER, "--format", form)
+        found = []
+        for line in text.splitlines():
+            values = line.split(SEPARATOR)
+            if len(values) != len(FIELDS):
+                continue
+            ident, name, state, ports, of_server, of_root, of_hash = values
+            if of_root == (root or "/") and server in (None, of_server):
+                running = state.lower().split(" ")[0] in RUNNING
+                published = {int(port) for port in re.findall(r":(\d+)->", ports)}
+                found.append(Container(ident, name, running, of_server, of_root, of_hash or None, published))
+        return sorted(found, key=lambda one: (one.server, one.name))
+
+    def holder_of_name(self, name):
+        """(id, {label: value}) of the container of that name, None where there is none."""
+        found = self._inspect("container", name)
+        return (found["Id"], found["Config"].get("Labels") or {}) if found else None
+
+    def container(self, name):
+        """All that the engine knows of a container, None where there is none."""
+        return self._inspect("container", name)
+
+    def _inspect(self, kind, name):
+        """What the engine knows of one thing, None where there is none; the two engines' templates differ, not this."""
+        try:
+            return json.loads(self.call(kind, "inspect", name))[0]
+        except EngineError as error:
+            if error.kind in ("absent", "unknown"):
+                return None
+            raise
+
+    def stop(self, containers, seconds=STOP_S):
+        """End these containers: TERM, after that time KILL, all at once. What is gone meanwhile is no error."""
+        running = [one.id for one in containers if one.running]
+        if running:
+            self._end("stop", "--time", str(seconds), *running, more_s=seconds)
+
+    def remove(self, containers):
+        """Kill and remove these containers. What is gone meanwhile is no error."""
+        if containers:
+            self._end("rm", "--force", *[one.id for one in containers])
+
+    def _end(self, command, *arguments, more_s=0):
+        try:
+            self.call(command, *arguments, timeout=self.call_s + more_s)
+        except EngineError as error:
+            if error.kind != "absent" and not re.search(r"is already in progress|is not running", error.words):
+                raise
+
+    # ---- images
+
+    def image(self, reference):
+        """{id, digests: [NAME@DIGEST], tags: [NAME:TAG], size, architecture} of an image of this node, None where it
+        has none. architecture: amd64, arm64, …; None where the engine does not tell."""
+        found = self._inspect("image", reference)
+        if not found:
+            return None
+        ident = found["Id"] if ":" in found["Id"] else "sha256:" + found["Id"]
+        return {"id": ident, "digests": found.get("RepoDigests") or [], "tags": found.get("RepoTags") or [],
+                "size": found.get("Size"), "architecture": found.get("Architecture") or None}  # fmt: skip
+
+    def find_image(self, image, digest=None):
+        """The image NAME:TAG of this node, by its digest where one is given; None where it is not here.
+
+        Returns image()'s, with `reference`: what names it to `run`. An image that came through a mirror carries the
+        mirror's name beside its digest; it is found by a tag, best digest_tag(), and known by its digest.
+        """
+        if not digest:
+            found = self.image(image)
+            return found and dict(found, reference=image)
+        pinned = pinned_reference(image, digest)
+        found = self.image(pinned)
+        if found:
+            return dict(found, reference=pinned)
+        for name in (digest_tag(image, digest), image):
+            found = self.image(name)
+            if found and any(one.endswith("@" + digest) for one in found["digests"]):
+                return dict(found, reference=found["id"])
+        return None
+
+
+def check_architecture(engine, wanted, found):
+    """FleetError for an image, image()'s, of another architecture than this machine's. wanted: how it is named."""
+    machine = os.uname().machine
+    own = MACHINES.get(machine)
+    if own and found["architecture"] not in (None, own):
+        raise FleetError(
+            "containers.image-architecture",
+            "The image %s is for %s, and this node is %s (%s), which cannot run it. Name one for %s in container.image "
+            "and container.digest; where its registry has this one for %s too, remove it here first: %s rmi %s. No "
+            "server was touched.",
+            (wanted, found["architecture"], own, machine, own, own, engine.kind, wanted),
+        )
+
+
+def split_reference(image):
+    """(registry or "", name without it, tag or "") of an image's reference; a digest is not part of it."""
+    image = image.partition("@")[0]
+    first, slash, rest = image.partition("/")
+    if not slash or not (set(first) & set(".:") or first == "localhost"):
+        first, rest = "", image
+    folder, slash, last = rest.rpartition("/")
+    name, _colon, tag = last.partition(":")
+    return first, folder + slash + name, tag
+
+
+def pinned_reference(image, digest):
+    """NAME@DIGEST of an image NAME:TAG; without a digest the image as it is."""
+    return "%s@%s" % (_untagged(image), digest) if digest else image
+
+
+def digest_tag(image, digest):
+    """NAME:sha256-HEX of an image NAME:TAG and its digest: no other image ever has this tag, so none takes it away."""
+    return "%s:%s" % (_untagged(image), digest.replace(":", "-"))
+
+
+def _untagged(image):
+    registry, name, _tag = split_reference(image)
+    return "%s%s" % (registry + "/" if registry else "", name)
+
+
+def engine_of_entry(entry, call_s=CALL_S):
+    """The Engine that runs the container of a plan entry, None where it has none."""
+    container = (entry or {}).get("container") or {}
+    if container.get("engine") not in ENGINES:
+        return None
+    return Engine(container["engine"], container.get("address"), call_s=call_s)

@@ -1,0 +1,406 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Images of containers: on the node before a server needs them, by digest where one is known, through a mirror if set.
+
+A pull is a process of its own that outlives the call: a lost connection does not end it, and the next call finds it.
+"""
+
+from __future__ import annotations
+
+import base64
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+
+from ..errors import FleetError
+from ..node import paths as node_paths
+from ..node.files import read_text, write_atomic
+from ..node.jobs import DetachedJob, fresh
+from ..node.paths import NodePaths
+from ..node.redact import url_secrets
+from .engine import (
+    ENGINES,
+    Engine,
+    EngineError,
+    check_architecture,
+    digest_tag,
+    kind_of,
+    one_line,
+    pinned_reference,
+    split_reference,
+)
+from .host_settings import pending_words
+from .launcher import engine_problem
+
+DOCKER_HUB = "docker.io"
+DOCKER_HUB_LOGIN = "https://index.docker.io/v1/"  # what docker files its login under
+IMAGE = re.compile(r"^[a-z0-9][a-z0-9._:/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]*)?$")
+# What an engine takes for a registry: any other first word of an image's name is a folder of Docker Hub.
+HOST = r"(?:localhost|\[[0-9a-fA-F:]+\]|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:[0-9]))(?::[0-9]+)?"
+REGISTRY = re.compile(r"^%s$" % HOST)
+MIRROR = re.compile(r"^%s(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*/?$" % HOST)
+DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
+POLL_S = 0.2
+# Ends by itself, and the login with it, whoever asked for it: job folder, then the client's argv.
+JOB = 'folder=$1; shift; "$@"; status=$?; rm -rf "$folder/login"; ' \
+      'echo $status >"$folder/.status" && mv "$folder/.status" "$folder/status"'  # fmt: skip
+LAYER = re.compile(r"^(?:Copying blob (?:sha256:)?)?([0-9a-f]{12,64}):? (.+)$")
+LAYER_DONE = re.compile(r"^(?:Pull complete|Already exists|done|skipped: already exists)\b")
+
+
+def choose_engine(engine, address=None, environment=None):
+    """The Engine for docker, podman or auto (docker where there is one). EngineError (missing) for auto without any."""
+    if engine == "auto":
+        found = [kind for kind in ENGINES if shutil.which(kind, path=node_paths.PATH)]
+        if not found:
+            raise EngineError("missing", "there is neither docker nor podman")
+        engine = found[0]
+    return Engine(engine, address, environment)
+
+
+def check_mirror(mirror):
+    """FleetError unless it is "" or None for none, HOST[/PREFIX] for all registries, or {REGISTRY: such} for some."""
+    named = mirror.items() if isinstance(mirror, dict) else [(None, mirror)]
+    for registry, one in named:
+        if registry is not None and not REGISTRY.match(str(registry)):
+            raise FleetError(
+                "images.mirror-key-invalid",
+                "fleet_registry_mirror has the key %r; allowed: a registry as it stands in container.image, HOST or "
+                "HOST:PORT, and docker.io for Docker Hub.",
+                (str(registry),),
+            )
+        if one and not (isinstance(one, str) and MIRROR.match(one)):
+            shown = repr(str(one) if isinstance(one, str) else one)
+            for secret in url_secrets(one):
+                shown = shown.replace(secret, "********")
+            raise FleetError(
+                "images.mirror-invalid",
+                "fleet_registry_mirror%s is %s; allowed: HOST[:PORT][/PREFIX] without https:// or a user, where HOST "
+                "has a dot or a port and PREFIX is in small letters, such as registry.example.org:5000/hub. A registry "
+                "without TLS is named in container_engine_insecure_registries.",
+                ("" if registry is None else "[%r]" % str(registry), shown),
+            )
+
+
+def mirrored(image, mirror):
+    """The reference NAME:TAG that `image` is pulled by: itself, or with its registry replaced.
+
+    mirror: see check_mirror(), which is asked first.
+    """
+    check_mirror(mirror)
+    registry, name, tag = split_reference(image)
+    registry = registry or DOCKER_HUB
+    if isinstance(mirror, dict):
+        mirror = mirror.get(registry)
+    if not mirror:
+        return image
+    if registry == DOCKER_HUB and "/" not in name:
+        name = "library/" + name
+    return "%s/%s%s" % (mirror.rstrip("/"), name, ":" + tag if tag else "")
+
+
+def login_file(auth):
+    """The text of an authentication file as docker and podman read it, of {REGISTRY: {username, password}}.
+
+    Raises FleetError, without the values.
+    """
+    auths = {}
+    for registry, one in sorted(auth.items()):
+        if (
+            not isinstance(one, dict)
+            or set(one) != {"username", "password"}
+            or not all(isinstance(value, str) and value for value in one.values())
+        ):
+            raise FleetError(
+                "images.auth-invalid",
+                "fleet_registry_auth['%s'] must be a mapping with username and password, both strings. For NGC the "
+                "username is $oauthtoken and the password is the API key.",
+                (registry,),
+            )
+        key = DOCKER_HUB_LOGIN if registry == DOCKER_HUB else registry
+        text = "%s:%s" % (one["username"], one["password"])
+        auths[key] = {"auth": base64.b64encode(text.encode("utf-8")).decode("ascii")}
+    return json.dumps({"auths": auths})
+
+
+def pull_problem(engine, source, error, mirror):
+    """A sentence for a pull that ended with an EngineError: what is wrong and what to do."""
+    registry = split_reference(source)[0] or DOCKER_HUB
+    through = " (fleet_registry_mirror)" if mirror else ""
+    advice = {
+        "auth": "The registry %s%s wants a login, or refuses this one. Set fleet_registry_auth: {%s: {username: …, "
+                "password: …}}, best from a vault" % (registry, through, registry),
+        "unknown": "The registry %s%s has no such image, tag or digest, or none for this machine's architecture (%s). "
+                   "Correct container.image and container.digest" % (registry, through, os.uname().machine),
+        "digest": "What the registry %s%s sent is not what the digest says. Correct container.digest, or mend the "
+                  "registry" % (registry, through),
+        "unreachable": "The registry %s%s cannot be reached from this node. Set fleet_registry_mirror, or "
+                       "fleet_proxy_env and run the step prepare" % (registry, through),
+        "certificate": "The certificate of the registry %s%s is not trusted by this node. Set fleet_ca_bundle to a "
+                       "file with its authority and run the step prepare" % (registry, through),
+        "http": "The registry %s%s speaks HTTP only. Name it in container_engine_insecure_registries, or give it a "
+                "certificate" % (registry, through),
+        "space": "There is no room for it. Free space where %s keeps its images" % engine.kind,
+        "ratelimit": "The registry %s%s allows no more pulls for now. Log in with fleet_registry_auth, or set "
+                     "fleet_registry_mirror" % (registry, through),
+    }  # fmt: skip
+    if registry == DOCKER_HUB and engine.kind == "docker":
+        # moby, lookupV2Endpoints(): certs.d is read for every registry but this one
+        advice["certificate"] = (
+            "The certificate of Docker Hub, as it comes here, is not trusted by this node, and docker looks into the "
+            "system's authorities alone for it, unless it keeps images in containerd. Add the authority to them and "
+            "restart docker, or set fleet_registry_mirror"
+        )
+    if error.kind in ("missing", "down", "permission", "timeout"):
+        return engine_problem(engine, error)
+    words = error.words.rstrip(".")
+    if error.kind in advice:
+        return "%s cannot be pulled: %s. (%s)" % (source, advice[error.kind], words)
+    return "%s cannot be pulled: %s." % (source, words)
+
+
+def progress_of(log):
+    """{layers_done, layers_total, percent, phase} of what a pull printed so far."""
+    layers = {}
+    for line in log.splitlines():
+        match = LAYER.match(line.strip())
+        if match and (line.startswith("Copying blob") or len(match.group(1)) == 12):
+            done = bool(LAYER_DONE.match(match.group(2)))
+            layers[match.group(1)[:12]] = layers.get(match.group(1)[:12], False) or done
+    done = sum(layers.values())
+    return {
+        "layers_done": done,
+        "layers_total": len(layers),
+        "percent": round(100 * done / len(layers)) if layers else 0,
+        "phase": "pulling",
+    }
+
+
+class _Job(DetachedJob):
+    """A pull on this node. Its folder also holds login, while it pulls, and status, when it has ended."""
+
+    def __init__(self, paths, engine, source):
+        key = hashlib.sha256(("%s %s" % (engine.label, source)).encode("utf-8")).hexdigest()[:16]
+        super().__init__("%s/jobs/image-%s" % (paths.lib, key))
+        self.engine = engine
+        self.source = source
+
+    def alive(self):
+        """Not once its status is written, even where the client left a process of its own behind."""
+        return not os.path.exists(self.path("status")) and super().alive()
+
+    def begin(self, login):
+        """Start the pull. login: text of the authentication file or None. Raises EngineError, OSError."""
+        program = self.engine.program()
+        self.remove()
+        way = self.way(login)
+        environment = self.engine.client_environment()
+        if login is not None:
+            os.mkdir(self.path("login"), 0o700)
+            write_atomic(self.path("login/config.json"), login, mode=0o600)
+            if self.engine.kind == "docker":
+                environment["DOCKER_CONFIG"] = self.path("login")
+            else:
+                environment["REGISTRY_AUTH_FILE"] = self.path("login/config.json")
+        argv = ["/bin/sh", "-c", JOB, "sh", self.folder, program, *self.engine.argv("pull", self.source)[1:]]
+        return self.launch(argv, {"name": self.source, "way": way, "begun": time.time()}, environment)
+
+    def way(self, login):
+        """What differs where a pull of this image may end otherwise."""
+        return self.fingerprint([login, self.engine.client_environment()])
+
+    def end(self):
+        """(whether it ended well, its output) of a pull that is at work no more; the folder is removed, and the login
+        with it."""
+        status, log = read_text(self.path("status")), self.log()
+        self.remove()
+        return (False, "the pull was ended from outside") if status is None else (status.strip() == "0", log)
+
+    def counts(self, login):
+        """Whether an end that is found is one for who asks now: a failure only if it is of the same login."""
+        status = read_text(self.path("status"))
+        if status is None or status.strip() == "0":
+            return status is not None
+        return self.request().get("way") == self.way(login)
+
+
+def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, auth=None, environment=None, root="",
+                 wait_s=3600, check_mode=False):  # fmt: skip
+    """Make the image NAME:TAG (with its digest: exactly that) one of this node's.
+
+    mirror: see mirrored(). auth: {REGISTRY: {username, password}}. environment: proxies for podman's client; docker's
+    daemon has its own. wait_s: how long to wait for a pull. Returns {changed, finished, engine, image, progress, msg,
+    diff, ended: how many ended pulls were forgotten where the image was here}; image is {reference, id, digests, size},
+    None while it is not here. Raises FleetError.
+    """
+    if not IMAGE.match(image):
+        raise FleetError(
+            "images.name-invalid",
+            "image is %r; allowed: REGISTRY/NAME:TAG without a digest, which has its own key.",
+            (image,),
+        )
+    if digest and not DIGEST.match(digest):
+        raise FleetError(
+            "images.digest-invalid", "digest is %r; allowed: sha256: and 64 hexadecimal digits.", (digest,)
+        )
+    login = login_file(auth) if auth else None
+    name = mirrored(image, mirror)
+    wanted = pinned_reference(image, digest)
+    kept = digest_tag(image, digest) if digest else image
+    diff = {"before": "", "after": "image %s\n" % wanted}
+    try:
+        chosen = choose_engine(engine, address, environment)
+        found = chosen.find_image(image, digest)
+    except EngineError as error:
+        if check_mode and error.kind in ("missing", "down"):  # an earlier task would have brought it
+            return _result(True, None, None, "would pull %s" % wanted, diff)
+        label = Engine("docker" if engine == "auto" else engine, address)
+        raise FleetError("containers.engine-problem", engine_problem(label, error)) from error
+    source = pinned_reference(name, digest)
+    job = _Job(NodePaths.of_parameter(root), chosen, source)
+    ended = _forget_ended(NodePaths.of_parameter(root), job.folder if found else None, check_mode)
+    if found:
+        check_architecture(chosen, wanted, found)
+        return {**_with_tag(chosen, kept, wanted, found, False, diff, check_mode), "ended": ended}
+    if check_mode:
+        return _result(True, chosen, None, "would pull %s" % wanted, diff)
+    try:
+        end = time.monotonic() + wait_s
+        done = {"begun": False}
+        while not found and not done["begun"]:  # a pull of before may have brought what is gone again
+            done = _pull(job, login, max(0, end - time.monotonic()))
+            if not done["finished"]:
+                return dict(_result(True, chosen, None, done["msg"], diff), finished=False, progress=done["progress"])
+            if source != wanted:
+                pulled = chosen.image(source)
+                if pulled and (not digest or any(one.endswith("@" + digest) for one in pulled["digests"])):
+                    chosen.call("tag", pulled["id"], kept)
+            found = chosen.find_image(image, digest)
+    except EngineError as error:
+        waits = "" if address else pending_words(chosen.kind, root)
+        raise FleetError(
+            "images.pull-failed",
+            pull_problem(chosen, source, error, name != image) + waits,
+            details={"kind": error.kind},
+        ) from error
+    except OSError as error:
+        raise FleetError("images.pull-failed", "%s cannot be pulled: %s.", (source, error)) from error
+    if not found:
+        raise FleetError(
+            "images.digest-not-listed",
+            "%s was pulled from %s, but %s does not list it under its digest.",
+            (wanted, source, chosen.label),
+        )
+    check_architecture(chosen, wanted, found)
+    return _with_tag(chosen, kept, wanted, found, True, diff, False)
+
+
+def _forget_ended(paths, found=None, check_mode=False):
+    """Remove what pulls that are at work no more left behind, whoever asked for them: a login may be in it. How many.
+
+    found: the job of an image that is here, whose end is of no use. Others' ends may still be asked for.
+    """
+    ended = 0
+    for folder in glob.glob(glob.escape(paths.lib) + "/jobs/image-*/"):
+        job = DetachedJob(folder.rstrip("/"))
+        with job.judging(wait=False) as held:
+            if held and not job.alive() and (job.folder == found or not fresh(_ended_at(job))):
+                ended += 1
+                if not check_mode:
+                    job.remove()
+    return ended
+
+
+def _ended_at(job):
+    """When a pull came to its end, 0 where it never did."""
+    try:
+        return os.stat(job.path("status")).st_mtime
+    except FileNotFoundError:
+        return 0
+
+
+def _pull(job, login, wait_s):
+    """Start the pull unless it runs, and wait. {finished, begun: whether by this call, msg, progress}.
+
+    Raises EngineError with the pull's words.
+    """
+    end = time.monotonic() + wait_s
+    begun = False
+    with job.judging():
+        while True:
+            if not job.alive():
+                if begun or job.counts(login):
+                    good, log = job.end()
+                    break
+                job.begin(login)
+                begun = True
+            if time.monotonic() > end:
+                progress = progress_of(job.log())
+                words = "pulling %s: %d of %d layers after %d s"
+                counts = "%s (%d of %d layers)"
+                progress["file"] = counts % (job.source, progress["layers_done"], progress["layers_total"])
+                age = time.time() - job.request().get("begun", time.time())
+                msg = words % (job.source, progress["layers_done"], progress["layers_total"], age)
+                return {"finished": False, "msg": msg, "progress": progress}
+            time.sleep(POLL_S)
+    if not good:
+        raise EngineError(kind_of(log), one_line(log))
+    return {"finished": True, "begun": begun}
+
+
+def _with_tag(engine, kept, wanted, found, changed, diff, check_mode):
+    """The result for an image that is here. It is kept under the tag `kept`: against pruning, and where it came through
+    a mirror, so that it is found. With a digest that is a tag of its own, and NAME:TAG is left as it is: the servers
+    that run may go by an older image of that tag, and two of them may want different ones."""
+    tagged = engine.image(kept)
+    if tagged is None or tagged["id"] != found["id"]:
+        if not changed:
+            diff = {"before": "tag %s: %s\n" % (kept, tagged["id"] if tagged else "missing"),
+                    "after": "tag %s: %s\n" % (kept, found["id"])}  # fmt: skip
+        changed = True
+        if not check_mode:
+            engine.call("tag", found["id"], kept)
+    if not changed:
+        diff = {"before": diff["after"], "after": diff["after"]}
+    return _result(changed, engine, found, "%s is here" % wanted, diff)
+
+
+def _result(changed, engine, found, msg, diff):
+    image = {key: found[key] for key in ("reference", "id", "digests", "size")} if found else None
+    progress = {"percent": 100, "phase": "done"} if found else None
+    return {"changed": changed, "finished": True, "engine": engine.kind if engine else None, "image": image,
+            "progress": progress, "msg": msg, "diff": diff}  # fmt: skip
+
+
+def remove_image(image, digest=None, engine="auto", address=None, mirror=None, check_mode=False):
+    """Take the image NAME:TAG (with its digest: exactly that) off this node: its tags, and what a pull through `mirror`
+    called it. The engine deletes it with the last of its names; other names are not ours. Returns as ensure_image()."""
+    wanted = pinned_reference(image, digest)
+    try:
+        chosen = choose_engine(engine, address)
+        found = chosen.find_image(image, digest)
+        names = []
+        if found:
+            for name in (image, *([digest_tag(image, digest)] if digest else [])):
+                tagged = chosen.image(name)
+                names += [name] if tagged and tagged["id"] == found["id"] else []
+            own = tuple(pinned_reference(name, "sha256:") for name in (image, mirrored(image, mirror)))
+            names += sorted(name for name in found["digests"] if name.startswith(own))
+        for name in names if not check_mode else ():
+            try:
+                chosen.call("rmi", name)
+            except EngineError as error:
+                if error.kind != "absent":  # its digests may go with the tag
+                    raise
+    except EngineError as error:
+        if error.kind == "missing":
+            return _result(False, None, None, "%s is not here" % wanted, {"before": "", "after": ""})
+        label = Engine("docker" if engine == "auto" else engine, address)
+        raise FleetError("containers.engine-problem", engine_problem(label, error)) from error
+    diff = {"before": "".join("image %s\n" % name for name in names), "after": ""}
+    return _result(bool(names), chosen, None, "%s is not here" % wanted, diff)

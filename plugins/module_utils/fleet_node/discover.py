@@ -1,0 +1,34 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Registries: each is what the files of a folder define, so that adding one is adding a file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+
+
+def discover(package, folders, word, file=None):
+    """{name: what NAME.py or NAME/FILE.py defines as `word`} of the modules of a package, sorted by name.
+
+    package: its dotted name; folders: its __path__; file: without .py. The source is asked first, since other modules
+    of the folder may need the registry.
+    """
+    found = {}
+    for module in sorted(pkgutil.iter_modules(folders), key=lambda one: one.name):
+        if module.ispkg and file is None:
+            continue
+        name = "%s.%s" % (package, module.name) + ("." + file if module.ispkg else "")
+        spec = importlib.util.find_spec(name)
+        source = spec.loader.get_source(name) if spec is not None else ""
+        if isinstance(source, bytes):  # as Ansible's own loader gives it
+            source = source.decode("utf-8")
+        if _defines(source, word):
+            found[module.name] = getattr(importlib.import_module(name), word)
+    return found
+
+
+def _defines(source, word):
+    return any(mark in source for mark in ("\nclass %s(" % word, "\nclass %s:" % word, "\n%s = " % word))

@@ -1,0 +1,147 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Dynamo: the causes behind the answers of its frontend."""
+
+from __future__ import annotations
+
+from ..model import gpt_oss
+from . import base, dynamo_workers, nixl_waits, stays_registered, text_only, trtllm, vllm
+
+TOOL_CALL_PARSER = "--dyn-tool-call-parser " + gpt_oss.TOOL_CALL_PARSERS["dynamo"]
+REASONING_PARSER = "--dyn-reasoning-parser " + gpt_oss.REASONING_PARSERS["dynamo"]
+# Its parsers only warn then, and since 1.6 the frontend takes away what they leave of the format.
+NO_VOCABULARY = "the frontend has no %s where %s points" % (gpt_oss.VOCABULARY_FILE, gpt_oss.VOCABULARY_VARIABLE)
+
+# The parsers of Dynamo's programs; of TensorRT-LLM they need the defaults of four flags alone.
+PARSE = (
+    vllm.AS_CPU
+    + """
+
+def parser_of(program):
+    if program == "dynamo.vllm":
+        from dynamo.vllm import args
+
+        return args._parse_cli_args if hasattr(args, "_parse_cli_args") else args.parse_args
+    if program == "dynamo.trtllm":
+        import pydantic
+
+        class BuildConfig(pydantic.BaseModel):
+            max_batch_size: int = 2048
+            max_num_tokens: int = 8192
+            max_seq_len: int = None
+            max_beam_width: int = 1
+
+        package, llmapi = types.ModuleType("tensorrt_llm"), types.ModuleType("tensorrt_llm.llmapi")
+        package.llmapi, llmapi.BuildConfig = llmapi, BuildConfig
+        sys.modules.update({"tensorrt_llm": package, "tensorrt_llm.llmapi": llmapi})
+        from dynamo.trtllm import args
+
+        return args.parse_args
+    from dynamo.frontend import main
+
+    return lambda words: main.parse_args()
+
+
+def judge(program, words):
+    parse, mark = parser_of(program), sys.argv
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            sys.argv = [program, *words]
+            parse(words)
+    except SystemExit:
+        lines = said.getvalue().strip().splitlines()
+        return "refused", lines[-1].rpartition("error: ")[2] if lines else "it says nothing"
+    except ValueError as error:
+        return "refused", error
+    finally:
+        sys.argv = mark
+    return "taken", ""
+
+
+for one in given:
+    try:
+        answer = judge(one["program"], one["words"])
+    except BaseException as error:
+        answer = "unknown", "%s: %s" % (type(error).__name__, error)
+    say(*answer)
+os._exit(0)
+"""
+)
+PROGRAMS = ("dynamo.frontend", "dynamo.vllm", "dynamo.trtllm")
+# What workers of a deployment have in common: the model, the engine's version, and the KV cache with its way.
+ARGUMENTS = ("block-size", "kv-cache-dtype", "kv-transfer-config", "connector", "disaggregation-mode", "model",
+             "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "enable-prefix-caching",
+             "disable-hybrid-kv-cache-manager", "quantization", "dtype")  # fmt: skip
+LAYOUT = (*ARGUMENTS, "program", "container", "config", "weights", "model_id")
+
+
+class Dynamo(base.Engine):
+    name = "dynamo"
+    modules = tuple((module.MODULE, module) for module in (text_only, nixl_waits, stays_registered))
+    streamed_call_ends = ("tool_calls",)
+    same_call_ids = True  # call-1 in each answer
+    batch = "max-num-seqs"  # of its workers with vLLM
+    workers = dynamo_workers
+    counted = ("dynamo_frontend_inflight_requests", "dynamo_frontend_queued_requests",
+               "dynamo_component_inflight_requests")  # fmt: skip
+    residue = "%s tokens reach the client: the workers were started without `%s %s`, or without %s in %s" % (
+        gpt_oss.FORMAT,
+        REASONING_PARSER,
+        TOOL_CALL_PARSER,
+        gpt_oss.VOCABULARY_FILE,
+        gpt_oss.VOCABULARY_VARIABLE,
+    )
+    no_models = (
+        "no model is listed (`data: []`): no decode worker has registered, a prefill worker is missing, or the "
+        "frontend cannot load the model's files (its log says so)"
+    )
+    dropped_tool_call = "the workers were started without `%s`; or, where no reasoning comes either, %s" % (
+        TOOL_CALL_PARSER,
+        NO_VOCABULARY,
+    )
+    no_reasoning = "the workers were started without `%s`; or, where no tool call comes either, %s" % (
+        REASONING_PARSER,
+        NO_VOCABULARY,
+    )
+    config_verdict = trtllm.ENGINE.config_verdict  # pydantic's words in one line; others as they are
+    http = (
+        (
+            None,
+            r"(?i)no instances found|no responders|no endpoints available|is not ready to serve requests",
+            "the frontend lists the model but no worker answers for it: a worker is gone or not ready",
+        ),
+    )
+
+    def shared_folder(self, entry):
+        environment = entry["environment"]
+        return environment.get("DYN_FILE_KV") if environment.get("DYN_DISCOVERY_BACKEND") == "file" else None
+
+    def config_check(self, entry):
+        """A worker's file is that of the engine in it; of those only TensorRT-LLM has one."""
+        return trtllm.ENGINE.config_check(entry) if "dynamo.trtllm" in entry["command"] else None
+
+    def command_check(self, entry, config):
+        words = entry["command"]
+        program = next((word for word in words if word in PROGRAMS), None)
+        return program and (PARSE, {"program": program, "words": words[words.index(program) + 1 :]})
+
+    def changes_together(self, before, after):
+        """Prefill and decode workers read each other's KV cache: what it looks like, and how it moves, is the same."""
+        if after["role"] not in dynamo_workers.ROLES:
+            return False
+        return any(_layout(before, key) != _layout(after, key) for key in LAYOUT)
+
+
+def _layout(entry, key):
+    if key in ARGUMENTS:
+        return (entry.get("arguments") or {}).get(key)
+    if key == "program":  # its environment has the versions in its path
+        return (entry.get("command") or [None])[0]
+    if key == "container":
+        return [(entry.get(key) or {}).get(part) for part in ("image", "digest")]
+    return entry.get(key)
+
+
+ENGINE = Dynamo()

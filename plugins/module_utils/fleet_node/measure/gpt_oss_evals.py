@@ -1,0 +1,146 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""gpt_oss.evals: how it is called, and what its files say.
+
+It never ends against a server that is gone, and counts a refused request as a wrong answer; so its answers are counted
+here, one by one. Its files hold score, htmls and convos of all answers, in one order.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import shutil
+
+from .. import program
+from ..errors import FleetError
+from . import gpt_oss_evals_worker as worker
+from . import verdict
+
+NAME = "gpt_oss.evals"
+EVALS = ("basic", "gpqa", "aime25")
+EFFORTS = ("low", "medium", "high")
+SERVERS = None  # how many addresses it takes: all
+NO_KEY = "EMPTY"  # its client wants one
+REPEATS = {"basic": 1}  # of each question in a whole run; 8 of the others
+REFUSED = "No response"  # how the answer of a request that was refused begins, the tool's own and the worker's
+POINT = re.compile(r"<p>Score: ([0-9.]+)</p>")
+OPTIONS = re.compile(r"\n\n\(A\) ")  # what follows is in another order in each repeat
+# The columns that the tool reads.
+FILES = {
+    "basic": {},
+    "gpqa": {
+        "gpqa_diamond.csv": ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2",
+                             "Incorrect Answer 3"),
+    },
+    "aime25": {"aime2025-I.jsonl": ("question", "answer"), "aime2025-II.jsonl": ("question", "answer")},
+}  # fmt: skip
+
+
+def dataset_files(name, _find):
+    """{path below the datasets' folder: columns that it must have} of an evaluation."""
+    return FILES[name]
+
+
+def prepare(job, settings, _environment):
+    """Lay out the folder of an evaluation. Returns its argv, and None: the tool itself says how much it asks.
+
+    settings: of command(), and python.
+    """
+    shutil.rmtree(settings["folder"])  # it cannot go on with a run of before
+    os.makedirs(settings["folder"], mode=0o700)
+    return command(settings["python"], program.work(job.folder, worker), settings), None
+
+
+def whole(_asked):
+    """Whether the dataset has all that its reference was measured with; a file that lacks some is refused before."""
+    return True
+
+
+def command(python, work, settings):
+    """The argv that runs one evaluation. work: program.work().
+
+    settings: {eval, effort, model, urls [str], datasets, folder, threads, max_tokens, temperature, examples int|None,
+    retries}. With `examples` only so many questions are asked, once each.
+    """
+    return [
+        python, "-I", *work, settings["datasets"], settings["folder"], ",".join(settings["urls"]),
+        str(settings["max_tokens"]), str(settings["retries"]), str(settings["examples"] or 0),
+        "--sampler", "chat_completions", "--base-url", settings["urls"][0], "--eval", settings["eval"],
+        "--model", settings["model"], "--reasoning-effort", settings["effort"],
+        "--temperature", "%g" % settings["temperature"], "--n-threads", str(settings["threads"]),
+    ]  # fmt: skip
+
+
+def progress(folder):
+    """How many answers there are by now, and of how many: (int, int|None)."""
+    try:
+        with open(os.path.join(folder, "answers.jsonl"), "rb") as stream:
+            lines = stream.read().splitlines()
+    except FileNotFoundError:
+        return 0, None
+    asked = None
+    if lines and b'"asked"' in lines[0]:
+        asked = json.loads(lines.pop(0).decode()).get("asked")
+    return len(lines), asked
+
+
+def read(folder, name, _asked=None):
+    """What an evaluation measured, from the tool's files in a folder.
+
+    {score, questions, answered, correct, failed, interval, errors [{message, count}], asked}: questions are different
+    ones, the other counts are answers; score and interval are percent of the answers that came. Raises FleetError where
+    there is no result, with as many answers as there are.
+    """
+    found = sorted(glob.glob(os.path.join(glob.escape(folder), "%s_*_allresults.json" % name)))
+    if not found:
+        raise FleetError(
+            "evaluate.no-result",
+            "%s left no result in %s after %d answers. Its output is in the file log there.",
+            (NAME, folder, progress(folder)[0]),
+        )
+    try:
+        with open(found[-1], encoding="utf-8") as stream:
+            written = json.load(stream)
+        answers = [_answer(convo, html) for convo, html in zip(written["convos"], written["htmls"])]
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise FleetError(
+            "evaluate.result-unreadable", "%s cannot be read as a result of %s: %r.", (found[-1], NAME, error)
+        ) from error
+    return counted(answers)
+
+
+def counted(answers):
+    """The numbers of read() from [(question, correct, failure or None)]."""
+    clusters, errors = {}, {}
+    for question, correct, failure in answers:
+        cluster = clusters.setdefault(question, [0, 0])
+        if failure:
+            errors[failure] = errors.get(failure, 0) + 1
+        else:
+            cluster[0] += correct
+            cluster[1] += 1
+    correct, answered = (sum(cluster[index] for cluster in clusters.values()) for index in (0, 1))
+    return {
+        "score": 100 * correct / answered if answered else None,
+        "questions": len(clusters),
+        "answered": answered,
+        "correct": correct,
+        "failed": sum(errors.values()),
+        "asked": len(answers),
+        "interval": verdict.interval([tuple(cluster) for cluster in clusters.values()]),
+        "errors": [{"message": text, "count": count} for text, count in sorted(errors.items())],
+    }
+
+
+def _answer(convo, html):
+    """(question, 1 or 0, None or why there is no answer) of one conversation and its page."""
+    (question, *_more) = (message["content"] for message in convo if message["role"] == "user")
+    answer = convo[-1]["content"] or ""
+    if answer.startswith(REFUSED) or not answer.strip():
+        return OPTIONS.split(question)[0], 0, answer.strip() or "The answer was empty."
+    point = POINT.findall(html)[-1]
+    return OPTIONS.split(question)[0], int(float(point) == 1), None

@@ -1,0 +1,261 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The account that servers run as, and the folders that several parts of the collection share on a node."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import glob
+import grp
+import json
+import os
+import pwd
+import re
+import shutil
+import stat
+
+from ..errors import FleetError
+from . import commands, processes
+from .directories import make_directory, mount_points
+from .files import read_json, write_atomic
+from .jobs import DetachedJob
+from .os_errors import os_error, read_only
+from .paths import NodePaths
+
+ACCOUNT = re.compile(r"^[a-z_][a-z0-9_-]{0,31}$")
+
+
+def shared_directories(root):
+    """The folders below `root` that more than one part of the collection uses."""
+    paths = NodePaths(root)
+    return [paths.etc, paths.lib, paths.venvs, paths.models, paths.encodings, paths.log]
+
+
+def ensure(root, user, check_mode=False):
+    """Make the account `user` (None: none, servers run as whoever connects) and the shared folders below `root`.
+
+    Returns {changed, message, user, directories, diff: {before, after}}. The account is a system account of its own
+    group, with no login; a record below `root` says that it was made here. With an account every user may enter the
+    folders, and the collection's own belong to whoever runs this. Raises FleetError.
+    """
+    paths = NodePaths.of_parameter(root)
+    if user is not None and not ACCOUNT.match(user):
+        raise FleetError(
+            "node.user-name-invalid",
+            "user is %r; an account's name has 1-32 characters of a-z, 0-9, '_' and '-'.",
+            (user,),
+        )
+    directories = shared_directories(root)
+    wanted = [("group", user), ("user", user)] if user is not None else []
+    wanted += [("directory", path) for path in directories]
+    missing = [item for item in wanted if not _exists(*item)]
+    closed = _closed(paths, user is not None)
+    if not check_mode:
+        # before the accounts: what is made and not in the record would never be removed
+        made = [list(item) for item in missing if item[0] != "directory"]
+        if made:
+            _record(paths, [*(item for item in recorded(paths) if item not in made), *made])
+        for kind, name in missing:
+            try:
+                _make(kind, name, paths)
+            except FleetError:
+                if made:  # whoever makes it now, it was not made here
+                    _record(paths, [item for item in recorded(paths) if item not in made or _exists(*item)])
+                raise
+        for path, _found, _wanted, repair in closed:
+            try:
+                repair()
+            except OSError as error:
+                raise os_error("Cannot change %s" % path, error) from error
+    due = ["%s %s" % item for item in missing]
+    corrections = ["%s: %s instead of %s" % (path, right, found) for path, found, right, _repair in closed]
+    parts = [("make " if check_mode else "made ") + ", ".join(due)] if due else []
+    parts += [("correct " if check_mode else "corrected ") + ", ".join(corrections)] if corrections else []
+    notes = {("directory", path): ": " + found for path, found, _wanted, _repair in closed}
+    return {
+        "changed": bool(parts),
+        "message": ("would " if check_mode else "") + " and ".join(parts) if parts else "up to date",
+        "user": user,
+        "directories": directories,
+        "diff": {
+            "before": "".join("%s %s%s\n" % (*item, notes.get(item, "")) for item in wanted if item not in missing),
+            "after": "".join("%s %s\n" % item for item in wanted),
+        },
+    }
+
+
+def _closed(paths, shared):
+    """[(path, what it has, what it should have, function that does it)] of folders that servers' accounts cannot enter,
+    that others may read or write and should not, or that belong to somebody else. shared: whether servers run as
+    another account. What may be a mount of somebody's keeps its owner, and so do weights and logs."""
+    found, own, mounts = [], (os.geteuid(), os.getegid()), mount_points()
+    data = [paths.models, paths.encodings, *sorted(glob.glob(glob.escape(paths.models) + "/*"))]
+    folders = [path for path, _movable in paths.folders() if path != paths.state]  # that one is the account's
+    folders += [*data[2:], *sorted(glob.glob(glob.escape(paths.lib) + "/servers/*"))]
+    for path in filter(os.path.isdir, folders):
+        status = os.stat(path)
+        mode = stat.S_IMODE(status.st_mode)
+        right = mode | (0o755 if shared and mode & 0o555 != 0o555 else 0o700)
+        if path not in data and path not in mounts:
+            right &= ~0o027 if path == paths.log else ~0o022
+        if right != mode:
+            found.append((path, "mode %04o" % mode, "mode %04o" % right, functools.partial(os.chmod, path, right)))
+        owner = (status.st_uid, status.st_gid)
+        if shared and path not in (*data, paths.log) and owner != own and path not in mounts:
+            names = ["owner " + processes.user_name(uid) for uid in (owner[0], own[0])]
+            found.append((path, *names, functools.partial(os.chown, path, *own)))
+    return found
+
+
+def remove(root, keep=(), check_mode=False):
+    """Remove the accounts that ensure() made for this root, and the collection's folders below it with all in them.
+
+    keep: paths that stay, with the folders above them. What is mounted in these folders stays as well, since it may be
+    another node's too; of a folder that is a mount itself the content goes. Returns as ensure() does. The servers must
+    have been stopped. Files of such an account that lie elsewhere keep its number. Raises FleetError.
+    """
+    paths = NodePaths.of_parameter(root)
+    # an account's group may go with it
+    accounts = [tuple(item) for item in reversed(recorded(paths)) if _exists(*item)]
+    kept, mounts, gone = {os.path.realpath(one) for one in keep}, mount_points(), []
+    try:
+        for path in (paths.run, paths.etc, paths.log, paths.lib):
+            if os.path.lexists(path):
+                gone += _removable(path, kept, mounts)
+    except OSError as error:
+        raise _unremoved(paths.lib, error) from error
+    lines = ["%s %s\n" % item for item in accounts]
+    lines += ["%s %s\n" % ("directory" if os.path.isdir(path) else "file", path) for path in gone]
+    if not check_mode:
+        _end_jobs(paths)
+        for kind, name in accounts:
+            if _exists(kind, name):
+                _call(["userdel" if kind == "user" else "groupdel", name], "remove the %s %s" % (kind, name))
+        for path in gone:  # the record is in the last of the folders
+            try:
+                shutil.rmtree(path) if _is_folder(path) else os.unlink(path)
+            except OSError as error:
+                raise _unremoved(path, error) from error
+        _remove_empty(paths)
+    stays = [path for path in (paths.run, paths.etc, paths.log, paths.lib) if os.path.lexists(path)]
+    if check_mode:
+        message = "would remove " + ", ".join(line.strip() for line in lines) if lines else "nothing is there"
+    else:
+        message = "left, with what is kept or mounted there: %s" % ", ".join(stays) if stays else "nothing is left"
+    return {
+        "changed": bool(lines),
+        "message": message,
+        "user": None,
+        "directories": [],
+        "diff": {"before": "".join(lines), "after": ""},
+    }
+
+
+def _remove_empty(paths):
+    """Remove the folders above the collection's own that hold nothing else, up to a root of one's own."""
+    for path in (paths.run, paths.etc, paths.log, paths.lib):
+        while paths.root and path.startswith(paths.root + "/"):
+            path = os.path.dirname(path)
+            with contextlib.suppress(OSError):  # it holds more, is a mount, or is not ours to remove
+                os.rmdir(path)
+
+
+def _removable(path, kept, mounts):
+    """[paths] to delete so that nothing is left of `path` but what is kept, and what is mounted in it."""
+    real = os.path.realpath(path)
+    if not _is_folder(path):
+        return [path]
+    if real in kept:
+        return []
+    staying = [one for one in (*kept, *mounts) if one == real or one.startswith(real + "/")]
+    if not staying:
+        return [path]
+    found = []
+    for name in sorted(os.listdir(path)):
+        child = os.path.join(path, name)
+        if os.path.islink(child) or os.path.realpath(child) not in mounts:
+            found += _removable(child, kept, mounts)
+    return found
+
+
+def _is_folder(path):
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _unremoved(path, error):
+    return os_error("Cannot remove %s" % path, error)
+
+
+def _end_jobs(paths):
+    """End downloads and pulls that outlived their play; they would make their folders again."""
+    jobs = paths.lib + "/jobs"
+    for name in sorted(os.listdir(jobs)) if os.path.isdir(jobs) else []:
+        job = DetachedJob(os.path.join(jobs, name))
+        if os.path.isdir(job.folder) and job.alive():
+            job.stop()
+
+
+def recorded(paths):
+    """[["group" or "user", name]] that ensure() made, in that order."""
+    found = read_json(paths.lib + "/accounts.json")
+    return found if isinstance(found, list) else []
+
+
+def _record(paths, items):
+    try:
+        make_directory(paths.lib)
+        write_atomic(paths.lib + "/accounts.json", json.dumps(items) + "\n")
+    except OSError as error:
+        raise _unmade(paths.lib, error) from error
+
+
+def _unmade(path, error):
+    return os_error("Cannot create the directory %s" % path, error)
+
+
+def _exists(kind, name):
+    if kind == "directory":
+        return os.path.isdir(name)
+    try:
+        (grp.getgrnam if kind == "group" else pwd.getpwnam)(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _make(kind, name, paths):
+    if kind == "directory":
+        try:
+            make_directory(name)
+            os.chmod(name, 0o750 if name == paths.log else 0o755)
+        except OSError as error:
+            raise _unmade(name, error) from error
+        return
+    if kind == "group":
+        argv = ["groupadd", "--system", name]
+    else:
+        shell = shutil.which("nologin", path="/usr/sbin:/sbin:/usr/bin:/bin") or "/bin/false"
+        argv = ["useradd", "--system", "--gid", name, "--home-dir", paths.lib, "--no-create-home"]
+        argv += ["--shell", shell, name]
+    try:
+        _call(argv, "create the %s %s" % (kind, name), ", or create it yourself")
+    except FleetError as error:
+        if not _exists(kind, name):  # else another run was faster
+            closed = read_only("/etc")
+            raise os_error("Cannot create the %s %s" % (kind, name), closed) if closed else error from closed
+
+
+def _call(argv, what, otherwise=""):
+    path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+    try:
+        process = commands.run(argv, merged=True, env={**os.environ, "PATH": path})
+    except OSError as error:
+        raise FleetError("node.account-command-failed", "Cannot %s: %s.", (what, error)) from error
+    if process.returncode != 0:
+        raise FleetError(
+            "node.account-needs-root",
+            "Cannot %s: %s. Run with the rights to do so (become)%s.",
+            (what, process.stdout.strip().rstrip("."), otherwise),
+        )

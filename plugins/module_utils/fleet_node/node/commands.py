@@ -1,0 +1,139 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Programs of the node. Each call has a limit of time, after which the program is killed and the error names it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+
+from ..errors import FleetError
+
+LIMIT_S = 40  # so that a run reports a program that hangs within a minute
+IDLE_S = 300  # for installations: a process that used no processor time for so long makes no progress
+KILL_S = 2  # a process that the kernel holds (state D) does not end even by SIGKILL
+POLL_S = 5
+SHOWN = 160  # characters of a command line in messages
+SCARCE = {errno.EAGAIN: "the limit of processes is reached", errno.ENOMEM: "no memory is left",
+          errno.EMFILE: "the limit of open files is reached",
+          errno.ENFILE: "the node's limit of open files is reached"}  # fmt: skip
+
+
+class TimedOut(FleetError):
+    """A program did not end in time. Steps that look at a node do not go on after it: the next program may hang too."""
+
+
+def hangs(error):
+    """Whether a program that did not end in time is behind this error."""
+    while error is not None and not isinstance(error, TimedOut):
+        error = error.__cause__
+    return error is not None
+
+
+def shown(argv):
+    """A command line for a message, without logins in its URLs."""
+    text = re.sub(r"(?<=://)[^/@\s]+@", "********@", " ".join(shlex.quote(os.fsdecode(word)) for word in argv))
+    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
+
+
+def start(argv, **options):
+    """The Popen of a program. FleetError where this node cannot start any; OSError where it cannot start this one."""
+    try:
+        return subprocess.Popen(argv, **options)
+    except OSError as error:
+        if error.errno not in SCARCE:
+            raise
+        raise FleetError(
+            "node.no-process",
+            "'%s' cannot be started: %s (%s). End processes that are not needed, or raise the limit: ulimit -u of the "
+            "account, TasksMax of its slice in systemd, pids.max of its cgroup, sysctl kernel.pid_max.",
+            (shown(argv), SCARCE[error.errno], error.strerror),
+        ) from error
+
+
+def run(argv, limit_s=LIMIT_S, idle_s=None, text=None, merged=False, errors="replace", **options):
+    """The CompletedProcess, with strings, of a program that has ended with any status.
+
+    limit_s: seconds that it may take; None with idle_s: seconds that it and its children may go without using the
+    processor. text: its input; none without. merged: its errors are in its output. options: of Popen. Raises TimedOut,
+    FleetError (see start()), and OSError where the program cannot be executed.
+    """
+    process = start(
+        argv,
+        stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+        encoding="utf-8",
+        errors=errors,
+        start_new_session=True,  # the limit ends its children too, which may hold its output open
+        **{"cwd": "/", **options},
+    )
+    end = None if limit_s is None or idle_s else time.monotonic() + limit_s
+    used, since = None, time.monotonic()
+    try:
+        while True:
+            wait_s = end - time.monotonic() if end else min(POLL_S, idle_s)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                output, words = process.communicate(text, timeout=max(0, wait_s))
+                return subprocess.CompletedProcess(argv, process.returncode, output, words)
+            text, now = None, time.monotonic()
+            if end is None:
+                before, used = used, _processor_ticks(process.pid)
+                since = since if used == before else now
+            if now >= (end if end else since + idle_s):
+                raise _timed_out(process, argv, limit_s, None if end else idle_s)
+    finally:
+        _end(process)
+
+
+def _timed_out(process, argv, limit_s, idle_s):
+    held = (_stat(process.pid) or ["?"])[0] == "D"
+    return TimedOut(
+        "node.command-timeout",
+        "'%s' %s within %d s, and was ended. %s Then run again.",
+        (
+            shown(argv),
+            "used no processor time" if idle_s else "did not end",
+            idle_s or limit_s,
+            "The kernel holds it (state D) for a driver, a disk or a network file system that hangs. See dmesg, and "
+            "reboot the node where that does not pass."
+            if held
+            else "Run it on the node to see what it waits for: a daemon, a driver, a lock or the network.",
+        ),
+    )
+
+
+def _end(process):
+    """Kill what is left of its session; what the kernel holds is not waited for."""
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_S)
+    for stream in (process.stdin, process.stdout, process.stderr):
+        with contextlib.suppress(OSError):
+            if stream:
+                stream.close()
+
+
+def _stat(pid):
+    """Fields of /proc/PID/stat from the state on, None where it is gone."""
+    try:
+        with open("/proc/%s/stat" % pid, "rb") as stream:
+            return stream.read().rpartition(b") ")[2].decode("ascii").split()
+    except OSError:
+        return None
+
+
+def _processor_ticks(session):
+    """Processor time of all processes of a session, with that of the children that they waited for."""
+    found = (_stat(pid) for pid in os.listdir("/proc") if pid.isdigit())
+    return sum(sum(map(int, one[11:15])) for one in found if one and one[3] == str(session))

@@ -1,0 +1,214 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files that are never half-written: write beside, then rename. And reading of files that somebody else may write."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import tempfile
+
+from .os_errors import about
+
+MAX_JSON = 64 << 20  # bytes
+MAX_DIGITS = 32
+
+
+def write_atomic(path, data, mode=0o644, owner=None):
+    """Put `data` (bytes or str) at `path` with `mode`; readers see the old file or the new one, never a part.
+
+    owner: (uid, gid) or None. The folder must exist. Raises OSError, whose filename is `path`.
+    """
+    data = as_bytes(data)
+    folder = os.path.dirname(path)
+    with about(path):
+        handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), dir=folder)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+                # by its handle: in a folder of a server's account the name may be a link by now
+                os.fchmod(stream.fileno(), mode)
+                if owner is not None:
+                    os.fchown(stream.fileno(), owner[0], owner[1])
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def place(path, mode, uid=None, gid=None):
+    """Give a file or folder that is there this mode and owner (None: as it is), and follow no link. Raises OSError."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+    with about(path):
+        if os.geteuid() != 0 and not os.path.islink(path):
+            os.chmod(path, mode)  # an account's own, which it may not even be able to open
+            return
+        handle = os.open(path, flags)
+        try:
+            os.fchown(handle, -1 if uid is None else uid, -1 if gid is None else gid)
+            os.fchmod(handle, mode)
+        finally:
+            os.close(handle)
+
+
+def as_bytes(data):
+    """str as UTF-8, what is no text in it as it was; bytes as they are."""
+    return data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+
+
+def read_bytes(path, most=-1, follow=True):
+    """The content of the file `path`, at most `most` bytes; None where there is no file.
+
+    What is neither a file nor a directory, and without `follow` a link, counts as no file: reading a FIFO or a device
+    that somebody put there could take for ever. Raises OSError.
+    """
+    with _opened(path, follow) as stream:
+        return None if stream is None else stream.read(most)
+
+
+def read_end(path, most):
+    """(the last `most` bytes of the file `path`, where in it they begin); (None, 0) where there is no file, no link
+    followed. Raises OSError."""
+    with _opened(path, follow=False) as stream:
+        if stream is None:
+            return None, 0
+        start = max(0, stream.seek(0, os.SEEK_END) - most)
+        stream.seek(start)
+        return stream.read(most), start
+
+
+@contextlib.contextmanager
+def _opened(path, follow):
+    """A binary stream of the file `path`, None where read_bytes() says that there is none."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        handle = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENXIO) or (error.errno == errno.ELOOP and not follow):
+            yield None
+            return
+        raise
+    try:
+        kind = os.fstat(handle).st_mode
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(kind):
+            yield None
+            return
+        with about(path), open(handle, "rb", closefd=False) as stream:
+            yield stream
+    finally:
+        os.close(handle)
+
+
+def read_text(path):
+    """The content of the file `path` as text, or None where there is no such file. Raises OSError."""
+    data = read_bytes(path)
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def read_json(path, follow=False):
+    """The JSON value in `path`, whoever wrote it; None where there is no file, or no JSON that fits into memory twice.
+
+    A server's account can write what root reads here. So nothing blocks, and size, depth and digits have limits.
+    follow: follow links; files of checkpoints are links in the cache of a hub's client. Raises OSError.
+    """
+    data = read_bytes(path, MAX_JSON + 1, follow=follow)
+    if data is None or len(data) > MAX_JSON:
+        return None
+    try:
+        return json.loads(data.decode("utf-8", "replace"), parse_int=_whole)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _whole(digits):
+    if len(digits) > MAX_DIGITS:
+        raise ValueError("a number of %d digits" % len(digits))
+    return int(digits)
+
+
+def readable_json(path):
+    """The same, and None also where the file cannot be read, as another user's."""
+    try:
+        return read_json(path)
+    except OSError:
+        return None
+
+
+def fits(value, shape):
+    """Whether a JSON value that somebody else wrote has this shape.
+
+    shape: a type (int: no boolean, of at most 63 bits; float: any finite number of that size); None; a list of one
+    shape; {key: shape}, of the keys that are there, "*" for all others; a tuple of shapes, of which one fits; object
+    for anything.
+    """
+    if isinstance(shape, tuple):
+        return any(fits(value, one) for one in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(fits(one, shape[0]) for one in value)
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(
+            fits(one, shape.get(key, shape.get("*", object))) for key, one in value.items()
+        )
+    if shape in (int, float):
+        number = isinstance(value, (int, shape)) and not isinstance(value, bool)
+        return number and -(1 << 63) < value < 1 << 63  # neither NaN nor infinite
+    return value is None if shape is None else isinstance(value, shape)
+
+
+def write_json(path, value, mode=0o644, owner=None):
+    """Put the JSON value at `path` as write_atomic() does."""
+    write_atomic(path, json.dumps(value), mode, owner)
+
+
+@contextlib.contextmanager
+def folder_lock(path):
+    """One process at a time looks at what is in a folder and decides; file systems without locks go without. Yields a
+    handle of the folder."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.ENOSYS):
+                raise
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def write_hashed(path, blocks):
+    """Write the blocks (bytes) to `path`, mode 0644, down to the disk; returns {size, sha256: hex}. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
+    with about(path), open(path, "wb") as stream:
+        for block in blocks:
+            stream.write(block)
+            digest.update(block)
+            size += len(block)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.chmod(path, 0o644)
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def sha256_file(path, block=1 << 20, read=None):
+    """sha256 (hex) of the file's bytes; read(count): called after each block. Raises OSError."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while True:
+            chunk = stream.read(block)
+            if not chunk:
+                return digest.hexdigest()
+            digest.update(chunk)
+            if read is not None:
+                read(len(chunk))

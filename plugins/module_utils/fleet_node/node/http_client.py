@@ -1,0 +1,360 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plain HTTP to a server of this node: whole answers, event streams, and failures as values instead of exceptions.
+
+Proxies of the environment are never used: these calls go to loopback and bind addresses.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import re
+import socket
+import threading
+import time
+import urllib.parse
+import zlib
+
+from ..visible import visible
+
+MAX_BODY = 16 << 20  # bytes; a chat answer is kilobytes, a log poured into the port must not fill the node's memory
+BLOCK = 1 << 16
+FAILURES = {
+    "refused": "connection refused",
+    "unreachable": "the address cannot be reached",
+    "reset": "the connection was closed before an answer",
+    "timeout": "no whole answer in time",
+    "cut": "the answer was cut off",
+    "protocol": "the answer is no HTTP",
+    "too-large": "the answer is larger than %d MiB" % (MAX_BODY >> 20),
+}
+AFTER_DONE_S = 0.5  # how long a stream that said its end may take to end
+COMPRESSED = ("gzip", "x-gzip", "deflate")  # never asked for, and sent by some proxies all the same
+UNREACHABLE = frozenset((errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL))
+
+
+class Response:
+    """What came back: all of it, or what went wrong and the part that came before.
+
+    method, url: of the request; status: int, None where no status line came; headers: {lower-case name: value};
+    text: the body (UTF-8, undecodable bytes replaced); ms: from the request to the last byte;
+    error: None or a key of FAILURES; detail: the system's own words for the error. utf8: whether the body was UTF-8.
+    closes: whether the server ends the connection after it.
+    """
+
+    utf8 = True
+    closes = True
+
+    def __init__(self, method, url, status=None, headers=None, text="", ms=0, error=None, detail=""):
+        self.method = method
+        self.url = url
+        self.status = status
+        self.headers = headers or {}
+        self.text = text
+        self.ms = ms
+        self.error = error
+        self.detail = detail
+
+    @property
+    def ok(self):
+        """A whole answer with status 200."""
+        return self.error is None and self.status == 200
+
+    @property
+    def healthy(self):
+        """A complete answer of a health path that says that all is well; some have no words for it (204)."""
+        return self.error is None and self.status in (200, 204)
+
+    def json(self):
+        """The body's JSON value; None where the body is no JSON."""
+        try:
+            return json.loads(self.text)
+        except ValueError:
+            return None
+
+    def describe(self, limit=600):
+        """One line for a person: status and body cut to `limit` characters, or the failure."""
+        body = cut(self.text, limit)
+        if self.error is None:
+            return "HTTP %d %s" % (self.status, body or "(empty body)")
+        words = FAILURES[self.error] + (" (%s)" % self.detail if self.detail else "")
+        if self.status is None:
+            return "no answer: " + words
+        return "HTTP %d, then %s after %d characters: %s" % (self.status, words, len(self.text), body)
+
+
+class Event:
+    """One server-sent event: data (str, lines joined by newlines) and ms since the request was sent."""
+
+    def __init__(self, data, ms):
+        self.data = data
+        self.ms = ms
+
+    def json(self):
+        """The event's JSON value; None where it is no JSON."""
+        try:
+            return json.loads(self.data)
+        except ValueError:
+            return None
+
+
+class Stream:
+    """An event stream, read to its end.
+
+    response: the Response (its text is the raw stream); events: [Event] without the closing mark;
+    done: whether `data: [DONE]` came; after: the data of the first event that came after it, or None.
+    """
+
+    def __init__(self, response, events, done, after=None):
+        self.response = response
+        self.events = events
+        self.done = done
+        self.after = after
+
+
+def cut(text, limit):
+    """`text` on one line and no longer than `limit` characters, with a mark where something is missing."""
+    line = visible(" ".join(text.split()))
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def connect_host(bind):
+    """The host to connect to for a server bound to `bind`: loopback for a wildcard address."""
+    bind = (bind or "").strip("[]")
+    if bind in ("", "*", "0.0.0.0"):
+        return "127.0.0.1"
+    return "::1" if bind == "::" else bind
+
+
+def base_url(bind, port):
+    """http://host:port of a server bound to `bind`; an IPv6 address gets its brackets."""
+    host = connect_host(bind)
+    return "http://%s:%d" % ("[%s]" % host if ":" in host else host, port)
+
+
+def request(method, url, body=None, timeout=30, headers=None, connection=None):
+    """Send one request and return its Response; never raises for what the network or the server does.
+
+    body: None or a JSON-ready value; timeout: seconds for the whole exchange, however slowly it drips. connection: a
+    Connection to use and to keep, instead of one for this request alone.
+    """
+    return _exchange(method, url, body, timeout, headers, _Collector(), connection)
+
+
+def stream(method, url, body=None, timeout=30, headers=None, connection=None):
+    """As request(), for an answer of server-sent events. Returns a Stream."""
+    reader = _EventReader()
+    headers = dict({"Accept": "text/event-stream"}, **(headers or {}))
+    response = _exchange(method, url, body, timeout, headers, reader, connection)
+    return Stream(response, reader.events, reader.done, reader.after)
+
+
+class Connection:
+    """A connection that several requests use, one after the other. Give its request() and stream() in place of the
+    module's. used: requests that were sent over the connection that is open now."""
+
+    def __init__(self):
+        self.used = 0
+        self.open = None
+
+    def request(self, *arguments):
+        return request(*arguments, connection=self)
+
+    def stream(self, *arguments):
+        return stream(*arguments, connection=self)
+
+    def close(self):
+        if self.open:
+            self.open.close()
+        self.used, self.open = 0, None
+
+
+class _Collector:
+    """Keeps the body as it comes."""
+
+    done = False
+
+    def __init__(self):
+        self.blocks = []
+
+    def feed(self, block, ms):
+        self.blocks.append(block)
+
+    def end(self, ms):
+        """Nothing more comes."""
+
+
+class _EventReader(_Collector):
+    """Parses server-sent events while they come (WHATWG HTML, section 9.2: data lines, a blank line ends an event)."""
+
+    def __init__(self):
+        super().__init__()
+        self.events = []
+        self.done = False
+        self.after = None
+        self._rest = b""
+        self._data = []
+
+    def feed(self, block, ms):
+        super().feed(block, ms)
+        text = self._rest + block
+        held = text[-1:] if text.endswith(b"\r") else b""  # its line feed may follow
+        lines = re.split(rb"\r\n|\n|\r", text[: len(text) - len(held)])
+        self._rest = lines.pop() + held
+        for raw in lines:
+            self._line(raw.decode("utf-8", "replace"), ms)
+
+    def end(self, ms):
+        if self._rest:
+            self._line(self._rest.decode("utf-8", "replace").rstrip("\r"), ms)
+
+    def _line(self, line, ms):
+        if line.startswith("data:"):
+            data = line[5:].lstrip(" ")
+            if data.strip() == "[DONE]" and not self._data and not self.done:
+                self.done = True  # some engines end the answer here, without the blank line
+                return
+            self._data.append(data)
+        elif not line and self._data:
+            data, self._data = "\n".join(self._data), []
+            if not self.done:
+                self.events.append(Event(data, ms))
+            elif self.after is None and data.strip():
+                self.after = data
+
+
+class _Watchdog:
+    """Shuts a socket down when the time of the exchange is over: a socket's own timeout starts anew with every byte."""
+
+    def __init__(self, sock, seconds):
+        self.fired = False
+        self._sock = sock
+        self._timer = threading.Timer(max(seconds, 0.001), self._fire)
+        self._timer.daemon = True
+
+    def __enter__(self):
+        self._timer.start()
+        return self
+
+    def __exit__(self, *unused):
+        self._timer.cancel()
+
+    def _fire(self):
+        self.fired = True
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # the peer was faster
+
+
+def _exchange(method, url, body, timeout, headers, collector, kept=None):
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise ValueError("http_client speaks http:// to one host, got %r" % url)
+    target = (parts.path or "/") + ("?" + parts.query if parts.query else "")
+    send_headers = {"Accept": "application/json", "Connection": "keep-alive" if kept else "close"}
+    payload = None
+    if body is not None:
+        payload = json.dumps(body, ensure_ascii=False).encode("utf-8")
+        send_headers["Content-Type"] = "application/json"
+    send_headers.update(headers or {})
+    result = Response(method, url)
+    started = time.monotonic()
+    connection = kept.open if kept else None
+    connection = connection or http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout)
+    try:
+        if connection.sock is None:
+            connection.connect()
+        sock = connection.sock
+        sock.settimeout(timeout)
+        with _Watchdog(sock, timeout - (time.monotonic() - started)) as watchdog:
+            try:
+                connection.request(method, target, body=payload, headers=send_headers)
+                _read(connection.getresponse(), sock, result, collector, started)
+            except (OSError, http.client.HTTPException, zlib.error) as error:
+                result.error, result.detail = _failure(error, result)
+            if watchdog.fired and not collector.done:
+                result.error = "timeout"
+    except OSError as error:
+        result.error, result.detail = _failure(error, result)
+    finally:
+        if kept and result.error is None and not result.closes:
+            kept.open, kept.used = connection, kept.used + 1
+        else:
+            connection.close()
+            if kept:
+                kept.close()
+    if result.error == "timeout":
+        result.detail = "%g s" % timeout
+    data = b"".join(collector.blocks)
+    result.text = data.decode("utf-8", "replace")
+    result.utf8 = result.error is not None or data.decode("utf-8", "ignore").encode("utf-8") == data
+    result.ms = _elapsed(started)
+    return result
+
+
+def _read(answer, sock, result, collector, started):
+    result.status = answer.status
+    result.closes = answer.will_close
+    result.headers = {name.lower(): value for name, value in answer.getheaders()}
+    length = answer.headers.get("Content-Length")
+    expected = int(length) if length and length.isdigit() and not answer.chunked else None
+    unpack = _unpacker(result.headers.get("content-encoding", ""))
+    received = taken = 0
+    waits = False
+    while expected is None or received < expected:
+        try:
+            block = answer.read1(BLOCK)
+        except (OSError, http.client.HTTPException):
+            if waits:  # the stream has said its end
+                result.closes = True
+                return
+            raise
+        if not block:
+            break
+        received += len(block)
+        block = unpack(block)
+        taken += len(block)
+        collector.feed(block, _elapsed(started))
+        if taken > MAX_BODY:
+            result.error = "too-large"
+            return
+        if collector.done and not waits:
+            waits = True
+            sock.settimeout(AFTER_DONE_S)
+    collector.end(_elapsed(started))
+    if expected is not None and received < expected and not collector.done:
+        result.error, result.detail = "cut", "%d of %d bytes" % (received, expected)
+    elif not answer.will_close:
+        answer.read()  # nothing is left; without it the connection is not free for the next request
+
+
+def _unpacker(encoding):
+    """A function from a block as it came to its bytes. HTTPException where the encoding is not known."""
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return lambda block: block
+    if encoding not in COMPRESSED:
+        raise http.client.HTTPException("Content-Encoding %s, which was not asked for" % encoding)
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)  # the header tells gzip from zlib
+    return lambda block: unpacking.decompress(block, MAX_BODY + 1)
+
+
+def _failure(error, result):
+    """(key of FAILURES, the system's words) for an exception of the socket or of http.client."""
+    if isinstance(error, (socket.timeout, TimeoutError)):  # two classes before Python 3.10
+        return "timeout", ""
+    if isinstance(error, ConnectionRefusedError):
+        return "refused", ""
+    if isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno in UNREACHABLE):
+        return "unreachable", error.strerror or str(error)
+    if isinstance(error, (http.client.IncompleteRead, http.client.RemoteDisconnected, ConnectionError)):
+        return ("reset" if result.status is None else "cut"), ""
+    return "protocol", "%s: %s" % (type(error).__name__, cut(str(error), 100))
+
+
+def _elapsed(started):
+    return round((time.monotonic() - started) * 1000)

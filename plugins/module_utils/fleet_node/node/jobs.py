@@ -1,0 +1,172 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Jobs on a node that outlive the call that starts them: a session of their own, found again by later calls.
+
+The folder of a job (0700) holds request.json (what it does and for whom; no secret), lock, pid and log. All processes
+of the job inherit the lock locked and keep it until they die, however that happens; so whoever can lock it knows that
+none of them lives. Beside the folder lies its start lock, which a call holds while it judges or changes the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+from ..errors import FleetError
+from . import commands, files
+from .directories import make_directory
+
+TERM_S = 5.0
+KILL_S = 60.0  # for one that waits in the kernel, for a network disk, say
+FRESH_S = 120  # a failure counts for so long; later its cause may be gone
+
+
+class DetachedJob:
+    """The job of a folder, which need not be there yet."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def path(self, name):
+        """A file of the job."""
+        return os.path.join(self.folder, name)
+
+    @contextlib.contextmanager
+    def judging(self, wait=True):
+        """The start lock; the folder's parent is there. Without `wait` it says whether the lock is held."""
+        make_directory(os.path.dirname(self.folder))
+        with open(self.folder + ".lock", "a+b") as stream:
+            if wait:
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            yield wait or locked(stream)
+
+    def alive(self):
+        """Whether a process of the job is at work."""
+        try:
+            with open(self.path("lock"), "rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others look as well
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    def request(self):
+        """What the job was started with, {} where there is none."""
+        return files.read_json(self.path("request.json")) or {}
+
+    def keep_request(self, request):
+        """Write it down."""
+        files.write_atomic(self.path("request.json"), json.dumps(request, indent=2) + "\n", mode=0o600)
+
+    def fingerprint(self, value):
+        """A string that differs where the value (JSON) does, and reveals nothing of it; its key is the folder's."""
+        import hmac  # here, since only the start of a job needs it
+
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        if files.read_text(self.path("key")) is None:
+            files.write_atomic(self.path("key"), os.urandom(32).hex(), mode=0o600)
+        text = json.dumps(value, sort_keys=True)
+        return hmac.new(files.read_text(self.path("key")).encode(), text.encode(), hashlib.sha256).hexdigest()
+
+    def launch(self, argv, request, environment, stdin=""):
+        """Start it, with the start lock held and none alive. Returns the process."""
+        self.keep_request(request)
+        with open(self.path("lock"), "a+b") as stream, open(self.path("log"), "wb") as log:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            process = commands.start(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=environment,
+                pass_fds=(stream.fileno(),),
+                start_new_session=True,
+                umask=0o022,
+            )
+        files.write_atomic(self.path("pid"), "%d\n" % process.pid, mode=0o600)
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(stdin.encode())
+            process.stdin.close()
+        return process
+
+    def pid(self):
+        """The number of its first process, as a string."""
+        return (files.read_text(self.path("pid")) or "?").strip()
+
+    def stop(self):
+        """End its processes. Raises FleetError where they cannot be ended."""
+        for number, seconds in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
+            self._signal(number)
+            if self.gone(seconds):
+                return
+        raise FleetError(
+            "jobs.cannot-end",
+            "The job of process %s cannot be ended: something still holds %s locked. End what does (`fuser -v %s` "
+            "shows it) and run again.",
+            (self.pid(), self.path("lock"), self.path("lock")),
+        )
+
+    def gone(self, seconds):
+        """Wait so long for its end; whether it has come."""
+        end = time.monotonic() + seconds
+        while self.alive():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _signal(self, number):
+        """Send it to the session of the first process, if that is still the job's: the number may be another's by now.
+
+        Not to its group alone: timeout(1) makes one of its own.
+        """
+        # here, since a quick look need not end anything
+        from . import processes
+
+        lock = os.path.realpath(self.path("lock"))
+        with contextlib.suppress(ValueError):
+            session = int(self.pid())
+            members = [pid for pid in processes.process_table() if _session(pid) == session]
+            if any(lock in processes.open_files(pid) for pid in members):
+                for pid in members:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+
+    def log(self):
+        """What it printed."""
+        return files.read_text(self.path("log")) or ""
+
+    def remove(self):
+        """Remove the folder of a job that has ended."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _session(pid):
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def locked(stream):
+    """Take the lock of this open file; False where somebody else has it."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def fresh(since):
+    """Whether that time (of the clock) is so short ago that a failure still counts."""
+    return 0 <= time.time() - since < FRESH_S

@@ -1,0 +1,389 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Processes and listening sockets of this node, from /proc alone: who holds a port, what runs of a server, how much."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import signal
+import socket
+import struct
+import time
+
+SECRET_OPTION = re.compile(r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passwd|auth|credential)[\w-]*)([= ])\S+")
+SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+@")
+MARKER_SERVER = "INFERENCE_FLEET_SERVER"  # both are in the environment of all that the guard starts
+MARKER_ROOT = "INFERENCE_FLEET_ROOT"
+LOOKS = 50  # at a process that shows no variables, LOOK_S apart, since it may be in the middle of execve
+LOOKS_WITH_ARGUMENTS = 5  # the same where it does show arguments: execve may have come to its end in between
+LOOK_S = 0.001
+PF_KTHREAD = 0x00200000  # include/linux/sched.h
+ENDED = ("Z", "X")  # states of processes that only wait to be forgotten
+LISTEN, ESTABLISHED = "0A", "01"  # TCP_LISTEN and TCP_ESTABLISHED in include/net/tcp_states.h
+ESTABLISHED = "01"
+WILDCARDS = frozenset(("", "*", "0.0.0.0", "::"))
+
+
+class Process:
+    """A line of /proc/PID/stat: state (a letter), parent (pid), kernel (a kernel's own thread), ticks (start, in clock
+    ticks after boot)."""
+
+    def __init__(self, state, parent, kernel, ticks):
+        self.state = state
+        self.parent = parent
+        self.kernel = kernel
+        self.ticks = ticks
+
+
+def process(pid):
+    """The Process with this pid, or None where it is gone. A zombie is a Process whose state is "Z"."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as stream:
+            text = stream.read()
+    except OSError:
+        return None
+    fields = text[text.rfind(b")") + 2 :].split()  # the name before it may hold blanks and brackets
+    if len(fields) < 20:
+        return None
+    return Process(fields[0].decode("ascii"), int(fields[1]), bool(int(fields[6]) & PF_KTHREAD), int(fields[19]))
+
+
+def catches(pid, sign):
+    """Whether a process has a handler of this signal, which could end it otherwise."""
+    try:
+        with open("/proc/%d/status" % pid, "rb") as stream:
+            caught = re.search(rb"(?m)^SigCgt:\s*([0-9a-f]+)", stream.read())
+    except OSError:
+        return False
+    return bool(caught and int(caught.group(1), 16) >> (sign - 1) & 1)
+
+
+def account_gone(name):
+    """Why nothing can be started as the account of this name, as a clause; None where it is there, or none is named."""
+    try:
+        if name and not name.isdigit():
+            pwd.getpwnam(name)
+    except KeyError:
+        return "the account %s that it runs as is not on this node any more; run site.yml, or create it again" % name
+    return None
+
+
+def process_table():
+    """{pid: Process} of all processes that live; zombies and the kernel's own threads are not among them."""
+    table = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            found = process(int(entry))
+            if found is not None and found.state not in ENDED and not found.kernel:
+                table[int(entry)] = found
+    return table
+
+
+def environment_of(pid):
+    """{bytes: bytes} that the process was executed with; empty where it is gone or not ours to read."""
+    text, whole = b"", 0
+    try:
+        for _look in range(LOOKS):
+            text = _shown(pid, "environ")
+            if text or not _is_program(pid):
+                break
+            whole += bool(_shown(pid, "cmdline"))
+            if whole == LOOKS_WITH_ARGUMENTS:
+                break
+            time.sleep(LOOK_S)
+    except OSError:
+        return {}
+    return dict(item.split(b"=", 1) for item in text.split(b"\0") if b"=" in item)
+
+
+def _is_program(pid):
+    found = process(pid)
+    return found is not None and found.state not in ENDED and not found.kernel
+
+
+def _shown(pid, name):
+    with open("/proc/%d/%s" % (pid, name), "rb") as stream:
+        return stream.read()
+
+
+def markers_of(pid):
+    """(root, server) from the environment of a process that a guard started, else None. The system's root is "/"."""
+    environment = environment_of(pid)
+    server = environment.get(MARKER_SERVER.encode())
+    root = environment.get(MARKER_ROOT.encode())
+    return None if server is None or root is None else (os.fsdecode(root), os.fsdecode(server))
+
+
+def marked_processes(root):
+    """{server: sorted pids} of all that runs of this root's servers: the marked processes and all below them.
+
+    What an engine started with an emptied environment is found through its parent. This process and its ancestors are
+    never in it.
+    """
+    table = process_table()
+    spared = set()
+    pid = os.getpid()
+    while pid in table and pid not in spared:
+        spared.add(pid)
+        pid = table[pid].parent
+    server_of = {}
+    for pid in table:
+        markers = markers_of(pid)
+        if markers is not None and markers[0] == (root or "/"):
+            server_of[pid] = markers[1]
+    children = {}
+    for pid, found in table.items():
+        children.setdefault(found.parent, []).append(pid)
+    waiting = list(server_of)
+    while waiting:
+        parent = waiting.pop()
+        for child in children.get(parent, ()):
+            if child not in server_of:
+                server_of[child] = server_of[parent]
+                waiting.append(child)
+    servers = {}
+    for pid in sorted(set(server_of) - spared):
+        servers.setdefault(server_of[pid], []).append(pid)
+    return servers
+
+
+def terminate_found(find, term_s, kill_s):
+    """End what `find` (a function that gives pids) finds: TERM, up to term_s seconds, KILL, up to kill_s seconds.
+
+    It looks again and again, so a process that is forked meanwhile is ended as well. Returns the pids that survived.
+    """
+    for sign, seconds in ((signal.SIGTERM, term_s), (signal.SIGKILL, kill_s)):
+        signalled = set()
+        end = time.monotonic() + seconds
+        pause = 0.02
+        while True:
+            alive = set(find())
+            if not alive:
+                return []
+            for pid in alive - signalled:
+                signalled.add(pid)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, sign)
+            if time.monotonic() >= end:
+                break
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.25)
+    return sorted(find())
+
+
+def listening_sockets():
+    """[(address, port, inode)] of all TCP sockets that listen, IPv4 and IPv6. IPv4-mapped addresses read as IPv4."""
+    return [(address, port, inode) for address, port, inode, uid in _listeners()]
+
+
+def connections(port):
+    """How many TCP connections of clients a port of this node has, in the network that this process is in."""
+    return sum(1 for _family, fields in _sockets(ESTABLISHED) if int(fields[1].split(":")[1], 16) == port)
+
+
+def _listeners():
+    found = []
+    for family, fields in _sockets(LISTEN):
+        address, port = fields[1].split(":")
+        found.append((_address(address, family), int(port, 16), int(fields[9]), int(fields[7])))
+    return found
+
+
+def _sockets(state):
+    """[(family, the kernel's words)] of the TCP sockets in a state."""
+    found = []
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        try:
+            with open("/proc/net/" + name, encoding="ascii") as stream:
+                lines = stream.readlines()[1:]
+        except OSError:  # a kernel without IPv6
+            continue
+        found += [(family, fields) for fields in map(str.split, lines) if fields[3] == state]
+    return found
+
+
+def _address(text, family):
+    """The kernel prints each 32-bit word of an address in the machine's byte order."""
+    words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
+    address = socket.inet_ntop(family, struct.pack("=%dI" % len(words), *words))
+    return address[7:] if address.startswith("::ffff:") and "." in address else address
+
+
+def _overlap(bind, address):
+    if bind in WILDCARDS or address in WILDCARDS:
+        return True
+    return ("127.0.0.1" if bind == "localhost" else bind.strip("[]")) == address
+
+
+def is_narrow(bind):
+    """Whether a server bound to this address is not meant to be reached through all of them."""
+    return bind not in WILDCARDS
+
+
+def open_to_all(bind, port, sockets):
+    """The address through which a server listens wider than it is bound ("0.0.0.0" or "::"), else None.
+
+    sockets: listening_sockets(). With bind 127.0.0.1 a server that takes no address would serve the whole network.
+    """
+    if not is_narrow(bind):
+        return None
+    return next((address for address, found, _inode in sockets if found == port and address in WILDCARDS), None)
+
+
+def port_holder(bind, port):
+    """Who listens where a server bound to (bind, port) would: a wildcard on either side counts. None where nobody does.
+
+    {pid, command, user, server, root}: pid and command are None where the process is not ours to see (user always is
+    known); server and root are set where the process is a fleet server's.
+    """
+    listeners = {inode: uid for address, found, inode, uid in _listeners() if found == port and _overlap(bind, address)}
+    holders = _holders(listeners)
+    return next((holder for holder in holders if holder["pid"] is not None), holders[0]) if holders else None
+
+
+def port_holders(bind, port):
+    """[port_holder()] of all sockets that a request to a server bound to (bind, port) can reach; [] where none listens.
+
+    A socket of the very address takes requests before one of all addresses does; several may share a port
+    (SO_REUSEPORT).
+    """
+    from . import (
+        http_client,  # what the guard starts without
+    )
+
+    host = http_client.connect_host(bind)
+    host = "127.0.0.1" if host == "localhost" else host
+    found = [(address, inode, uid) for address, number, inode, uid in _listeners() if number == port]
+    for reached in ((host,), ("0.0.0.0",) if ":" not in host else (), ("::",)):
+        listeners = {inode: uid for address, inode, uid in found if address in reached}
+        if listeners:
+            return _holders(listeners)
+    return []
+
+
+def _holders(listeners):
+    """[{pid, command, user, server, root}] of sockets ({inode: uid}), in the order of pids, those not seen last."""
+    holders, missing = [], dict(listeners)
+    for pid in sorted(process_table()) if missing else ():
+        held = missing.keys() & _socket_inodes(pid)
+        if held:
+            root, server = markers_of(pid) or (None, None)
+            user = user_name(missing[min(held)])
+            holders.append({"pid": pid, "command": command(pid), "user": user, "server": server, "root": root})
+            missing = {inode: uid for inode, uid in missing.items() if inode not in held}
+    for uid in missing.values():
+        holders.append({"pid": None, "command": None, "user": user_name(uid), "server": None, "root": None})
+    return holders
+
+
+def _socket_inodes(pid):
+    return {int(target[8:-1]) for target in open_files(pid) if target.startswith("socket:[")}
+
+
+def open_files(pid):
+    """{paths} of what the process has open, "socket:[INODE]" for a socket; empty where that is not ours to see."""
+    folder = "/proc/%d/fd" % pid
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink("%s/%s" % (folder, name)))
+    return found
+
+
+def user_name(uid):
+    """The user's name, the number as text where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def masked(text):
+    """A command line of somebody's without the keys and passwords in it."""
+    return SECRET_WORD.sub("********", SECRET_OPTION.sub(r"\1\2********", text))
+
+
+def command(pid):
+    """The process's argv joined by blanks, for a person, masked(); its short name in brackets where it has none; None
+    where it is gone."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as stream:
+            text = stream.read().rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
+        if text:
+            return masked(text)
+        with open("/proc/%d/comm" % pid, encoding="utf-8", errors="replace") as stream:
+            return "[%s]" % stream.read().strip()
+    except OSError:
+        return None
+
+
+def argv(pid):
+    """The process's argv as a list of str (undecodable bytes as surrogates), empty where it is gone."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as stream:
+            text = stream.read()
+    except OSError:
+        return []
+    return [os.fsdecode(item) for item in text.split(b"\0")[:-1]]
+
+
+def processes_with_marker(root, name):
+    """Pids of all that runs of the server `name` of this root, children without its environment included."""
+    return marked_processes(root).get(name, [])
+
+
+def terminate(pids, term_s, kill_s):
+    """End these processes: TERM, up to term_s seconds, KILL, up to kill_s seconds. Returns the pids that survived.
+
+    A pid that has gone over to another process meanwhile is left alone; a zombie counts as ended.
+    """
+    ticks = {pid: found.ticks for pid, found in ((pid, process(pid)) for pid in pids) if found is not None}
+
+    def alive():
+        for pid, start in ticks.items():
+            found = process(pid)
+            if found is not None and found.ticks == start and found.state not in ENDED:
+                yield pid
+
+    return terminate_found(alive, term_s, kill_s)
+
+
+def memory_mib(pids):
+    """Memory of these processes together in MiB: proportional set size where we may read it, else resident set size.
+
+    None where none of them is there to be read.
+    """
+    total = None
+    for pid in pids:
+        kib = _field_kib("/proc/%d/smaps_rollup" % pid, "Pss:")
+        if kib is None:
+            kib = _field_kib("/proc/%d/status" % pid, "VmRSS:")
+        if kib is not None:
+            total = (total or 0) + kib
+    return None if total is None else round(total / 1024)
+
+
+def _field_kib(path, field):
+    try:
+        with open(path, encoding="ascii", errors="replace") as stream:
+            for line in stream:
+                if line.startswith(field):
+                    return int(line.split()[1])
+    except OSError:
+        return None
+    return None
+
+
+def started_at(pid):
+    """When the process was started, in epoch seconds (float), None where it is gone or a zombie."""
+    found = process(pid)
+    if found is None or found.state in ENDED:
+        return None
+    with open("/proc/stat", encoding="ascii") as stream:
+        boot = next(int(line.split()[1]) for line in stream if line.startswith("btime "))
+    return boot + found.ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,130 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The Python that starts a node's servers: one that stays when the environment that Ansible ran with is removed.
+
+Service managers start the servers by a link of the node, which leads to the interpreter that was chosen here. The link
+is the record of that choice: it is kept as long as the interpreter works, whoever runs Ansible with whatever Python.
+Where it has to lead elsewhere, no unit changes and no server restarts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import pwd
+import re
+import sys
+import tempfile
+
+from ..errors import FleetError
+from . import commands, trust
+
+OLDEST = (3, 9)
+DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/bin")
+# What the scripts on a node import that a minimal Python may lack.
+PROBE = (
+    "import sys, argparse, fcntl, http.client, importlib.util, json, pwd, resource, tempfile, threading\n"
+    "print('%d %d %d' % (sys.version_info[0], sys.version_info[1], sys.prefix != sys.base_prefix))"
+)
+
+
+def link(paths):
+    """What service managers start."""
+    return paths.lib + "/lib/python3"
+
+
+def base_executable():
+    """The interpreter that this one's virtual environment was made from; this one itself where it is in none."""
+    if sys.prefix == sys.base_prefix:
+        return sys.executable
+    versioned = "python%d.%d" % sys.version_info[:2]
+    known = [getattr(sys, "_base_executable", None)]
+    known += [os.path.join(sys.base_prefix, "bin", name) for name in (versioned, "python3")]
+    for path in filter(None, known):
+        if os.access(path, os.X_OK) and not os.path.abspath(path).startswith(os.path.join(sys.prefix, "")):
+            return os.path.realpath(path)
+    return sys.executable
+
+
+def choose(paths, users=()):
+    """The interpreter to which link() is to lead: the one that it leads to while that works, else the system's own,
+    else the one that our environments, or the one that Ansible runs in, were made from.
+
+    users: accounts that must be able to start it. It is never one of a virtual environment, which goes with whoever
+    made it. Raises FleetError.
+    """
+    refused = []
+    for python in _candidates(paths):
+        problem = _problem(python, users)
+        if problem is None:
+            return python
+        refused.append("%s %s" % (python, problem))
+    raise FleetError(
+        "node.python-missing",
+        "Servers cannot be started: no Python %d.%d or newer of this node's own is fit to start them (%s). Install the "
+        "distribution's python3. Nothing was changed.",
+        (OLDEST[0], OLDEST[1], "; ".join(refused) or "there is none in %s" % ", ".join(DIRECTORIES)),
+    )
+
+
+def _candidates(paths):
+    found = []
+    with contextlib.suppress(OSError):
+        found.append(os.readlink(link(paths)))
+    found += [folder + "/python3" for folder in DIRECTORIES]
+    for folder in DIRECTORIES:
+        numbered = [path for path in glob.glob(folder + "/python3.*") if re.search(r"/python3\.\d+$", path)]
+        found += sorted(numbered, key=lambda path: -int(path.rpartition(".")[2]))
+    found.append(base_executable())
+    found += sorted(os.path.realpath(path) for path in glob.glob(glob.escape(paths.lib) + "/*/bin/python"))
+    return [path for path in dict.fromkeys(found) if os.path.exists(path)]
+
+
+def _problem(python, users):
+    """None, or why this interpreter is not fit, for a person."""
+    others = trust.fault(python) if os.geteuid() == 0 else None
+    if others:
+        return "may be replaced by others than root: " + others
+    try:
+        done = commands.run([python, "-I", "-S", "-c", PROBE])
+        major, minor, virtual = map(int, done.stdout.split())
+    except (OSError, ValueError, commands.TimedOut):
+        return "does not work"
+    if (major, minor) < OLDEST:
+        return "is Python %d.%d" % (major, minor)
+    if virtual or os.path.exists(os.path.dirname(os.path.dirname(python)) + "/pyvenv.cfg"):
+        return "is in a virtual environment"
+    refused = [user for user in users if not can_execute(user, python)]
+    return "may not be executed by the user '%s'" % refused[0] if refused else None
+
+
+def can_execute(user, python):
+    """Whether the user can start this interpreter; only root can try, and others run servers as themselves."""
+    if os.getuid() != 0:
+        return True
+    try:
+        found = pwd.getpwnam(user)
+    except KeyError:
+        return True  # who is not on the node yet is reported elsewhere
+    try:
+        done = commands.run([python, "-I", "-S", "-c", ""], user=found.pw_uid, group=found.pw_gid, extra_groups=[])
+    except (OSError, commands.TimedOut):
+        return False
+    return done.returncode == 0
+
+
+def leads_to(paths, python):
+    """Whether the link leads to this interpreter, and is of whoever may say so."""
+    try:
+        return os.readlink(link(paths)) == python and os.lstat(link(paths)).st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def put(paths, python):
+    """Have the link lead to this interpreter; its folder is there. Raises OSError."""
+    with tempfile.TemporaryDirectory(prefix=".python3.", dir=os.path.dirname(link(paths))) as folder:
+        os.symlink(python, folder + "/python3")
+        os.replace(folder + "/python3", link(paths))

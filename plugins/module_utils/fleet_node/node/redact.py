@@ -1,0 +1,313 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Secrets that no output, log or job file may show: how to find them in what a user gives, and how to mask them.
+
+token = clean_token("fleet_hf_token", value)     # stripped and checked; None where none is given
+Redactor([token], os.environ).text(message)      # masked, however a library has escaped it
+parameter_secrets(arguments)                     # what a module has to mask in all that it returns
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from urllib.parse import quote, quote_plus, unquote
+
+from ..errors import FleetError
+
+MASK = "***"
+# What stands before a user's @ runs to the first of these where it is spelt as it must be, else to the last @.
+URL_USER = re.compile(r"://([^\s/?#]+)@")
+LOOSE_USER = re.compile(r"://([^\s/?#@:\[]*:(?!\d*(?:[/?#]|$))\S+)@")
+BARE_USER = re.compile(
+    r"^([^\s/?#@:]+:[^\s/?#]+)@(?!sha256:)"
+)  # as curl and Go take a proxy; an image has a digest there
+TOKEN_LIKE = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|BEARER|KEY(?:S|_|\d|$)|AUTH(?!ORS?(?:_|$))|(?:^|_)PASS(?:_|$)|_PWD$",
+    re.IGNORECASE,
+)
+PARAMETER = re.compile(
+    r"([?&;]([\w.-]*(?:token|secret|passw|signature|credential|auth|policy)[\w.-]*|(?:[\w.-]*[_-])?(?:key|sig|sign)"
+    r"|key-pair-id|apikey|pass|pwd)=)([^&;\s\"'<>\\]+)",
+    re.IGNORECASE,
+)
+PROXY_LIKE = re.compile(r"PROXY$", re.IGNORECASE)
+TOKEN_LENGTH = 6  # what is shorter is a switch: masked, its "1" or "true" would go missing everywhere
+PIECE_LENGTH = 4  # of a password that its address is cut at: what a parser calls the port of a#b is a
+PART_LENGTH = 10  # of a secret, what is left of it by a cut
+EDGE_LENGTH = 5
+BEGINNING = re.compile(r"(?m)^([ \t]*)(\S{1,%d})" % PART_LENGTH)
+ENDING = re.compile(r"(?m)(\S{1,%d})(?=[ \t]*$|\u2026|\.\.\.)" % PART_LENGTH)
+HELD = 1 << 16  # characters of a line that has no end yet
+PRINTABLE = re.compile(r"[!-~]+")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+ESCAPE = re.compile(r"%[0-9A-F]{2}")
+
+
+def clean_token(name, value):
+    """The token that the variable `name` gives, without blanks and line breaks around it; None where there is none.
+
+    Raises FleetError, which never shows the value, unless it is printable ASCII, as every token is.
+    """
+    if value is None or value == "":
+        return None
+    text = value.strip() if isinstance(value, str) else ""
+    if not text:
+        raise FleetError(
+            "token.empty",
+            "%s holds no token: %s. Set it to the token itself, or leave it out.",
+            (name, "only blanks" if isinstance(value, str) else "it is no string"),
+        )
+    bad = next((at for at, one in enumerate(text) if not PRINTABLE.fullmatch(one)), None)
+    if bad is not None:
+        raise FleetError(
+            "token.character-invalid",
+            "%s is no token: its character %d of %d is %s; allowed: printable ASCII without blanks. Copy the token "
+            "again, and encrypt it anew if it is in a vault.",
+            (name, bad + 1, len(text), _kind(text[bad])),
+        )
+    return text
+
+
+def _kind(character):
+    if character == "\0":
+        return "NUL"
+    if character in "\r\n":
+        return "a line break"
+    return "a blank" if character.isspace() else "no ASCII" if ord(character) > 126 else "a control character"
+
+
+def forms(secret):
+    """The spellings of a secret that libraries put into messages, headers and addresses; itself among them."""
+    found = {secret, secret.strip()}
+    for one in list(found):
+        raw = one.encode("utf-8", "surrogatepass")
+        found |= {repr(one)[1:-1], repr(raw)[2:-1], json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1]}
+        found |= {quote(raw, safe=""), quote(raw), quote_plus(raw), unquote(one)}
+        found |= {ESCAPE.sub(lambda match: match[0].lower(), quote(raw, safe="")), one.replace("/", "\\/")}
+    found |= {repr(one)[1:-1] for one in list(found)} | {json.dumps(one)[1:-1] for one in list(found)}
+    return {one for one in found if one.strip()}
+
+
+def login_forms(user, password):
+    """The forms of a password (of the user, who then is a token, where there is none), and of the header that a client
+    makes of the two."""
+    found = forms(password or user)
+    for pair in ((user, password), (unquote(user), unquote(password))):
+        raw = ":".join(pair).encode("utf-8", "surrogatepass")
+        found |= {base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode()}
+    return found
+
+
+def url_secrets(*values):
+    """The passwords and tokens in URLs among `values` (strings, lists and dicts of them), to be kept out of logs.
+
+    USER:PASSWORD@HOST is one as well, and so is ?token=… .
+    """
+    found = set()
+    for user, password in _logins(values):
+        found |= {password or user, unquote(password or user)}
+    for text in _strings(values):
+        for _whole, _name, value in PARAMETER.findall(text):
+            found |= {value, unquote(value), value.partition("#")[0]}
+    return found - {""}
+
+
+def _strings(value):
+    if isinstance(value, dict):
+        value = value.values()
+    if isinstance(value, str):
+        yield value
+    elif not isinstance(value, (bytes, int, float, type(None))):
+        for one in value:
+            yield from _strings(one)
+
+
+def _logins(values):
+    """(user, password) of the addresses in strings."""
+    for text in _strings(values):
+        if "@" in text:
+            for pattern in (URL_USER, BARE_USER, LOOSE_USER):
+                for who in pattern.findall(text):
+                    user, _colon, password = who.partition(":")
+                    yield user, password
+
+
+def _proxy_logins(address):
+    """(user, password) of a proxy; whatever stands before the last @ of it is a login."""
+    if "@" in address:
+        who = address.partition("://")[2] if "://" in address else address
+        user, _colon, password = who.rpartition("@")[0].partition(":")
+        yield user, password
+
+
+def proxy_address(name, value):
+    """The value of a proxy variable as every client understands it: without blanks around it, what no address may
+    hold in its user and password escaped. Raises FleetError, which never shows the value."""
+    text = str(value).strip()
+    if re.search(r"[\x00-\x20\x7f]", text):
+        raise FleetError(
+            "address.character-invalid",
+            "%s holds a blank or a control character in its address; escape it, as %%20.",
+            (name,),
+        )
+    scheme, mark, rest = text.rpartition("://") if "://" in text.partition("@")[0] else ("", "", text)
+    who, at, host = rest.rpartition("@")
+    if not at:
+        return text
+    escaped = ":".join(quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", one), safe="%") for one in who.split(":", 1))
+    return scheme + mark + escaped + at + host
+
+
+def checked_variables(environment):
+    """{name: text} of the environment variables that a module was given. Raises FleetError, which shows no value, where
+    a process cannot have one of them."""
+    found = {str(name): str(value) for name, value in (environment or {}).items()}
+    for name, value in found.items():
+        if not VARIABLE.fullmatch(name):
+            raise FleetError(
+                "environment.name-invalid",
+                "environment has the name %s; allowed: letters, digits and _.",
+                (json.dumps(name),),
+            )
+        if "\0" in value:
+            raise FleetError("environment.nul", "environment: %s holds NUL, which no variable can. Remove it.", (name,))
+    return found
+
+
+def variable_secrets(variables):
+    """Of environment variables {name: value}: what a name calls a secret, what a proxy's address holds."""
+    found = set()
+    for name, value in variables.items() if isinstance(variables, dict) else ():
+        text = str(value)
+        if TOKEN_LIKE.search(name) and len(text.strip()) >= TOKEN_LENGTH:
+            found |= forms(text)
+        if PROXY_LIKE.search(name):
+            for user, password in _proxy_logins(text.strip()):
+                found |= login_forms(user, password)
+                found |= {one for one in re.split(r"[/?#@]", password) if len(one) >= PIECE_LENGTH}
+    return found
+
+
+def parameter_secrets(parameters):
+    """What of a module's parameters no log may show: url_secrets() of all; what the name of a parameter, or of one of
+    its variables (`environment`, `proxy_env`), calls a secret; of its logins (`auth`) all but the usernames."""
+    found = set()
+    for user, password in _logins([parameters]):
+        found |= login_forms(user, password)
+    endpoint = parameters.get("endpoint")
+    if isinstance(endpoint, str) and "://" not in endpoint:
+        found |= url_secrets("x://" + endpoint)
+    for secret in url_secrets(parameters):
+        found |= forms(secret)
+    for variables in (parameters.get("environment"), parameters.get("proxy_env")):
+        found |= variable_secrets(variables)
+    token = parameters.get("token")
+    if isinstance(token, str) and token.strip():
+        found |= forms(token)
+    return found | {one for secret in _login_secrets(parameters.get("auth")) for one in forms(secret)}
+
+
+def _login_secrets(auth):
+    if isinstance(auth, dict):
+        auth = [value for key, value in auth.items() if key != "username"]
+    if isinstance(auth, (list, tuple)):
+        return {one for value in auth for one in _login_secrets(value)}
+    return {str(auth)} if auth else set()
+
+
+def _without_parts(text, length, parts):
+    """The text with a mask for each run of characters that pieces of this length cover."""
+    found, kept, at = [], 0, 0
+    while at <= len(text) - length:
+        if text[at : at + length] not in parts:
+            at += 1
+            continue
+        end = at + length
+        while end < len(text) and text[end - length + 1 : end + 1] in parts:
+            end += 1
+        found += [text[kept:at], MASK]
+        kept = at = end
+    return "".join([*found, text[kept:]])
+
+
+class Redactor:
+    """Masks secrets (None among them: none) and those of environment variables, and the signatures of any address.
+
+    Of the secrets also what a cut left of them: PART_LENGTH characters or two thirds anywhere, EDGE_LENGTH of their
+    beginning at the end of a line or before an ellipsis, or of their end at the beginning of a line.
+    """
+
+    def __init__(self, secrets=(), variables=None):
+        found, whole = variable_secrets(dict(variables or {})), set()
+        for secret in secrets:
+            whole |= forms(secret) if secret else set()
+        self._found = sorted(found | whole, key=len, reverse=True)
+        self._parts, self._heads, self._tails = {}, set(), set()
+        for secret in whole:
+            length = min(PART_LENGTH, -(-2 * len(secret) // 3))
+            if length > EDGE_LENGTH:
+                parts = self._parts.setdefault(length, set())
+                parts.update(secret[at : at + length] for at in range(len(secret) - length + 1))
+                self._heads |= {secret[:end] for end in range(EDGE_LENGTH, length)}
+                self._tails |= {secret[-end:] for end in range(EDGE_LENGTH, length)}
+
+    def text(self, text):
+        """The text, masked."""
+        for secret in self._found:
+            text = text.replace(secret, MASK)
+        for length, parts in sorted(self._parts.items(), reverse=True):
+            text = _without_parts(text, length, parts)
+        if self._heads:
+            text = BEGINNING.sub(lambda match: match[1] + self._edge(match[2], self._tails, True), text)
+            text = ENDING.sub(lambda match: self._edge(match[1], self._heads, False), text)
+        return PARAMETER.sub(lambda match: match[1] + MASK, text)
+
+    @staticmethod
+    def _edge(word, edges, first):
+        """The characters at an edge of a line, masked as far as they are an edge of a secret."""
+        for length in range(len(word), EDGE_LENGTH - 1, -1):
+            if (word[:length] if first else word[-length:]) in edges:
+                return MASK + word[length:] if first else word[:-length] + MASK
+        return word
+
+    def value(self, value):
+        """A JSON value with all of its strings masked, but for the keys of mappings."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {key: self.value(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.value(one) for one in value]
+        return value
+
+
+class Masked:
+    """A text stream that masks what is written to it, line by line: a secret may come in pieces."""
+
+    def __init__(self, stream, redactor):
+        self._stream = stream
+        self._redactor = redactor
+        self._rest = ""
+
+    def write(self, text):
+        """As a stream does."""
+        lines, end, rest = (self._rest + text).rpartition("\n")
+        if len(rest) > HELD:
+            lines, end, rest = lines + end + rest, "", ""
+        self._rest = rest
+        if lines or end:
+            self._stream.write(self._redactor.text(lines) + end)
+        return len(text)
+
+    def close(self):
+        """Write the line that has no end, too."""
+        if self._rest:
+            self._stream.write(self._redactor.text(self._rest))
+            self._rest = ""
+            self._stream.flush()
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)

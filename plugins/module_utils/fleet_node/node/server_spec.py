@@ -1,0 +1,171 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan entry: one server process, as the controller plans it and the node runs it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+from ..errors import FleetError
+from .files import fits, readable_json
+
+SCHEMA = 2
+NAME = re.compile(r"^[a-z0-9-]{1,40}\Z")
+ARTIFACT_KEY = re.compile(r"^[0-9a-f]{8,64}\Z")  # names files and folders
+ARTIFACT_RECORD = "inference-fleet.json"  # lies in a compiled artifact and says whose it is
+SHAPE = {  # of what is on a node
+    "name": str, "role": str, "launcher": str, "platform": str, "engine": str, "hash": str, "bind": (str, None),
+    "port": (int, None), "ports": {"*": (int, None)}, "command": [str], "launch": [str], "arguments": {"*": object},
+    "environment": {"*": str}, "secrets": {"*": str}, "secret_versions": {"*": object}, "user": (str, None),
+    "config": ({"path": str, "format": str}, None), "directories": {"*": str}, "model_id": str, "cpus": (str, None),
+    "health": {"path": str, "port": (int, None), "budget_s": float, "poll_s": float}, "weights": [str],
+    "start": {"after": [str], "units": [str]}, "hooks": {"*": {"leaders": [str]}}, "container": (
+        {"engine": str, "address": (str, None), "image": str, "digest": (str, None), "mounts": [{"*": object}],
+         "flags": [str], "user": (str, None)}, None
+    ),
+}  # fmt: skip
+ROLES = ("server", "frontend", "prefill", "decode")
+LAUNCHERS = ("process", "container")
+KEYS = frozenset(
+    (
+        "schema", "host", "name", "role", "launcher", "platform", "engine", "devices", "bind", "port", "ports",
+        "command", "arguments", "environment", "secrets", "secret_versions", "config", "container", "launch",
+        "directories", "user", "model_id", "reasoning_field", "health", "start", "hooks", "cpus", "weights", "hash",
+    )
+)  # fmt: skip
+CONTAINER_KEYS = frozenset(
+    ("engine", "address", "image", "digest", "mounts", "devices", "flags", "workdir", "entrypoint", "user")
+)
+
+
+def canonical(value):
+    """The bytes a hash is taken of: JSON with sorted keys and no spaces, UTF-8 (and what is no Unicode as it is)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def entry_hash(entry):
+    """sha256 (hex) of the entry without its own hash and its host, whose name is the inventory's and nothing to a
+    process. Secrets are in it by name and version only."""
+    content = {key: value for key, value in entry.items() if key not in ("hash", "host")}
+    return hashlib.sha256(canonical(content)).hexdigest()
+
+
+def read_entry(path):
+    """The plan entry in the file `path`, as far as it was written; None where there is none whose values have the types
+    of an entry's. Raises no OSError."""
+    entry = readable_json(path)
+    return entry if isinstance(entry, dict) and fits(entry, SHAPE) else None
+
+
+def health_port(entry):
+    """The port that serves the health path; None for a server without any, which is ready when it runs."""
+    return (entry.get("health") or {}).get("port") or entry["port"] or (entry.get("ports") or {}).get("system")
+
+
+def artifact_directory(entry):
+    """The directory of a server's compiled artifact, None for one without."""
+    path, variable = (entry.get("directories") or {}).get("artifact"), _compile_cache(entry).get("variable")
+    return path if path and variable and entry["environment"].get(variable) == path else None
+
+
+def artifact_key(entry):
+    """The key of the artifact that a server compiles or loads, None for one without."""
+    return _compile_cache(entry).get("key")
+
+
+def artifact_leaders(entry):
+    """Servers that one starts after only until their common artifact is complete."""
+    return _compile_cache(entry).get("leaders", ())
+
+
+def _compile_cache(entry):
+    return (entry.get("hooks") or {}).get("compile_cache") or {}
+
+
+def check_entry(entry):
+    """Raise FleetError unless `entry` is a whole plan entry of this schema whose hash is true. Returns the entry."""
+    if not isinstance(entry, dict):
+        raise FleetError("entry.not-a-mapping", "A plan entry must be a mapping, got %s.", (type(entry).__name__,))
+    name = entry.get("name")
+    where = "Plan entry %r" % (name,)
+    missing = sorted(KEYS - set(entry))
+    unknown = sorted(set(entry) - KEYS)
+    if missing or unknown:
+        raise FleetError(
+            "entry.keys-wrong",
+            "%s: %s. Use the entries that the plan made (playbooks/plan.yml prints them).",
+            (
+                where,
+                "; ".join(
+                    filter(
+                        None,
+                        [
+                            "missing keys " + ", ".join(missing) if missing else "",
+                            "unknown keys " + ", ".join(unknown) if unknown else "",
+                        ],
+                    )
+                ),
+            ),
+        )
+    if entry["schema"] != SCHEMA:
+        raise FleetError(
+            "entry.schema-unknown", "%s: schema is %r, this collection knows %d.", (where, entry["schema"], SCHEMA)
+        )
+    if not isinstance(name, str) or not NAME.match(name):
+        raise FleetError("entry.name-invalid", "%s: a name has 1-40 characters of a-z, 0-9 and '-'.", (where,))
+    for key, allowed in (("role", ROLES), ("launcher", LAUNCHERS)):
+        if entry[key] not in allowed:
+            raise FleetError(
+                "entry.value-invalid", "%s: %s is %r, allowed: %s.", (where, key, entry[key], ", ".join(allowed))
+            )
+    container = entry["container"]
+    if (entry["launcher"] == "container") != (container is not None):
+        raise FleetError(
+            "entry.container-mismatch",
+            "%s: launcher is %r, but container is %s.",
+            (where, entry["launcher"], "null" if container is None else "given"),
+        )
+    if container is not None and set(container) != CONTAINER_KEYS:
+        raise FleetError(
+            "entry.container-keys-wrong",
+            "%s: container has the keys %s; allowed: %s.",
+            (where, ", ".join(sorted(container)), ", ".join(sorted(CONTAINER_KEYS))),
+        )
+    hooks, weights = entry["hooks"], entry["weights"]
+    if not isinstance(hooks, dict) or not all(isinstance(hook, dict) for hook in hooks.values()):
+        raise FleetError("entry.hooks-invalid", "%s: hooks is %r; allowed: {name: mapping}.", (where, hooks))
+    key = hooks.get("compile_cache", {}).get("key", "")
+    if "compile_cache" in hooks and not (isinstance(key, str) and ARTIFACT_KEY.match(key)):
+        raise FleetError(
+            "entry.artifact-key-invalid",
+            "%s: hooks.compile_cache.key is %r; allowed: 8-64 characters of 0-9 and a-f.",
+            (where, key),
+        )
+    if not isinstance(weights, list) or not all(isinstance(one, str) and one.startswith("/") for one in weights):
+        raise FleetError(
+            "entry.weights-invalid", "%s: weights is %r; allowed: a list of absolute paths.", (where, weights)
+        )
+    if entry["hash"] != entry_hash(entry):
+        raise FleetError(
+            "entry.hash-differs",
+            "%s: its hash does not fit its content; plan again instead of editing entries.",
+            (where,),
+        )
+    return entry
+
+
+def check_entries(entries):
+    """check_entry for each, and names are unique. Returns {name: entry} in the given order."""
+    by_name = {}
+    for entry in entries:
+        check_entry(entry)
+        if entry["name"] in by_name:
+            raise FleetError(
+                "entry.name-twice", "Plan entry %r appears twice; names are unique on a host.", (entry["name"],)
+            )
+        by_name[entry["name"]] = entry
+    return by_name

@@ -1,0 +1,120 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether only root can change what root uses on a node: folders that lead somewhere, programs, files that are read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import stat
+
+from ..errors import FleetError
+
+WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+LINKS = 40  # as the kernel
+
+
+def fault(path, sticky=True):
+    """Why an account other than root could change what `path` leads to, as a clause; None where none could.
+
+    Each part of the path counts, and so do links and what they lead to. sticky: whether the path itself may be a folder
+    in which everybody may create files, such as /tmp; folders above it may. What does not exist has no fault.
+    """
+    waiting, at, links = path.strip("/").split("/"), "", 0
+    found = _own_fault("/", True)
+    while waiting and found is None:
+        name = waiting.pop(0)
+        if name in ("", "."):
+            continue
+        at = os.path.dirname(at) if name == ".." else "%s/%s" % (at, name)
+        try:
+            target = os.readlink(at)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                return None  # it is not there, so nobody can have put anything there
+            found = _own_fault(at, sticky or bool(waiting))
+            continue
+        links += 1
+        if os.lstat(at).st_uid != 0:
+            return "%s is a link that belongs to %s" % (at, _name(os.lstat(at).st_uid))
+        if links > LINKS:
+            return "links in it lead in a circle"
+        waiting = target.strip("/").split("/") + waiting
+        at = "" if target.startswith("/") else os.path.dirname(at)
+    return found
+
+
+def _own_fault(path, sticky):
+    status = os.lstat(path or "/")
+    if status.st_uid != 0:
+        return "%s belongs to %s" % (path, _name(status.st_uid))
+    if status.st_mode & WRITABLE and not (sticky and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
+        return "others than root may write to %s (mode %04o)" % (path, stat.S_IMODE(status.st_mode))
+    return None
+
+
+def _name(uid):
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return "the deleted account %d" % uid
+
+
+def misplaced(path, mode, uid=None):
+    """How the file at `path` differs from one that was put there with this mode and owner (None: of this process), as a
+    clause; None where it does not."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return "is missing"
+    if not stat.S_ISREG(status.st_mode):
+        return "is no plain file"
+    if status.st_uid != (os.geteuid() if uid is None else uid):
+        return "belongs to %s" % _name(status.st_uid)
+    found = stat.S_IMODE(status.st_mode)
+    return None if found == mode else "has mode %04o instead of %04o" % (found, mode)
+
+
+def unsafe(path):
+    """Whether the file at `path` belongs to another account than this process's, or others may write to it."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return status.st_uid != os.geteuid() or bool(status.st_mode & WRITABLE and not stat.S_ISLNK(status.st_mode))
+
+
+def check_root(paths):
+    """FleetError where this runs as root and others can decide where the folders of `paths` (NodePaths) are: by the
+    rights of fleet_root and the folders above it, or by links in the place of folders."""
+    if os.geteuid() != 0:
+        return
+    found = None
+    if paths.root:
+        found = fault(paths.root, sticky=False)
+        below = [paths.root + one for one in ("/etc", "/var", "/var/lib", "/var/log", "/run")]
+        found = found or next(filter(None, (fault(one, sticky=False) for one in below)), None)
+    found = found or next(filter(None, (_link_fault(*one) for one in paths.folders())), None)
+    if found:
+        raise FleetError(
+            "node.root-not-safe",
+            "%s: %s, so others than root could replace what root writes and executes there. Allowed for fleet_root: a "
+            "folder that root owns, as all folders above it, to which only root can write, without links of others. "
+            "%s Nothing was changed.",
+            (
+                "fleet_root %s" % paths.root if paths.root else "The folders of inference.fleet",
+                found,
+                "Correct that, set another fleet_root, or run without become as the account that owns it."
+                if paths.root
+                else "Remove it.",
+            ),
+        )
+
+
+def _link_fault(path, movable):
+    """The same for a link in the place of one of our folders. movable: whether root may have put it on another disk."""
+    if not os.path.islink(path):
+        return None
+    return fault(path, sticky=False) if movable else "%s is a link (to %s)" % (path, os.readlink(path))

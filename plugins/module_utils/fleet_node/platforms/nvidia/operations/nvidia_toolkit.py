@@ -1,0 +1,28 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What nvidia_toolkit takes and does."""
+
+from __future__ import annotations
+
+from .. import toolkit
+
+ARGUMENTS = {
+    "servers": {"type": "list", "elements": "dict", "required": True},
+    "packages": {"type": "dict", "required": True},
+    "repositories": {"type": "dict", "default": {}},
+    "installed": {"type": "list", "elements": "str", "default": []},
+    "generated": {"type": "bool", "default": False},
+    "prove": {"type": "bool", "default": False},
+    "root": {"type": "str", "default": ""},
+}
+
+
+def run(params, check_mode):
+    """The result of the module. Raises FleetError."""
+    return toolkit.look(check_mode=check_mode, **params)
+
+
+def due(result):
+    """Why something is to be done; None where nothing is."""
+    return result["message"] if result["due"] else None

@@ -1,0 +1,286 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""This package on a node: a folder for each version below LIB/program, and `current`, a link to the version that
+service managers start servers with.
+
+A version is written beside the others, compiled, and only then given its name. So a copy that was killed half-way, or a
+full disk, leaves what was there. Versions that nothing runs are removed when another one comes, but the current one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import hashlib
+import io
+import json
+import os
+import shutil
+import tempfile
+
+from . import program_check
+from .errors import FleetError
+from .node import trust
+from .node.directories import make_directory
+from .node.files import folder_lock
+from .node.os_errors import about, os_words, remedy
+from .program_check import CURRENT, MANIFEST, current, place, record_of, version_of
+
+ROOT = "fleet_node"  # the package's name in an archive and in a version's folder
+MAIN = "__main__.py"
+DATE = (1980, 1, 1, 0, 0, 0)
+RIGHTS = (errno.EACCES, errno.EPERM)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def files_of(folder=None):
+    """{path: bytes} of the program: of this package, or of the one in another folder."""
+    if folder is None:
+        if os.path.isfile(_place()):
+            return unpacked(_place())
+        folder = os.path.dirname(os.path.abspath(__file__))
+    found = {}
+    for at, names, files in os.walk(folder, followlinks=True):
+        names[:] = sorted(name for name in names if name != "__pycache__")
+        for name in files:
+            if name.endswith(".py"):
+                path = os.path.join(at, name)
+                with open(path, "rb") as stream:
+                    found["%s/%s" % (ROOT, os.path.relpath(path, folder))] = stream.read()
+    return {MAIN: found["%s/%s" % (ROOT, MAIN)], **found}
+
+
+def version(files):
+    """The version of a program of {path: bytes}."""
+    return version_of({path: hashlib.sha256(data).hexdigest() for path, data in files.items()})
+
+
+@functools.cache
+def own_version():
+    """The version of this program."""
+    if os.path.exists(os.path.join(_place(), MANIFEST)):
+        return os.path.basename(_place())
+    return version(files_of())
+
+
+def work(folder, worker):
+    """Arguments of Python for main() of a module of this package, in a process that outlives the call. folder: see
+    start(). Raises OSError."""
+    return [start(folder), "work", worker.__name__.rpartition(ROOT + ".")[2]]
+
+
+def start(folder):
+    """What Python executes: the version's folder, or, of a program that could not be kept, a copy of the archive in
+    `folder`, which outlives the call. Raises OSError."""
+    if os.path.isdir(_place()):
+        return _place()
+    return shutil.copyfile(_place(), os.path.join(folder, "program.zip"))
+
+
+def _place():
+    """The folder or archive that this program runs from."""
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def packed(files):
+    """The bytes of an archive of {path: bytes}; the same bytes each time, with the same zlib."""
+    import zipfile  # here and below: a call that finds the program in place needs neither
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path in sorted(files):
+            info = zipfile.ZipInfo(path, date_time=DATE)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, files[path], compresslevel=9)
+    return buffer.getvalue()
+
+
+def unpacked(archive):
+    """{path: bytes} of an archive. Raises OSError, zipfile.BadZipFile."""
+    import zipfile
+
+    with zipfile.ZipFile(archive) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+def current_fault(lib):
+    """Why `current` is not this version as it was put there, as a clause; None where it is."""
+    link = current(lib)
+    try:
+        found = os.readlink(link)
+        if os.lstat(link).st_uid not in (0, os.geteuid()):
+            return "belongs to somebody else"
+    except OSError:
+        return "is missing"
+    if found != own_version():
+        return "is another version"
+    fault = program_check.fault(os.path.join(place(lib), found), found)
+    return fault and "is damaged: " + fault
+
+
+def keep(lib, check_mode=False, make=False):
+    """Keep this version on the node whose folder is `lib`; where it lies. None where it is not to be kept: in check
+    mode, before there is that folder, where others could change it, or without the right to. Raises FleetError.
+
+    make: make that folder, on a host that has no other use for it.
+    """
+    if check_mode or not (make or os.path.isdir(lib)):
+        return None
+    if os.geteuid() == 0 and trust.fault(lib, sticky=False):
+        return None
+    try:
+        return put(lib)
+    except OSError as error:
+        if error.errno in RIGHTS and os.geteuid() != 0:
+            return None
+        raise _error(place(lib), error) from error
+
+
+def make_current(lib):
+    """Keep this version, and have service managers start it. Raises FleetError."""
+    try:
+        put(lib)
+        with folder_lock(place(lib)):
+            _switch(place(lib), own_version())
+            _clean(place(lib), own_version())
+    except OSError as error:
+        raise _error(place(lib), error) from error
+
+
+def put(lib):
+    """Write this version where it is missing or damaged; its folder. Raises OSError."""
+    make_directory(place(lib))
+    wanted = own_version()
+    folder = os.path.join(place(lib), wanted)
+    with folder_lock(place(lib)):
+        if program_check.fault(folder, wanted) is None:
+            return folder
+        _remove_left(place(lib))
+        fresh = tempfile.mkdtemp(prefix=".new-", dir=place(lib))
+        try:
+            with about(place(lib)):
+                _write(fresh, files_of())
+            if os.path.lexists(folder):
+                os.rename(folder, tempfile.mkdtemp(prefix=".old-", dir=place(lib)))
+            os.rename(fresh, folder)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        _clean(place(lib), wanted)
+    return folder
+
+
+def _write(folder, files):
+    """Write {path: bytes}, compile it, and write down what was written."""
+    import py_compile
+
+    sources, compiled, digests = {}, {}, {}
+    for path, data in sorted(files.items()):
+        where = os.path.join(folder, path)
+        make_directory(os.path.dirname(where))
+        with open(where, "wb") as stream:
+            stream.write(data)
+            os.fchmod(stream.fileno(), 0o644)
+        digests[path] = hashlib.sha256(data).hexdigest()
+    for path in sorted(files):
+        where = os.path.join(folder, path)
+        made = py_compile.compile(where, dfile=_final(folder, path), doraise=True)
+        os.chmod(os.path.dirname(made), 0o755)
+        os.chmod(made, 0o644)
+        with open(made, "rb") as stream:
+            digests[os.path.relpath(made, folder)] = hashlib.sha256(stream.read()).hexdigest()
+    for path, digest in digests.items():
+        _to_disk(os.path.join(folder, path))
+        (sources if path in files else compiled)[path] = record_of(os.path.join(folder, path), digest)
+    where = os.path.join(folder, MANIFEST)
+    with open(where, "w", encoding="utf-8") as stream:
+        json.dump({"files": sources, "compiled": compiled}, stream)
+        os.fchmod(stream.fileno(), 0o644)
+    _to_disk(where)
+    os.chmod(folder, 0o755)
+
+
+def _final(folder, path):
+    """Where a file will lie, for tracebacks."""
+    return os.path.join(os.path.dirname(folder), own_version(), path)
+
+
+def _to_disk(path):
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _switch(where, wanted):
+    link = os.path.join(where, CURRENT)
+    with contextlib.suppress(OSError):
+        if os.readlink(link) == wanted and os.lstat(link).st_uid == os.geteuid():
+            return
+    if os.path.isdir(link) and not os.path.islink(link):
+        os.rename(link, tempfile.mkdtemp(prefix=".old-", dir=where))
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=where) as folder:
+        os.symlink(wanted, folder + "/link")
+        os.replace(folder + "/link", link)
+
+
+def _remove_left(where):
+    """Remove what a killed run left; the lock of the folder is held."""
+    for name in os.listdir(where):
+        if name.startswith("."):
+            shutil.rmtree(os.path.join(where, name), ignore_errors=True)
+
+
+def _clean(where, wanted):
+    """Remove the versions that are neither wanted nor current, and that nothing runs."""
+    try:
+        kept = {wanted, os.readlink(os.path.join(where, CURRENT))}
+    except OSError:
+        kept = {wanted}
+    for name in sorted(os.listdir(where)):
+        folder = os.path.join(where, name)
+        if name in kept or name == CURRENT or not os.path.isdir(folder) or os.path.islink(folder):
+            continue
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            gone = tempfile.mkdtemp(prefix=".old-", dir=where)
+            os.rename(folder, gone)
+            shutil.rmtree(gone, ignore_errors=True)
+        except OSError:  # it is in use, or there are no locks to tell
+            continue
+        finally:
+            os.close(handle)
+
+
+def _error(where, error):
+    """The FleetError of an OSError. What runs is as it was."""
+    values = (where, os_words(error), remedy(error))
+    details = {"errno": errno.errorcode.get(error.errno)}
+    if error.errno in FULL:
+        return FleetError(
+            "node.program-disk-full",
+            "The program of this collection does not fit into %s: %s. %s. Nothing was changed, and servers run on.",
+            values,
+            details,
+        )
+    if error.errno == errno.EROFS:
+        return FleetError(
+            "node.program-disk-read-only",
+            "The program of this collection cannot be written to %s: %s. %s. Nothing was changed, and servers run on.",
+            values,
+            details,
+        )
+    return FleetError(
+        "node.program-not-kept",
+        "The program of this collection cannot be kept in %s: %s. %s. Nothing was changed, and servers run on.",
+        values,
+        details,
+    )

@@ -1,0 +1,111 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a version of this package lies on a node as it was put there.
+
+The module inference.fleet.node sends this file, and what it imports, with each call; the rest stays on the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import stat
+
+from .node import trust
+
+FOLDER = "program"  # below the node's own folder (NodePaths.lib)
+CURRENT = "current"
+MANIFEST = "manifest.json"
+VERSION_LENGTH = 32
+
+
+def version_of(digests):
+    """The version of a program of these files, {path: sha256}."""
+    lines = "".join("%s %s\n" % (digest, path) for path, digest in sorted(digests.items()))
+    return hashlib.sha256(lines.encode("utf-8")).hexdigest()[:VERSION_LENGTH]
+
+
+def place(lib):
+    """Where versions lie, each in a folder of its name."""
+    return os.path.join(lib, FOLDER)
+
+
+def current(lib):
+    """The path that service managers execute; it is the same for all versions."""
+    return os.path.join(place(lib), CURRENT)
+
+
+def in_use(folder):
+    """A handle of a version's folder that keeps it from being removed while it is open; None where there is none."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(handle, fcntl.LOCK_SH)
+    return handle
+
+
+def fault(folder, version):
+    """Why what lies in a folder is not this version as it was put there, as a clause; None where it is.
+
+    A file whose size and times are those of its record is not read again.
+    """
+    others = trust.fault(folder, sticky=False) if os.geteuid() == 0 else None
+    if others:
+        return others
+    try:
+        with open(os.path.join(folder, MANIFEST), encoding="utf-8") as stream:
+            known = json.load(stream)
+        if version_of({path: record[0] for path, record in known["files"].items()}) != version:
+            return "%s is of another version" % MANIFEST
+        files = [*known["files"].items(), *known["compiled"].items()]
+        for path in sorted({os.path.dirname(path) for path, _record in files}):
+            found = _misplaced(os.path.join(folder, path), stat.S_ISDIR, 0o755)
+            if found:
+                return found
+        for path, record in files:
+            found = _fault_of(os.path.join(folder, path), record)
+            if found:
+                return found
+    except OSError as error:
+        return "%s: %s" % (error.filename, error.strerror)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return "%s is damaged" % MANIFEST
+    return None
+
+
+def record_of(path, digest):
+    """What a manifest says of a file: its sha256, size and times."""
+    status = os.lstat(path)
+    return [digest, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _fault_of(path, record):
+    found = _misplaced(path, stat.S_ISREG, 0o644)
+    if found:
+        return found
+    status = os.lstat(path)
+    digest, size, modified, changed = record
+    if status.st_size != size:
+        return "%s has another size" % path
+    if (status.st_mtime_ns, status.st_ctime_ns) != (modified, changed):
+        with open(path, "rb") as stream:
+            if hashlib.sha256(stream.read()).hexdigest() != digest:
+                return "%s was changed" % path
+    return None
+
+
+def _misplaced(path, kind, mode):
+    """Why a path is not what was put there for all accounts to read, and ours alone to change."""
+    status = os.lstat(path)
+    if not kind(status.st_mode):
+        return "%s is something else" % path
+    if status.st_uid not in (0, os.geteuid()):
+        return "%s belongs to somebody else" % path
+    found = stat.S_IMODE(status.st_mode)
+    return None if found == mode else "%s has mode %04o instead of %04o" % (path, found, mode)

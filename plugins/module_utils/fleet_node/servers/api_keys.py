@@ -1,0 +1,96 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The API key of a fleet, from the variable fleet_api_key to the secrets of a server and the requests of its clients.
+
+A server's secrets hold the first key, which its engine asks for and clients send, under one name of API_KEYS, and the
+others, if there are any, under one of OTHER_API_KEYS.
+"""
+
+from __future__ import annotations
+
+from ..engines.health_request import PRINTABLE
+from ..engines.registry import API_KEYS, OTHER_API_KEYS
+from ..errors import FleetError
+
+VARIABLE = "fleet_api_key"
+LONGEST = 1024
+KINDS = {type(None): "null", dict: "a mapping", bool: "a boolean", int: "a number", float: "a number"}
+ALLOWED = "allowed: printable ASCII characters without spaces, 1 to %d of them; or a list of such keys" % LONGEST
+
+
+def api_keys(value, variable=VARIABLE):
+    """[str] of the keys that a variable holds, the one that clients send first; [] for null, an empty string or list.
+
+    Line breaks at the end, which `echo KEY | ansible-vault encrypt_string` leaves, are cut off. Raises FleetError,
+    which never shows a key.
+    """
+    if value is None or value == "" or value == []:
+        return []
+    several = isinstance(value, (list, tuple))
+    keys = []
+    for number, one in enumerate(value if several else [value]):
+        where = "%s[%d]" % (variable, number) if several else variable
+        if not isinstance(one, str):
+            words = KINDS.get(type(one), "a " + type(one).__name__)
+            raise FleetError(
+                "api-key.not-a-string",
+                "%s is %s; %s. Quote a key that YAML takes for a number.",
+                (where, words, ALLOWED),
+            )
+        key = str(one).rstrip("\r\n")
+        if not key and not several:
+            return []
+        if len(key) > LONGEST:
+            raise FleetError("api-key.too-long", "%s has %d characters; %s.", (where, len(key), ALLOWED))
+        if not PRINTABLE.fullmatch(key):
+            raise FleetError("api-key.character-invalid", "%s %s; %s.", (where, _wrong(key), ALLOWED))
+        if key in keys:
+            raise FleetError(
+                "api-key.twice", "%s is the same as %s[%d]; remove one of the two.", (where, variable, keys.index(key))
+            )
+        keys.append(key)
+    return keys
+
+
+def _wrong(key):
+    if not key:
+        return "is empty"
+    at = next(index for index, one in enumerate(key) if not PRINTABLE.match(one))
+    kind = "no ASCII character" if ord(key[at]) > 126 and key[at] != "\x7f" else "a control character"
+    kind = "a line break" if key[at] in "\r\n" else "a space or tab" if key[at] in " \t" else kind
+    return "has %s as character %d of %d" % (kind, at + 1, len(key))
+
+
+def client_key(values):
+    """The API key that clients send, of the values of the variables that hold API keys; "" where there is none."""
+    keys = [key for value in values for key in api_keys(value)]
+    return keys[0] if keys else ""
+
+
+def is_file(source):
+    """Whether a secret comes from a file of the node, by its absolute path, instead of from a variable."""
+    return source.startswith("/")
+
+
+def secret_value(name, variable, value):
+    """What the secret `name` of a server holds, as a string: `value` of `variable`; "" where that holds nothing, None
+    where it need not hold anything.
+
+    Raises FleetError, which never shows the value.
+    """
+    if variable == VARIABLE or name in API_KEYS:
+        keys = api_keys(value, variable)
+        return (" ".join(keys[1:]) or None) if name in OTHER_API_KEYS else keys[0] if keys else ""
+    if value is None:
+        return ""
+    if isinstance(value, (dict, list, tuple)):
+        raise FleetError(
+            "secrets.not-a-string",
+            "%s is a %s; allowed: a string.",
+            (variable, "mapping" if isinstance(value, dict) else "list"),
+        )
+    text = str(value)
+    if "\0" in text:
+        raise FleetError("secrets.nul", "%s contains a NUL character, which no environment can hold.", (variable,))
+    return text

@@ -1,0 +1,158 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a plan entry means on this node: user, secrets, definition, files; and what keeps it from being deployed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+
+from ..engines.registry import OTHER_API_KEYS
+from ..errors import FleetError
+from ..node import processes
+from ..node.cpu_list import format_cpu_list, parse_cpu_list
+from ..node.files import read_text
+from .api_keys import is_file, secret_value
+from .config_text import config_text
+from .model import Desired, config_path
+
+
+def check_secrets(entries, secrets, check_mode=False):
+    """FleetError that names every secret of the entries ([entry]) whose variable is missing, empty, or no string, or
+    whose file is; in check mode a task before may have been to bring the file."""
+    problems = []
+    for entry in entries:
+        for key, variable in sorted(entry["secrets"].items()):
+            if key in OTHER_API_KEYS:
+                continue  # from the variable of the first key
+            if is_file(variable):
+                if not check_mode and not read_text(variable):
+                    problems.append("Server '%s': its secret %s comes from the file %s, which is missing or empty."
+                                    % (entry["name"], key, variable))  # fmt: skip
+                continue
+            try:
+                lacking = "is not set, or empty" if secret_value(key, variable, secrets.get(variable)) == "" else ""
+            except FleetError as error:
+                lacking = "cannot be used: " + error.message.rstrip(".")
+            if lacking:
+                problems.append("Server '%s': its secret %s comes from the variable '%s', which %s."
+                                % (entry["name"], key, variable, lacking))  # fmt: skip
+    if problems:
+        raise FleetError(
+            "servers.secret-missing",
+            "%s Set the variable for this host, best in a vault, or bring the file. Nothing was changed.",
+            (" ".join(problems),),
+        )
+
+
+def desired_server(node, entry, secrets):
+    """The Desired of an entry; its problem says why the entry could not be deployed now.
+
+    secrets: {variable: value}, as far as they are known.
+    """
+    name, user = entry["name"], entry["user"] or node.user
+    path, secret_path = config_path(entry), node.paths.secret(name)
+    # what the account cannot change belongs to whoever deploys; root's files are root's
+    uid = 0 if os.geteuid() == 0 else None
+    group = 0 if uid == 0 else None
+    files = [(one, 0o644, uid, group) for one in (node.manager.definition_path(name), path) if one]
+    owner = None
+    with contextlib.suppress(FleetError):
+        owner = owner_of(name, user)
+        # its guard reads it, and guards of other accounts, where there are several, read those of their leaders
+        mode = 0o644 if len(node.accounts) > 1 else 0o640
+        files.append((node.paths.entry(name), mode, uid, owner[1] if owner and uid == 0 else group))
+        files.append((node.paths.deployer(name), 0o640, uid, group))
+        if entry["secrets"]:
+            files.append((secret_path, 0o600, *(owner or (os.geteuid(), None))))
+    own = "%s/servers/%s/" % (node.paths.lib, name)  # others may be shared by servers, or nodes
+    folders = [path for path in entry["directories"].values() if path.startswith(own)]
+    definition, problem = None, None
+    try:
+        definition = node.manager.definition(entry, user)
+    except FleetError as error:
+        problem = error
+    return Desired(
+        entry,
+        secrets=known_secrets(entry, secrets),
+        user=user,
+        definition=definition,
+        config=config_text(entry["config"]),
+        files=files,
+        folders=[
+            (path, container_owner(entry) or owner, path == entry["directories"]["work"])
+            for path in sorted(set(folders))
+        ],
+        secret_path=secret_path if entry["secrets"] else None,
+        root=node.paths.root,
+        problem=problem,
+    )
+
+
+def known_secrets(entry, secrets):
+    """{ENV: value} of an entry's secrets as far as they are known: from files of this node, and {variable: value}."""
+    known = {}
+    for key, source in sorted(entry["secrets"].items()):
+        if is_file(source):
+            known[key] = read_text(source)
+        elif secrets.get(source) is not None:
+            with contextlib.suppress(FleetError):  # check_secrets() says it of a value that cannot be used
+                known[key] = secret_value(key, source, secrets[source])
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def check_deployable(servers):
+    """FleetError for the first of these ([Desired]) that this user cannot deploy on this node."""
+    own = processes.user_name(os.getuid())
+    for one in servers:
+        if one.user is not None and one.user != own and os.getuid() != 0:
+            raise FleetError(
+                "servers.cannot-change-user",
+                "Server '%s' runs as %s, but this runs as %s, who cannot change users. Use become.",
+                (one.entry["name"], one.user, own),
+            )
+        missing = missing_cpus(one.entry)
+        if missing:
+            raise FleetError(
+                "servers.cpus-missing",
+                "Server '%s': its cpus %s are not all among this node's, %s are not. Correct cpus of the server, or "
+                "fleet_hardware.cpu_affinity. Nothing was changed.",
+                (one.entry["name"], one.entry["cpus"], missing),
+            )
+        if one.problem is not None:
+            raise one.problem
+
+
+def missing_cpus(entry, sysroot=""):
+    """Those of an entry's CPUs that this node does not have, as text; empty where all are there or it names none."""
+    online = read_text(sysroot + "/sys/devices/system/cpu/online")
+    if not entry["cpus"] or not online:
+        return ""
+    return format_cpu_list(parse_cpu_list(entry["cpus"]) - parse_cpu_list(online))
+
+
+def owner_of(name, user):
+    """(uid, gid) of the user, None for the one who runs this. FleetError where the user is not on this node."""
+    if user is None:
+        return None
+    try:
+        found = pwd.getpwnam(user)
+    except KeyError:
+        raise FleetError(
+            "servers.user-missing",
+            "Server '%s' runs as the user '%s', who is not on this node. The engine's role creates it; run it before "
+            "the servers are started. Nothing was changed.",
+            (name, user),
+        ) from None
+    return found.pw_uid, found.pw_gid
+
+
+def container_owner(entry):
+    """(uid, gid) of the numbers that an entry's container runs as, None where it says nothing."""
+    user = (entry["container"] or {}).get("user")
+    if not user:
+        return None
+    uid, _colon, gid = user.partition(":")
+    return int(uid), int(gid or 0)

@@ -1,0 +1,194 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who answers on a server's port: the planned entry's own process, or somebody else, and then who."""
+
+from __future__ import annotations
+
+from ..node import http_client, processes
+from ..node.files import readable_json
+from ..node.paths import NodePaths
+from ..node.server_spec import entry_hash, health_port
+from ..supervise import state as guard_state
+from . import faults, start_times
+from .diff import entry_changes
+from .model import Observed, condition
+from .observe import observe
+
+NOT_VERIFIED = "not verified: "
+BECOME = "run with become to see it"
+
+
+class Stranger(Exception):
+    """The planned server is not who answers: words for a person."""
+
+
+class Watch:
+    """Looks at a node: a call with an entry returns who_answers() for it.
+
+    All entries share the first look; from then on each call looks anew.
+    """
+
+    def __init__(self, node):
+        self.node = node
+        self.planned = {}
+        self._first = {}
+        self._last = {}  # {name: Observed} of each entry's last call
+
+    def over(self, planned):
+        """Begin with a look at all of these: {name: entry}. Returns itself."""
+        self.planned = planned
+        self._first, self._last = self._look(), {}
+        return self
+
+    def __call__(self, entry):
+        name = entry["name"]
+        observed = self._look() if name in self._last else self._first
+        self._last[name] = observed.get(name) or Observed(name)
+        return who_answers(self.node, entry, observed)
+
+    def note_ready(self, names):
+        """Record that these were seen ready: the processes of the last look, which was after the probes."""
+        for name in names:
+            faults.note_ready(self.node.paths, name, self._last[name].state)
+
+    def starts(self):
+        """{name: start_times.of()} of all entries, by one more look."""
+        observed = self._look()
+        return {
+            name: start_times.of(self.node.paths, entry, observed.get(name) or Observed(name))
+            for name, entry in self.planned.items()
+        }
+
+    def _look(self):
+        return observe(self.node.paths, self.node.manager, self.planned)
+
+
+def who_answers(node, entry, observed):
+    """Words for who answers for `entry`. Stranger where that is not the entry as planned; observed: observe()d."""
+    one = observed.get(entry["name"]) or Observed(entry["name"])
+    deployed_as_planned(node, entry, one)
+    pid, runs = _running(entry, one)
+    if runs != entry["hash"]:
+        raise Stranger(
+            "%s runs the entry %s, and the plan's is %s; site.yml restarts it"
+            % (entry["name"], _short(runs), _short(entry["hash"]))
+            + _answers_instead(node, entry, observed)
+        )
+    words = "%s runs the planned entry %s%s" % (_process_words(pid), _short(runs), deployer_words(node, one))
+    port = health_port(entry)
+    if port is None:
+        return words
+    published = any(port in container.ports for container in one.containers if container.running)
+    holders = processes.port_holders(entry["bind"], port)
+    if not holders:
+        return "%s; %s" % (words, "its container publishes the port %d" % port if published else
+                           "nothing listens on the port %d" % port)  # fmt: skip
+    for holder in holders:
+        ours = holder["server"] == entry["name"] and holder["root"] == (node.paths.root or "/")
+        if ours and holder["pid"] in one.pids:
+            continue
+        if entry["container"] and (published or holder["pid"] is None):
+            words += "; the process that holds the port %d cannot be seen as this user, its container can" % port
+            continue
+        raise Stranger("the port %d is held by %s" % (port, holder_words(node, holder, observed)))
+    return "%s and holds the port %d" % (words, port)
+
+
+def deployed_as_planned(node, entry, one):
+    """Stranger unless what is deployed is the planned entry."""
+    name = entry["name"]
+    if one.entry is None:
+        raise Stranger("nothing is deployed as %s%s" % (name, _answers_instead(node, entry, {name: one})))
+    if one.entry.get("hash") == entry["hash"] and entry_hash(one.entry) == entry["hash"]:
+        return
+    fields = ", ".join(change[0] for change in entry_changes(one.entry, entry))
+    raise Stranger(
+        "%s is deployed as the entry %s%s, and the plan's is %s; they differ in %s%s"
+        % (name, _short(one.entry.get("hash")), deployer_words(node, one), _short(entry["hash"]), fields or "hash",
+           _answers_instead(node, entry, {name: one}))
+    )  # fmt: skip
+
+
+def _running(entry, one):
+    """(pid, hash) of what runs of a server. Stranger where nothing does, or it is not known what."""
+    name = entry["name"]
+    if entry["container"]:
+        found = next((container for container in one.containers if container.running), None)
+        if found is None:
+            raise Stranger("no container of %s runs%s" % (name, _doing(one)))
+        return one.pids[0] if one.pids else None, found.hash
+    pid = one.state.get("pid")
+    process = processes.process(pid) if isinstance(pid, int) else None
+    alive = process is not None and process.ticks == one.state.get("ticks") and process.state not in processes.ENDED
+    if alive and pid in one.pids:
+        return pid, one.state.get("hash")
+    if one.pids:
+        raise Stranger(
+            "%s runs as process %d, and which entry that is, is not known: its record %s; site.yml restarts it"
+            % (name, one.pids[0], "is of another process" if one.state else "is missing")
+        )
+    if alive:
+        raise Stranger("the process %d of %s cannot be seen as this user; %s" % (pid, name, BECOME))
+    raise Stranger("%s does not run%s" % (name, _doing(one)))
+
+
+def _doing(one):
+    now = condition(one)
+    return " (%s)" % ": ".join(filter(None, (now.state, now.reason)))
+
+
+def _answers_instead(node, entry, observed):
+    """ "; the port … is held by …" where somebody answers in place of the planned server."""
+    port = health_port(entry)
+    holders = processes.port_holders(entry["bind"], port) if port else []
+    if not holders:
+        return ""
+    return "; the port %d is held by %s" % (
+        port,
+        " and ".join(holder_words(node, holder, observed) for holder in holders),
+    )
+
+
+def holder_words(node, holder, observed):
+    """Who holds a port (one of processes.port_holders()), for a person."""
+    if holder["pid"] is None:
+        return "a process of %s that this user cannot see; %s" % (holder["user"], BECOME)
+    words = "process %d of %s (%s)" % (holder["pid"], holder["user"], http_client.cut(holder["command"] or "gone", 200))
+    name, root = holder["server"], holder["root"]
+    if name is None:
+        return words
+    here = root == (node.paths.root or "/")
+    where = node.paths if here else NodePaths("" if root == "/" else root)
+    runs = guard_state.read_record(where.server_state(name)).get("hash")
+    return "our server '%s'%s, entry %s%s, %s" % (
+        name,
+        "" if here else " of the root %s" % root,
+        _short(runs),
+        deployer_words_of(where, name, runs),
+        words,
+    )
+
+
+def _process_words(pid):
+    if pid is None:
+        return "its container"
+    return "process %d (%s)" % (pid, http_client.cut(processes.command(pid) or "gone", 120))
+
+
+def _short(text):
+    return text[: guard_state.DIGITS] if isinstance(text, str) and text else "unknown"
+
+
+def deployer_words(node, one):
+    """Who deployed the entry that is there, for a person; empty where that is not known."""
+    return deployer_words_of(node.paths, one.name, (one.entry or {}).get("hash"))
+
+
+def deployer_words_of(paths, name, hash_there):
+    """deployer_words() of the server `name` below these paths, whose entry has this hash."""
+    known = readable_json(paths.deployer(name))
+    if not isinstance(known, dict) or known.get("hash") != hash_there or not known.get("by"):
+        return ""
+    recipe = ", recipe %s" % known["recipe"] if known.get("recipe") else ""
+    return " (deployed by %s at %s, run %s%s)" % (known["by"], known.get("at"), known.get("run"), recipe)

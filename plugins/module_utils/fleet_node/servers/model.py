@@ -1,0 +1,204 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One server: how it should be (Desired), what is there (Observed), what it does (Condition), what to do (Action)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+STATES = ("started", "stopped", "restarted", "absent")
+CLOSINGS = ("verified", "rolled_back")  # what becomes of the definitions that a wave replaced
+# kinds of Action
+STARTS = frozenset(("create", "change", "start", "restart"))
+STAY = frozenset(("redefine", "enable", "record"))  # the server runs on
+WRITES = STARTS | {"redefine", "record"}
+
+
+@dataclasses.dataclass
+class Node:
+    """Where and with what the servers of a node are kept.
+
+    user: the one that servers run as whose entry names none (None: whoever runs this); deployer: what is written down
+    of a run that deploys, {by, at, run, recipe}; accounts: names of those that servers run as; acted: the actions that
+    were begun; warnings: what people should know of them.
+    """
+
+    paths: Any  # NodePaths
+    manager: Any  # services.ServiceManager
+    user: str | None = None
+    deployer: dict = dataclasses.field(default_factory=dict)
+    accounts: frozenset = frozenset()
+    acted: list = dataclasses.field(default_factory=list)
+    warnings: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Desired:
+    """One server as it should be.
+
+    entry: the plan entry; secrets: {ENV: value}, as far as they are known; user: name to run as, None for the module's
+    own; definition: the text for the service manager; config: text of the engine's config file, None where it has none;
+    files: [(path, mode, uid or None, gid or None)] of the
+    server's files; folders: [(path, (uid, gid) or None, whether it must be
+    there)] of its own directories; secret_path: the file with its secrets, None without any; root: "" for the system's;
+    problem: the FleetError that keeps it from being deployed, None without.
+    """
+
+    entry: dict
+    secrets: dict = dataclasses.field(default_factory=dict)
+    user: str | None = None
+    definition: str | None = ""
+    config: str | None = None
+    files: list = dataclasses.field(default_factory=list)
+    folders: list = dataclasses.field(default_factory=list)
+    secret_path: str | None = None
+    root: str = ""
+    problem: Exception | None = None
+
+
+@dataclasses.dataclass
+class Fault:
+    """What is wrong with a running server. reason: for a person; record: the one that repairs it without a restart;
+    alone: whether it can be repaired while other servers keep the same fault."""
+
+    reason: str
+    record: dict | None = None
+    alone: bool = True
+
+
+@dataclasses.dataclass
+class Observed:
+    """One server as it is.
+
+    entry: as deployed, None where it is not; secrets: {ENV: value} in its file, {} without one; secrets_read: whether
+    this user may read that file; definition, config: texts on disk, None where they are missing; state: the record of
+    its start ({} without one); fresh: whether that record is of the process that the manager runs now; service:
+    services.Status or None; pids: all its processes, those in its container as well; containers:
+    [container_engine.Container] of it, in any state; files: its files on disk; folders: existing directories of it that
+    a purge deletes; kept: directories of its artifact that a purge leaves; weights: {folder: weights_note()} of
+    its checkpoints as they are on disk; unit: services.Unit, None without a definition; running:
+    running_process.Running of what the manager runs; container: running_container.look_at() it, None without one;
+    outside: those of pids that are not in its unit; modes: {path: (mode, uid, gid)} of its files and directories;
+    fault: what is wrong with it, None where nothing is; was_ready: whether the process of the record was seen ready.
+    """
+
+    name: str
+    entry: dict | None = None
+    secrets: dict = dataclasses.field(default_factory=dict)
+    definition: str | None = None
+    config: str | None = None
+    state: dict = dataclasses.field(default_factory=dict)
+    fresh: bool = False
+    service: Any = None
+    pids: list = dataclasses.field(default_factory=list)
+    files: list = dataclasses.field(default_factory=list)
+    folders: list = dataclasses.field(default_factory=list)
+    containers: list = dataclasses.field(default_factory=list)
+    kept: list = dataclasses.field(default_factory=list)
+    weights: dict = dataclasses.field(default_factory=dict)
+    unit: Any = None
+    running: Any = None
+    container: dict | None = None
+    outside: list = dataclasses.field(default_factory=list)
+    modes: dict = dataclasses.field(default_factory=dict)
+    fault: Fault | None = None
+    secrets_read: bool = True
+    was_ready: bool = False
+
+    @property
+    def is_there(self):
+        """Whether anything of it is left on the node."""
+        return bool(self.files or self.pids or self.service or self.containers)
+
+    def runs_entry(self, entry):
+        """Whether its process is the engine of this entry, as the record of its start says."""
+        return self.fresh and self.state.get("phase") == "running" and self.state.get("hash") == entry["hash"]
+
+    @property
+    def runs(self):
+        """Whether there is something to stop."""
+        return bool(self.pids or self.containers or self.service)
+
+
+@dataclasses.dataclass
+class Action:
+    """One thing to do with one server.
+
+    kind: create (deploy and start), change (deploy and restart), start, restart, redefine (rewrite the service
+    manager's text without a restart), enable (start it after a reboot too), record (write the record of its start
+    again), stop, remove; reason: for a person; changes: [(field, before, after)]; repairs: whether it repairs a fault
+    of a running server; alone: whether it may be restarted while others still wait for the same.
+    """
+
+    name: str
+    kind: str
+    reason: str
+    changes: list = dataclasses.field(default_factory=list)
+    repairs: bool = False
+    alone: bool = True
+
+
+UNTOLD = "nothing says why; see its log"
+
+
+@dataclasses.dataclass
+class Condition:
+    """What a server does.
+
+    state: running, waiting, failed, stopped or missing; hash: of the entry that runs or waits; managed: whether a
+    service manager holds it. What is not known is None; since is in epoch seconds.
+    """
+
+    state: str
+    reason: str | None = None
+    since: float | None = None
+    pid: int | None = None
+    restarts: int | None = None
+    hash: str | None = None
+    managed: bool = True
+
+
+def condition(observed):
+    """The Condition of an Observed server. Pure."""
+    record, service = observed.state, observed.service
+    phase = record.get("phase")
+    restarts = max(0, record["count"] - 1) if record.get("count") else None
+    if service and service.state == "up":
+        if not observed.fresh and observed.fault is not None:
+            return Condition("running", observed.fault.reason, pid=service.pid)
+        if not observed.fresh:
+            return Condition("waiting", "starting", pid=service.pid, restarts=restarts)
+        now = Condition("waiting", None, record.get("since"), service.pid, restarts, record.get("hash"))
+        if phase == "running":
+            now.state, now.hash = "running", _running_hash(observed)
+        elif phase == "failed":
+            now.state, now.reason = "failed", record.get("reason") or UNTOLD
+        else:
+            now.reason = ": ".join(filter(None, (phase, record.get("reason")))) or "starting"
+        return now
+    if service and service.state == "restarting":
+        reason = ": ".join(filter(None, ("restarting", service.reason)))
+        return Condition("waiting", reason, restarts=restarts, hash=record.get("hash"))
+    if observed.pids or any(one.running for one in observed.containers):
+        return Condition(
+            "running", "it runs without its service manager", record.get("since"),
+            observed.pids[0] if observed.pids else None, restarts, _running_hash(observed), managed=False,
+        )  # fmt: skip
+    if phase == "failed" or (service is not None and service.state == "failed"):
+        reason = record.get("reason") if phase == "failed" else service.reason
+        return Condition("failed", reason or UNTOLD, record.get("since"), None, restarts)
+    if observed.entry is None:
+        return Condition("missing", "it is not deployed on this node")
+    return Condition("stopped", None if observed.definition is None else "its service manager does not run it")
+
+
+def _running_hash(observed):
+    """Hash of the entry that runs, as its container says, or the record of its start."""
+    return next((one.hash for one in observed.containers if one.running), observed.state.get("hash"))
+
+
+def config_path(entry):
+    """Where the entry's config file lies, None where it has none."""
+    return ((entry or {}).get("config") or {}).get("path")

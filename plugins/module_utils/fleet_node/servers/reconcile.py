@@ -1,0 +1,206 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Brings the servers of a node to the plan: observe what is there, decide what differs, apply only that."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+
+from ..errors import FleetError
+from ..launchers import get_launcher
+from ..node import python as node_python
+from ..node.os_errors import os_error
+from ..node.server_spec import check_entries
+from . import faults, previous
+from .apply import apply, prove, settle, stop
+from .decide import AT_ONCE, WAVE, decide
+from .desired import check_deployable, check_secrets, desired_server
+from .diff import describe
+from .model import CLOSINGS, STARTS, Action, Desired, Observed, condition
+from .observe import check_only, observe
+from .ports import check_ports
+from .rows import row
+from .shared_files import python_link_differs, shared_changes, shared_fault
+from .staging import make_folder
+from .start_order import check_order
+
+LOCK_S = 30
+UNVERIFIED = "an earlier run changed it, and it was not verified since"
+ROLLED_BACK = "its old definition was put back"
+
+
+def reconcile(node, entries, state="started", only=None, secrets=None, purge=False, check=False,
+              purge_artifacts=False, changes=AT_ONCE, drain_s=0):  # fmt: skip
+    """Bring the node to `entries` (list of plan entries) and return the result of engine_servers.
+
+    secrets: {variable: value}. check: decide everything, do nothing. changes: what becomes of servers that run, see
+    decide(). drain_s: seconds that servers have to finish their requests before they are stopped. Raises FleetError;
+    then nothing was stopped unless the message says so.
+    """
+    planned = check_entries(entries)
+    for entry in planned.values():
+        get_launcher(entry, node.paths.root)
+    deploys = state in ("started", "restarted")
+    try:
+        with contextlib.nullcontext() if check else _locked(node.paths, bool(entries) and deploys):
+            if state in CLOSINGS:
+                return _close(node, planned, state, only, check)
+            return _reconcile(
+                node, planned, state, only, secrets or {}, purge, check, purge_artifacts, changes, drain_s
+            )
+    except OSError as error:
+        raise os_error("The servers cannot be brought to the plan", error,
+                       "Run again then; what is done already is not done again.") from error  # fmt: skip
+
+
+def _reconcile(node, planned, state, only, secrets, purge, check, purge_artifacts, changes, drain_s):
+    deploys = state in ("started", "restarted")
+    named = [name for name in planned if only is None or name in only]
+    observed = observe(node.paths, node.manager, planned, purge, purge_artifacts)
+    check_only(only, planned, observed, state in ("stopped", "absent") or changes == WAVE)
+    desired = {name: Desired(entry, user=entry["user"] or node.user) for name, entry in planned.items()}
+    shared = {}
+    if deploys and planned:
+        check_secrets([planned[name] for name in named], secrets, check)
+        node.manager.interpreter = node_python.choose(
+            node.paths, sorted({one.user for one in desired.values()} - {None})
+        )
+        desired = {name: desired_server(node, entry, secrets) for name, entry in planned.items()}
+        check_deployable(desired[name] for name in named)
+        check_order(planned)
+        shared = shared_changes(node)
+    if state == "started":
+        _find_hung(node, [desired[name] for name in named], observed, check)
+    unverified = previous.unverified(node.paths)
+    decision = decide(desired, observed, state, only, purge, check, changes, unverified)
+    actions = decision.actions
+    if deploys:  # what restarts with a named server starts as the plan has it now
+        acting = [*actions, *decision.postponed]
+        followers = sorted({action.name for action in acting if action.name in planned} - set(named))
+        check_secrets([planned[name] for name in followers], secrets, check)
+        check_deployable(desired[name] for name in followers)
+        named = [name for name in planned if name in {*named, *followers}]
+    diff = _add_shared(node, describe(actions, observed), shared)
+    check_ports(node, actions, desired, observed)
+    if deploys and not check:
+        prove(node, [*actions, *decision.postponed], desired)
+    kept = {path for name, one in observed.items() if only is None or name in only for path in one.kept}
+    if not check:
+        apply(node, actions, desired, observed, shared, purge, drain_s, keeps=changes == WAVE)
+        if changes != WAVE:
+            gone = [action.name for action in actions if action.kind == "remove"]
+            previous.forget(node.paths, previous.read(node.paths) if state == "absent" and only is None else gone)
+        observed = settle(node, planned, [action.name for action in actions if action.kind in STARTS])
+    named += sorted(set(only or ()) - set(planned))
+    by_name = {action.name: action for action in actions}
+    return {
+        "changed": bool(diff["after"]),
+        "diff": diff,
+        "servers": [row(node, observed.get(name) or Observed(name), by_name.get(name), check) for name in named],
+        "repaired": {action.name: action.reason for action in actions if action.repairs and not check},
+        "pending": {
+            **{name: UNVERIFIED for wave in decision.waves for name in wave},
+            **{action.name: action.reason for action in decision.postponed},
+        },
+        "waves": decision.waves,
+        "removed": [action.name for action in actions if action.kind == "remove"],
+        "actions": acted(actions),
+        "kept": sorted(kept) if state == "absent" else [],
+    }
+
+
+def _close(node, planned, state, only, check):
+    """End a wave: forget the definitions that it replaced, or put them back and start them."""
+    names = sorted(previous.read(node.paths))
+    back, gone = [], []
+    if not check and state == "verified":
+        previous.forget(node.paths, only or names)
+    elif not check and names:
+        observed = observe(node.paths, node.manager, planned)
+        node.acted = [Action(name, "restart", ROLLED_BACK) for name in names]
+        back, gone = previous.put_back(
+            node, lambda found: stop(node, [one for one in found if one in observed], observed)
+        )
+    observed = settle(node, planned, back) if back else observe(node.paths, node.manager, planned)
+    changed = state == "rolled_back" and bool(names)
+    shown = [*planned, *(name for name in back if name not in planned)]
+    return {
+        "changed": changed,
+        "diff": {"before": "", "after": "".join("%s: %s\n" % (name, ROLLED_BACK) for name in names if changed)},
+        "servers": [row(node, observed.get(name) or Observed(name)) for name in shown],
+        "repaired": {},
+        "pending": {},
+        "waves": [],
+        "removed": gone,
+        "actions": acted(node.acted),
+        "kept": [],
+        "back": back,
+        "versions": {name: _version(planned.get(name), observed.get(name), back) for name in shown},
+    }
+
+
+def _version(entry, one, back):
+    """Which version of its definition a server has, for a person."""
+    if one is None or one.entry is None:
+        return "not deployed"
+    if one.name in back:
+        return "old, rolled back"
+    return "new" if entry is not None and one.entry.get("hash") == entry["hash"] else "old"
+
+
+def _add_shared(node, diff, shared):
+    """The diff with what changes for all servers."""
+    for path in sorted(shared):
+        diff["before"] += "%s: %s\n" % (path, shared_fault(node.paths, path, shared[path]))
+        diff["after"] += "%s: as this collection has it\n" % path
+    if python_link_differs(node):
+        link = node_python.link(node.paths)
+        diff["before"] += "%s: %s\n" % (link, "to another Python" if os.path.lexists(link) else "missing")
+        diff["after"] += "%s: to %s\n" % (link, node.manager.interpreter)
+    return diff
+
+
+def _find_hung(node, desired, observed, check):
+    """Note the Fault of those servers that run as planned and hang."""
+    running = {}
+    for target in desired:
+        one = observed.get(target.entry["name"])
+        if one is not None and one.fault is None and one.fresh:
+            now = condition(one)
+            if now.state == "running" and now.managed and now.hash == target.entry["hash"]:
+                running[one.name] = (target.entry, one)
+    for name, fault in faults.find_hung(node.paths, running, note=not check).items():
+        observed[name].fault = fault
+
+
+def acted(actions):
+    """[{name, kind, reason}] of actions, as a module returns them."""
+    return [{"name": action.name, "kind": action.kind, "reason": action.reason} for action in actions]
+
+
+@contextlib.contextmanager
+def _locked(paths, create):
+    """One reconciliation of a root at a time. Without `create` a root that is not there is not locked."""
+    if not create and not os.path.isdir(paths.run):
+        yield
+        return
+    make_folder(paths.run)
+    with open(paths.run + "/engine_servers.lock", "w", encoding="ascii") as stream:
+        end = time.monotonic() + LOCK_S
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise FleetError(
+                        "servers.locked",
+                        "Another run changes the servers of %s since %d s; run again when it is done.",
+                        (paths.root or "this node", LOCK_S),
+                    ) from None
+                time.sleep(0.2)
+        yield

@@ -1,0 +1,491 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""supervisord (supervisord.org, 4.x) as the service manager where there is no systemd.
+
+Why the program sections look as they do (supervisor/process.py of 4.3.0): with startsecs=0 no exit is "too quick", so
+a program that ends goes to EXITED and, unless its exit code is in exitcodes, is started again without counting; BACKOFF
+and FATAL are left for programs that cannot be executed at all. The guard counts starts and delays them, and ends with
+194 when it is enough.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import http.client
+import os
+import pwd
+import re
+import shlex
+import stat
+import subprocess
+import tempfile
+import time
+import xmlrpc.client
+
+from ..errors import FleetError
+from ..node import commands, processes
+from ..node import paths as node_paths
+from ..node import python as node_python
+from ..node.files import read_end, read_text
+from ..node.paths import PREFIX
+from ..supervise.state import START_LIMIT_EXIT
+from .base import ManagerSilent, ServiceManager, Status, Unit
+from .supervisord_socket import Transport
+from .supervisord_text import ini_command, ini_value
+
+REAPER = PREFIX + "reaper"
+OTHERS = ("reaper", "watchdog")  # programs of ours that are no servers
+MARKER = "INFERENCE_FLEET_SUPERVISOR"  # in the daemon's environment: the root that it serves
+SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
+SOCKET_SUFFIX_BYTES = 8  # supervisord binds PATH.PID first and links it (supervisor/http.py)
+REQUEST_S = 10
+STOP_WAIT_S = 15  # TERM to KILL
+START_WAIT_S = 15
+SHUTDOWN_WAIT_S = 20
+LINE_BYTES = 4000  # of a line of a log, as far as its end is read
+
+# supervisor/xmlrpc.py: Faults
+STOPPED = ("T", "t")  # states of processes
+SHUTDOWN_STATE, BAD_NAME, ALREADY_STARTED, NOT_RUNNING, ALREADY_ADDED = 6, 10, 60, 70, 90
+
+
+class Supervisord(ServiceManager):
+    """See ServiceManager. One daemon for each root; it is started with the first server and ends with the last."""
+
+    name = "supervisord"
+
+    def __init__(self, paths, toolkit, python=None):
+        self.paths = paths
+        self.toolkit = toolkit
+        self.python = python or node_python.link(paths)
+        self.program = toolkit + "/bin/supervisord"
+        self.conf = paths.etc + "/supervisord.conf"
+        self.programs = paths.etc + "/supervisor.d"
+        self.pidfile = paths.run + "/supervisord.pid"
+        self.log = paths.log + "/supervisord.log"
+        self.socket = paths.run + "/supervisord.sock"
+        self.socket_folder = None
+        if len(os.fsencode(self.socket)) + SOCKET_SUFFIX_BYTES > SOCKET_PATH_BYTES:
+            digest = hashlib.sha256(os.fsencode(paths.root)).hexdigest()[:12]
+            # not TMPDIR, which may be long as well, and another one in the next run
+            self.socket_folder = "/tmp/inference-fleet-%d-%s" % (os.getuid(), digest)
+            self.socket = self.socket_folder + "/supervisord.sock"
+
+    # ---- files
+
+    def problem(self):
+        if not os.access(self.program, os.X_OK):
+            return (
+                "there is no supervisord at %s. Install supervisor (4.x) into the toolkit, or name another with "
+                "toolkit." % self.program
+            )
+        return None
+
+    def shared_files(self):
+        reaper = [self.python, "-I", self.paths.guard, "reap"]
+        reaper += ["--servers", self.paths.servers, "--state", self.paths.state]
+        lines = [
+            "; Written by inference.fleet; the next run overwrites it.",
+            "[unix_http_server]",
+            "file=" + ini_value(self.socket),
+            "chmod=0700",
+            "",
+            "[supervisord]",
+            "identifier=inference-fleet",
+            "logfile=" + ini_value(self.log),
+            "logfile_maxbytes=10MB",
+            "logfile_backups=3",
+            "pidfile=" + ini_value(self.pidfile),
+            "childlogdir=" + ini_value(self.paths.log),
+            "nocleanup=true",
+            "umask=027",  # of logs; the guard sets the engine's own
+        ]
+        if os.getuid() == 0:
+            lines.append("user=root")
+        lines += [
+            "",
+            "[rpcinterface:supervisor]",
+            "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
+            "",
+            "[supervisorctl]",
+            "serverurl=unix://" + ini_value(self.socket),
+            "",
+            "; kills the process group of a program that has ended, and ends what restarts with it",
+            "[eventlistener:%s]" % REAPER,
+            "command=" + ini_command(reaper),
+            "events=PROCESS_STATE_EXITED,PROCESS_STATE_STOPPED,PROCESS_STATE_FATAL,PROCESS_STATE_UNKNOWN",
+            "buffer_size=1000",
+            "autorestart=true",
+            "startretries=1000000",
+            "stdout_logfile=NONE",
+            "stderr_logfile=" + ini_value(self.paths.log + "/reaper.log", expansions=2),
+            "stderr_logfile_maxbytes=1MB",
+            "stderr_logfile_backups=1",
+            "",
+            "[include]",
+            "files=supervisor.d/*.conf",
+            "",
+        ]
+        return {self.conf: "\n".join(lines)}
+
+    def definition(self, entry, user):
+        name = entry["name"]
+        argv = [self.python, "-I", self.paths.guard, "run", self.paths.entry(name)]
+        argv += ["--state", self.paths.server_state(name), "--secrets", self.paths.secret(name)]
+        argv += ["--root", self.paths.root]
+        lines = [
+            "; Written by inference.fleet; the next run overwrites it.",
+            "[program:%s%s]" % (PREFIX, name),
+            "command=" + ini_command(argv),
+            "directory=/",
+            "autostart=true",
+            "autorestart=unexpected",
+            "exitcodes=%d" % START_LIMIT_EXIT,
+            "startsecs=0",
+            "startretries=5",
+            "stopsignal=TERM",
+            "stopasgroup=true",
+            "killasgroup=true",
+            "stopwaitsecs=%d" % STOP_WAIT_S,
+            "redirect_stderr=true",
+            "stdout_logfile=" + ini_value(self.paths.log_file(name), expansions=2),
+            "stdout_logfile_maxbytes=%dMB" % self.log_limits()["file_mb"],
+            "stdout_logfile_backups=%d" % (self.log_limits()["files"] - 1),
+        ]
+        if user is not None and os.getuid() == 0:
+            lines.append("user=" + ini_value(user))
+        return "\n".join(lines) + "\n"
+
+    def definition_path(self, name):
+        return "%s/%s%s.conf" % (self.programs, PREFIX, name)
+
+    def defined(self):
+        try:
+            files = os.listdir(self.programs)
+        except FileNotFoundError:
+            return []
+        names = {file[len(PREFIX) : -5] for file in files
+                 if file.startswith(PREFIX) and file.endswith(".conf")}  # fmt: skip
+        return sorted(names - set(OTHERS))
+
+    def unit(self, name, status):
+        """A file that the include of supervisord.conf reads and that is no server's counts as each server's drop-in."""
+        path = self.definition_path(name)
+        try:
+            files = sorted(os.listdir(self.programs))
+        except FileNotFoundError:
+            files = []
+        others = [self.programs + "/" + file for file in files if file.endswith(".conf")
+                  and not file.startswith((".", PREFIX))]  # fmt: skip
+        command = re.search(r"(?m)^command=(.*)$", read_text(path) or "")
+        try:
+            words = shlex.split(command.group(1).replace("%%", "%")) if command else []
+        except ValueError:
+            words = []
+        return Unit(
+            path=path,
+            drop_ins=[] if self.keep_drop_ins else others,
+            kept=others if self.keep_drop_ins else [],
+            programs=[(words[0], False)] if words else [],
+        )
+
+    def log_tail(self, name, lines):
+        path = self.paths.log_file(name)
+        if lines < 1 or not os.path.lexists(path):
+            return []
+        data, start = read_end(path, min(LINE_BYTES * lines, 4 << 20))
+        if data is None:
+            return ["%s is no plain file, and is not read." % path]
+        found = [line.rstrip("\r") for line in data.decode("utf-8", "replace").split("\n")]
+        found = [line for line in found if line]
+        # of a line that was cut nothing shows what it was, a secret for example
+        return found[1 if start and len(found) > 1 else 0 :][-lines:]
+
+    def log_files(self, name):
+        path = glob.escape(self.paths.log_file(name))
+        return sorted(glob.glob(path) + glob.glob(path + ".[0-9]*"))
+
+    # ---- the daemon
+
+    def _call(self, method, *arguments):
+        """One XML-RPC call. None where no daemon listens. Raises xmlrpc.client.Fault, FleetError."""
+        proxy = xmlrpc.client.ServerProxy(
+            "http://localhost", transport=Transport(self.socket, REQUEST_S), allow_none=True
+        )
+        try:
+            return getattr(proxy.supervisor, method)(*arguments)
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            return None
+        except PermissionError as error:
+            raise FleetError(
+                "supervisord.other-user",
+                "The supervisord of %s belongs to another user than %s (%s). Run as its user, with become.",
+                (self.paths.root or "this system", processes.user_name(os.getuid()), error.strerror),
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            pids = self.daemons()
+            stopped = [pid for pid in pids if getattr(processes.process(pid), "state", "") in STOPPED]
+            raise ManagerSilent(
+                "supervisord.no-answer",
+                "supervisord%s does not answer at %s within %d s (%s). %s, and run again. Its servers go on. "
+                "Its log is %s.",
+                (
+                    " (process %s)" % ", ".join(map(str, pids)) if pids else "",
+                    self.socket,
+                    REQUEST_S,
+                    "it is stopped by a signal" if stopped else error,
+                    "Let it go on with 'kill -CONT %d'" % stopped[0] if stopped else "End the process",
+                    self.log,
+                ),
+            ) from error
+        except xmlrpc.client.ProtocolError as error:
+            raise FleetError(
+                "supervisord.http-error",
+                "supervisord at %s answered HTTP %d: %s.",
+                (self.socket, error.errcode, error.errmsg),
+            ) from error
+        finally:
+            proxy("close")()
+
+    def _info(self):
+        """{name: supervisord's own process info} of our programs; None where no daemon runs or it is going down."""
+        try:
+            rows = self._call("getAllProcessInfo")
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode == SHUTDOWN_STATE:
+                return None
+            raise FleetError(
+                "supervisord.call-refused", "supervisord refused getAllProcessInfo: %s.", (fault.faultString,)
+            ) from fault
+        if rows is None:
+            return None
+        return {
+            row["group"][len(PREFIX) :]: row
+            for row in rows
+            if row["group"].startswith(PREFIX) and row["group"][len(PREFIX) :] not in OTHERS
+        }
+
+    def statuses(self):
+        return {name: _status(row) for name, row in (self._info() or {}).items()}
+
+    def daemons(self):
+        """Pids of the supervisord processes of this root; a child that is not yet executed is not among them."""
+        found = []
+        table = processes.process_table()
+        marker = os.fsencode(self.paths.root or "/")
+        for pid in table:
+            if processes.environment_of(pid).get(MARKER.encode()) == marker and "-c" in processes.argv(pid):
+                found.append(pid)
+        return sorted(pid for pid in found if table[pid].parent not in found)
+
+    def daemon_environment(self):
+        """The variables that supervisord is started with, {name: value}."""
+        home = pwd.getpwuid(os.getuid()).pw_dir
+        root = self.paths.root or "/"
+        return {"PATH": node_paths.PATH, "HOME": home, "LANG": "C.UTF-8", "PYTHONUTF8": "1", MARKER: root}
+
+    def _start_daemon(self):
+        """Start supervisord unless it answers. It outlives this process and holds none of its files."""
+        if self._call_state() is not None:
+            return
+        left = processes.terminate(self.daemons(), SHUTDOWN_WAIT_S, 5)
+        if left:
+            raise FleetError(
+                "supervisord.cannot-end",
+                "supervisord (process %s) cannot be ended; it does not answer at %s.",
+                (", ".join(map(str, left)), self.socket),
+            )
+        if self.socket_folder:
+            _private_folder(self.socket_folder)
+        with tempfile.TemporaryFile() as output:
+            launcher = commands.start(
+                [self.program, "-c", self.conf],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env=self.daemon_environment(),
+                close_fds=True,
+                start_new_session=True,
+            )
+            try:
+                status = launcher.wait(timeout=START_WAIT_S)  # it forks and the parent ends with 0
+            except subprocess.TimeoutExpired:
+                status = None
+            if status == 0 and self._answers(START_WAIT_S):
+                return
+            if status is None:
+                launcher.kill()
+                launcher.wait()
+            output.seek(0)
+            words = output.read().decode("utf-8", "replace").strip().splitlines()
+        raise FleetError(
+            "supervisord.did-not-start",
+            "supervisord did not start with %s%s. Its log is %s.",
+            (self.conf, ": " + words[0] if words else " (no answer at %s)" % self.socket, self.log),
+            details={"output": words[-20:]},
+        )
+
+    def _call_state(self):
+        """The daemon's state code (1 is running), None where it does not listen or is on its way out."""
+        try:
+            state = self._call("getState")
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode == SHUTDOWN_STATE:
+                return None
+            raise
+        return None if state is None else state["statecode"]
+
+    def _answers(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self._call_state() is not None:
+                return True
+            time.sleep(0.05)
+        return False
+
+    def _do(self, method, *arguments, **options):
+        """A call whose faults in `accept` mean that it is so already."""
+        try:
+            return self._call(method, *arguments)
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode in options.get("accept", ()):
+                return None
+            raise FleetError(
+                "supervisord.call-refused", "supervisord refused %s%r: %s.", (method, arguments, fault.faultString)
+            ) from fault
+
+    # ---- programs that are no servers
+
+    def program_info(self, name):
+        """supervisord's own info of a program, {} where it has none, None where no daemon runs."""
+        try:
+            rows = self._call("getAllProcessInfo")
+        except xmlrpc.client.Fault:
+            return None
+        return None if rows is None else next((row for row in rows if row["group"] == name), {})
+
+    def run_program(self, name):
+        """Have a program run as it is on disk. A daemon that does not run reads it when it starts."""
+        if self._call_state() is not None:
+            self.end_program(name)
+            self._do("reloadConfig")
+            self._do("addProcessGroup", name)
+
+    def end_program(self, name):
+        if self.program_info(name):
+            self._do("stopProcess", "%s:%s" % (name, name), True, accept=(NOT_RUNNING, BAD_NAME))
+            self._do("removeProcessGroup", name, accept=(BAD_NAME,))
+
+    # ---- servers
+
+    def stop(self, names):
+        names = set(names)
+        end = time.monotonic() + STOP_WAIT_S + 10
+        while True:
+            info = self._info() or {}
+            # EXITED is no end: supervisord starts such a program again on its next turn
+            left = [
+                name for name in sorted(names & set(info)) if _status(info[name]).state in ("up", "restarting")
+            ]  # fmt: skip
+            if not left:
+                break
+            if time.monotonic() > end:
+                raise FleetError(
+                    "supervisord.stop-timeout",
+                    "supervisord could not stop %s within %d s.",
+                    (", ".join(left), STOP_WAIT_S + 10),
+                )
+            for name in left:
+                if info[name]["statename"] != "STOPPING":
+                    self._do("stopProcess", _full(name), False, accept=(NOT_RUNNING, BAD_NAME))
+            time.sleep(0.1)
+        for name in sorted(names & set(info)):
+            self._do("removeProcessGroup", PREFIX + name, accept=(BAD_NAME,))
+
+    def start(self, names):
+        self._start_daemon()
+        changed = self._do("reloadConfig")[0][1]
+        if REAPER in changed:
+            self._do("stopProcess", "%s:%s" % (REAPER, REAPER), True, accept=(NOT_RUNNING,))
+            self._do("removeProcessGroup", REAPER)
+            self._do("addProcessGroup", REAPER)
+        for name in names:
+            self._do("addProcessGroup", PREFIX + name, accept=(ALREADY_ADDED,))
+            self._do("startProcess", _full(name), False, accept=(ALREADY_STARTED,))
+
+    def start_argv(self, names):
+        program = self.toolkit + "/bin/supervisorctl"
+        return [program, "-c", self.conf, "add", *(PREFIX + name for name in names)]  # stop() took them out
+
+    def enable(self, names):
+        pass  # a program section on disk is all that its start needs
+
+    def drop(self, names):
+        for name in names:
+            path = self.definition_path(name)
+            if os.path.exists(path):
+                os.unlink(path)
+
+    def finish(self):
+        if self.defined():
+            return
+        try:
+            self._call("shutdown")
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode != SHUTDOWN_STATE:
+                raise FleetError(
+                    "supervisord.shutdown-refused", "supervisord refused to shut down: %s.", (fault.faultString,)
+                ) from fault
+        end = time.monotonic() + SHUTDOWN_WAIT_S
+        while self.daemons() and time.monotonic() < end:
+            self._call_state()  # any call wakes its loop, which else turns once a second
+            time.sleep(0.02)
+        left = processes.terminate(self.daemons(), 5, 5)
+        if left:
+            raise FleetError(
+                "supervisord.does-not-end", "supervisord (process %s) does not end.", (", ".join(map(str, left)),)
+            )
+        for path in (self.socket, self.pidfile):
+            if os.path.lexists(path):
+                os.unlink(path)
+        if self.socket_folder and os.path.isdir(self.socket_folder):
+            os.rmdir(self.socket_folder)
+
+
+def _full(name):
+    """group:process; both have the same name."""
+    return "%s%s:%s%s" % (PREFIX, name, PREFIX, name)
+
+
+def _status(row):
+    """The Status of one row of getAllProcessInfo."""
+    state = row["statename"]
+    pid = row["pid"] or None
+    if state in ("RUNNING", "STARTING", "STOPPING"):
+        return Status("up", pid)
+    if state == "EXITED" and row["exitstatus"] == START_LIMIT_EXIT:
+        return Status("failed", None, "start limit")
+    if state in ("EXITED", "BACKOFF"):
+        reason = row["spawnerr"] if state == "BACKOFF" else "it ended with exit status %s" % row["exitstatus"]
+        return Status("restarting", None, reason)
+    if state == "STOPPED":
+        return Status("down")
+    return Status("failed", None, row["spawnerr"] or "supervisord says %s" % state)
+
+
+def _private_folder(path):
+    """Make sure that `path` is a directory of ours alone: it lies where everybody may write."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise FleetError(
+                "supervisord.socket-directory-wrong",
+                "%s must be a directory of %s with mode 0700 for supervisord's socket, since the root's path is too "
+                "long for one. Remove it and run again.",
+                (path, processes.user_name(os.getuid())),
+            ) from None

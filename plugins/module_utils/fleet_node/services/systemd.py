@@ -1,0 +1,477 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""systemd (240 or newer) as the service manager of the system's own servers: one unit for each.
+
+A unit says nothing about the engine but limits, order and the paths whose mounts it needs: the guard reads command and
+environment from the entry, so that no word of them meets systemd's expansion of %, $ and quotes, and no secret is in a
+unit.
+
+`systemctl daemon-reload` takes the devices away from containers that were started with --gpus, since systemd writes its
+own idea of their device cgroups. So it is called only where systemd says that it holds an older version of a unit that
+is about to be started, and before the start, or of a running one that was rewritten (enable()); enabling and disabling
+go without it. A unit whose file is gone stays in
+systemd's memory, and whoever wants it (docker, a follower) still does; its own condition keeps it from starting.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+
+from ..errors import FleetError
+from ..model import gpt_oss
+from ..node import commands, processes, server_spec
+from ..node import paths as node_paths
+from ..node import python as node_python
+from ..node.files import read_text
+from ..node.paths import PREFIX
+from ..platforms.registry import REGISTERED
+from ..supervise.state import START_LIMIT_EXIT
+from . import unit_files
+from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status, Unit
+
+UNITS = "/etc/systemd/system"
+SUFFIX = ".service"
+DESCRIPTION = "inference.fleet server "  # what tells our servers from other units of the same prefix
+HEADER = "# A server of inference.fleet, which overwrites this file.\n"
+STOP_WAIT_S = 15  # TERM to KILL
+CONTAINER_STOP_WAIT_S = STOP_WAIT_S + 15  # the engine's own TERM to KILL, and its answer
+DOCKER = "docker.service"
+RESTART_S = 1  # the guard counts starts and delays them; this holds where not even the guard can be executed
+# The second line behind the guard's start limit: 30 attempts a second apart are no guard's, which allows 5 and counts
+# them over hours.
+LIMIT_INTERVAL_S, LIMIT_BURST = 60, 30
+SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
+         "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job", "FragmentPath", "DropInPaths", "ExecStart",
+         "LimitNOFILE", "LimitMEMLOCK", "User")  # fmt: skip
+LIMITS = {"NOFILE": 1048576, "MEMLOCK": -1}  # -1: infinity
+OTHER_SHOWN = ("ActiveState", "NeedDaemonReload")
+# systemd.exec(5), process exit codes: what ended before the guard could say why
+EXEC_FAILURES = {"203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
+                 "217": "the user of its unit is not on this node any more"}  # fmt: skip
+CLD_EXITED = 1  # siginfo's si_code, wait(2): it exited; anything else is a signal
+
+
+def unit_word(text, variables=True):
+    """`text` as one word of a command line in a unit, in double quotes: systemd.syntax(7), systemd.service(5).
+
+    variables: whether systemd expands $NAME in it; it does so in arguments and not in other settings. FleetError for a
+    text with a NUL, which no argument can hold.
+    """
+    if "\0" in text:
+        raise FleetError("systemd.nul", "%r cannot stand in a unit of systemd: it has a NUL character.", (text,))
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    if variables:
+        escaped = escaped.replace("$", "$$")
+    # no raw control character: the unit's format is one of lines; bytes that are no UTF-8 would void the whole line
+    escaped = re.sub(r"[\x01-\x1f\x7f]", lambda match: "\\x%02x" % ord(match.group()), escaped)
+    escaped = re.sub("[\udc80-\udcff]", lambda match: "\\x%02x" % (ord(match.group()) - 0xDC00), escaped)
+    return '"%s"' % escaped
+
+
+def unit_command(argv):
+    """argv as the value of ExecStart. The first word is a path, in which systemd expands no variable."""
+    if not os.path.isabs(argv[0]) or "$" in argv[0]:
+        raise FleetError(
+            "systemd.program-invalid",
+            "%r cannot be a unit's program: it must be an absolute path without '$'.",
+            (argv[0],),
+        )
+    return " ".join([unit_word(argv[0], variables=False), *(unit_word(item) for item in argv[1:])])
+
+
+def parse_show(text):
+    """[{property: value}] of what `systemctl show` prints: a block of lines for each unit, an empty line between."""
+    blocks = []
+    for block in text.split("\n\n"):
+        properties = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
+        if properties:
+            blocks.append(properties)
+    return blocks
+
+
+class Systemd(ServiceManager):
+    """See ServiceManager. A unit file on disk is enabled as well, so that a reboot starts the server."""
+
+    name = "systemd"
+
+    def __init__(self, paths, python=None, units=UNITS):
+        self.paths = paths
+        self.python = python or node_python.link(paths)
+        self.interpreter = python
+        self.units = units
+
+    # ---- files
+
+    def problem(self):
+        if not os.path.isdir(SYSTEMD_RUNS):
+            return "this node was not booted with systemd. Use manager: supervisord."
+        if os.getuid() != 0:
+            return "only root may change the system's units. Use become."
+        return None
+
+    def shared_files(self):
+        return {}
+
+    def definition(self, entry, user):
+        name = entry["name"]
+        if self.masked(name):
+            raise FleetError(
+                "systemd.unit-masked",
+                "Server '%s': its unit %s is masked, so that nothing starts it. Allow it with 'systemctl unmask %s', "
+                "or take the server out of the plan. Nothing was changed.",
+                (name, unit_of(name), unit_of(name)),
+            )
+        argv = [self.python, "-I", self.paths.guard, "run", self.paths.entry(name)]
+        argv += ["--state", self.paths.server_state(name), "--secrets", self.paths.secret(name)]
+        argv += ["--root", self.paths.root]
+        # The order of starting alone; that a leader is healthy is what the guard waits for. One that only compiles for
+        # others is not systemd's matter: a server that loads must neither start it again nor stand behind it.
+        compiling = server_spec.artifact_leaders(entry)
+        leaders = [unit_of(leader) for leader in entry["start"]["after"] if leader not in compiling]
+        container, others = entry["container"], entry["start"].get("units", ())
+        needed = [DOCKER] if container and container["engine"] == "docker" and not container["address"] else []
+        lines = [
+            HEADER.rstrip("\n"),
+            "[Unit]",
+            "Description=" + DESCRIPTION + name,
+            "# systemd holds a removed unit until its next reload, and docker or a follower would start it again",
+            "ConditionPathExists=" + self.definition_path(name),
+            "Wants=" + " ".join(["network-online.target", *leaders, *others]),
+            "After=" + " ".join(["network-online.target", *needed, *leaders, *others]),
+            *("Requires=" + unit for unit in needed),
+            *("PartOf=" + unit for unit in leaders if entry["start"].get("restart_with_leader")),
+            *("RequiresMountsFor=" + unit_word(path, variables=False) for path in self._needed_paths(entry)),
+            "# the guard keeps the start limit, since its interval follows from the start budget",
+            "# this one is for what ends before it: a user or an interpreter that is gone",
+            "StartLimitIntervalSec=%d" % LIMIT_INTERVAL_S,
+            "StartLimitBurst=%d" % LIMIT_BURST,
+            "",
+            "[Service]",
+            "Type=simple",
+            *self._folders(entry, user),
+            "ExecStart=" + unit_command(argv),
+            *self._endings(entry),
+            "Restart=always",
+            "RestartSec=%d" % RESTART_S,
+            "RestartPreventExitStatus=%d" % START_LIMIT_EXIT,
+            "KillMode=control-group",
+            "TimeoutStopSec=%d" % (CONTAINER_STOP_WAIT_S if container else STOP_WAIT_S),
+        ]
+        if user is not None:
+            lines.append("User=" + user.replace("%", "%%"))
+        lines += [
+            *("Limit%s=%s" % (name, "infinity" if most < 0 else most) for name, most in LIMITS.items()),
+            "TasksMax=infinity",
+            "# where guards leave their records; it is made anew after a reboot and stays when a server stops",
+            "RuntimeDirectory=inference-fleet/servers",
+            "RuntimeDirectoryPreserve=yes",
+            "SyslogIdentifier=" + PREFIX + name,
+            "LogRateLimitIntervalSec=%d" % (LOG_RATE_S if self.log_limits()["rate"] else 0),
+            "LogRateLimitBurst=%d" % self.log_limits()["rate"],
+            *hardening(entry),
+            "",
+            "[Install]",
+            # after docker was stopped, and its servers with it, its next start brings them back
+            "WantedBy=" + " ".join(["multi-user.target", *needed]),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _endings(self, entry):
+        """A stop that was asked for is no failed start; the guard's record learns of it here.
+
+        A container is not in the unit's cgroup: it is stopped and removed by these, whatever became of its client. By
+        the guard instead of the engine's own `rm -f NAME`, since what has the name may be somebody else's.
+        """
+        name = entry["name"]
+        argv = [self.python, "-I", self.paths.guard, "end", self.paths.entry(name), "--root", self.paths.root]
+        stop = "ExecStop=-" + unit_command([*argv, "--state", self.paths.server_state(name)])
+        if entry["container"] is None:
+            return [stop]
+        remove = unit_command([*argv, "--remove"])
+        return ["ExecStartPre=-" + remove, stop, "ExecStopPost=-" + remove]
+
+    def _needed_paths(self, entry):
+        """Paths whose file systems a start needs; without one of them it would find nothing, or write below the mount.
+
+        systemd orders mounts of the network before remote-fs.target alone, and those with nofail before nothing.
+        """
+        # of programs the folder: a link to this or that version of Python is no other unit
+        self.interpreter = self.interpreter or node_python.choose(self.paths)
+        paths = [os.path.dirname(self.interpreter), self.paths.lib, *entry["weights"], *entry["directories"].values()]
+        if entry["container"]:
+            paths += [mount["source"] for mount in entry["container"]["mounts"]]
+        else:
+            paths += [os.path.dirname(entry["command"][0]), entry["environment"].get(gpt_oss.VOCABULARY_VARIABLE) or ""]
+        found, artifact_key = set(), server_spec.artifact_key(entry)
+        for path in paths:
+            # a changed argument has another key, and is no reason to make systemd read all units again
+            if artifact_key:
+                before, key, _after = path.partition(artifact_key)
+                path = os.path.dirname(before) if key else path
+            # systemd knows no links; what a unit cannot name (no escapes here, no bytes that are not UTF-8) is left out
+            for one in (os.path.normpath(path), os.path.realpath(path)) if os.path.isabs(path) else ():
+                if re.fullmatch("[^\x00-\x1f\x7f\ud800-\udfff]+", one):
+                    found.add(one)
+        # what leads to a path is needed with it
+        return sorted(one for one in found if not any(other.startswith(one + "/") for other in found - {one}))
+
+    def _folders(self, entry, user):
+        """A disk that a reboot empties takes the folders of an artifact with it, and the server's user cannot make
+        them again; so root does before each start."""
+        artifact = server_spec.artifact_directory(entry)
+        if artifact is None or user is None:
+            return []
+        argv = [self.python, "-I", self.paths.guard, "folders", self.paths.entry(entry["name"]), "--user", user]
+        return ["ExecStartPre=+" + unit_command(argv)]
+
+    def definition_path(self, name):
+        return "%s/%s" % (self.units, unit_of(name))
+
+    def masked(self, name):
+        return os.path.realpath(self.definition_path(name)) == os.devnull
+
+    def defined(self):
+        try:
+            files = os.listdir(self.units)
+        except FileNotFoundError:
+            return []
+        names = (name_of(file) for file in files)
+        return sorted(name for name in names if name is not None and self._is_ours(name))
+
+    def _is_ours(self, name):
+        try:
+            with open(self.definition_path(name), encoding="utf-8", errors="replace") as stream:
+                return stream.readline() == HEADER
+        except OSError:
+            return False
+
+    def log_tail(self, name, lines):
+        if lines < 1:
+            return []
+        text = self._call("journalctl", "--identifier", PREFIX + name, "--lines", str(lines), "--output", "cat",
+                          "--quiet", "--no-pager", "--all")  # fmt: skip
+        found = text.rstrip("\n").split("\n")  # at nothing else that ends lines: that is a server's
+        return found[-lines:] if text else []
+
+    def log_files(self, name):
+        return []  # the journal's own are not divided by server; journald rotates them
+
+    # ---- units
+
+    def _call(self, program, *arguments, more_s=0):
+        """What the program prints. FleetError where it fails, with its words, or takes more_s longer than usual."""
+        path = shutil.which(program, path=node_paths.PATH)
+        if path is None:
+            raise FleetError(
+                "systemd.program-missing",
+                "There is no %s on this node, which manager: systemd needs. Use manager: supervisord.",
+                (program,),
+            )
+        environment = {"PATH": node_paths.PATH, "LANG": "C.UTF-8"}
+        done = commands.run([path, *arguments], limit_s=commands.LIMIT_S + more_s, env=environment)
+        if done.returncode:
+            raise FleetError(
+                "systemd.command-failed",
+                "'%s %s' failed: %s",
+                (program, " ".join(arguments), (done.stderr or done.stdout).strip() or "no words"),
+            )
+        return done.stdout
+
+    def _show(self, units):
+        """{name: {property: value}} of these units (patterns allowed: those are matched against loaded units only)."""
+        text = self._call("systemctl", "show", "--no-pager", "--property=" + ",".join(SHOWN), "--", *units)
+        return {name_of(block["Id"]): block for block in parse_show(text) if name_of(block.get("Id", "")) is not None}
+
+    def statuses(self):
+        if not os.path.isdir(SYSTEMD_RUNS):
+            return {}
+        defined = self.defined()
+        # the pattern finds what runs on though its unit file is gone
+        shown = self._show([PREFIX + "*" + SUFFIX, *map(unit_of, defined)])
+        found = {}
+        for name, block in shown.items():
+            if name in defined or block["Description"] == DESCRIPTION + name:
+                status = unit_status(block)
+                status.enabled = name not in defined or self._is_enabled(name)
+                status.properties = block
+                if name in defined or status.state != "down":
+                    found[name] = status
+        return found
+
+    def _is_enabled(self, name):
+        """Whether each unit that wants this one has its link. What systemd itself says (UnitFileState) may be of before
+        the last change, which we make without a reload."""
+        wanted_by = re.search("(?m)^WantedBy=(.*)$", read_text(self.definition_path(name)) or "")
+        wanting = wanted_by.group(1).split() if wanted_by else []
+        return all(os.path.islink("%s/%s.wants/%s" % (self.units, one, unit_of(name))) for one in wanting)
+
+    def unit(self, name, status):
+        block = status.properties if status else {}
+        unit, path = unit_of(name), self.definition_path(name)
+        folders = [self.units if folder == UNITS else folder for folder in unit_files.FOLDERS]
+        loaded = unit_files.loaded_paths(block.get("DropInPaths"))
+        found = unit_files.drop_ins_on_disk(unit, folders)
+        known = {os.path.realpath(one) for one in found}
+        found += [one for one in loaded if os.path.realpath(one) not in known and os.path.lexists(one)]
+        ours = [one for one in found if unit_files.is_ours(one) and not self.keep_drop_ins]
+        stale = block.get("NeedDaemonReload") == "yes" and status.pid is not None
+        programs = [(unit_files.executed_in(read_text(path)), False)]
+        programs += [(unit_files.executed(block.get("ExecStart")), True)] if stale else []
+        shown = {name: unit_files.limit(block.get("Limit" + name)) for name in LIMITS}
+        reals = {os.path.realpath(one) for one in loaded}
+        return Unit(
+            name=unit,
+            path=path,
+            drop_ins=ours,
+            kept=[one for one in found if one not in ours],
+            loaded=[one for one in found if os.path.realpath(one) in reals],
+            overrides=unit_files.overrides(unit) if os.path.lexists(path) else [],
+            stale=stale,
+            may_reload=not stale or self._may_reload(programs),
+            programs=[one for one in programs if one[0]],
+            limits=LIMITS,
+            loaded_limits={name: value for name, value in shown.items() if value is not None},
+        )
+
+    def _may_reload(self, programs=()):
+        """Whether no container can lose its devices by a reload; a unit that could not start again needs it anyway."""
+        needed = any(held and not os.path.exists(one) for one, held in programs if one)
+        return needed or not _reload_takes_devices() or not unit_files.containers_run()
+
+    def enable(self, names):
+        self._enable(names)
+        shown = self._show([unit_of(name) for name in names])
+        stale = [block for block in shown.values() if block.get("NeedDaemonReload") == "yes"]
+        if stale and self._may_reload([(unit_files.executed(block.get("ExecStart")), True) for block in stale]):
+            self._call("systemctl", "daemon-reload")
+
+    def _enable(self, names):
+        self._call("systemctl", "enable", "--quiet", "--no-reload", "--", *map(unit_of, names))
+
+    def stop(self, names):
+        held = self.statuses()
+        units = [unit_of(name) for name in names if name in held]
+        if not units:
+            return
+        # a leader ends after those that start after it; each gets the time twice, for TERM and for what KILL leaves
+        self._call("systemctl", "stop", "--", *units, more_s=2 * CONTAINER_STOP_WAIT_S * len(units))
+        # one that ended badly when it was asked to stop would be held as failed for ever
+        self._reset(name for name in names if name in held)
+
+    def _reset(self, names):
+        """Forget that units failed, also over systemd's own start limit; returns _show() of before."""
+        shown = self._show([unit_of(name) for name in names])
+        failed = [unit_of(name) for name, block in shown.items() if block["ActiveState"] == "failed"]
+        if failed:
+            self._call("systemctl", "reset-failed", "--", *failed)
+        return shown
+
+    def start(self, names):
+        self._enable(names)
+        shown = self._reset(names)
+        if any(block["NeedDaemonReload"] == "yes" or block["LoadState"] != "loaded" for block in shown.values()):
+            self._call("systemctl", "daemon-reload")
+        self._call("systemctl", "start", "--no-block", "--", *map(unit_of, names))
+
+    def start_argv(self, names):
+        return ["systemctl", "start", "--no-block", "--", *map(unit_of, names)]
+
+    def properties(self, unit):
+        """What systemd says of any unit, {property: value}."""
+        shown = self._call("systemctl", "show", "--no-pager", "--property=" + ",".join(OTHER_SHOWN), "--", unit)
+        return next(iter(parse_show(shown)), {})
+
+    def run_timer(self, name):
+        """Have a timer of ours run as it is on disk, now and after a reboot."""
+        unit = name + ".timer"
+        self._call("systemctl", "stop", "--", unit)
+        self._call("systemctl", "enable", "--quiet", "--no-reload", "--", unit)
+        stale = [one for one in (unit, name + SUFFIX) if self.properties(one).get("NeedDaemonReload") == "yes"]
+        if stale and not _reload_takes_devices():
+            self._call("systemctl", "daemon-reload")
+        self._call("systemctl", "start", "--", unit)
+
+    def end_timer(self, name):
+        """Stop a timer of ours and what it has started; a reboot does not start it any more."""
+        unit = name + ".timer"
+        self._call("systemctl", "stop", "--", unit, name + SUFFIX)
+        if os.path.lexists("%s/%s" % (self.units, unit)):
+            self._call("systemctl", "disable", "--quiet", "--no-reload", "--", unit)
+
+    def drop(self, names):
+        names = [name for name in names if os.path.lexists(self.definition_path(name)) and not self.masked(name)]
+        if not names:
+            return
+        self._call("systemctl", "disable", "--quiet", "--no-reload", "--", *map(unit_of, names))
+        self._reset(names)
+        for name in names:
+            os.unlink(self.definition_path(name))
+
+    def finish(self):
+        pass  # systemd is not ours to end
+
+
+def unit_of(name):
+    """The unit of the server `name`."""
+    return PREFIX + name + SUFFIX
+
+
+def name_of(unit):
+    """The server's name of a unit, None where it cannot be one of ours."""
+    fits = unit.startswith(PREFIX) and unit.endswith(SUFFIX)
+    return unit[len(PREFIX) : -len(SUFFIX)] if fits else None
+
+
+def unit_status(block):
+    """The Status of one unit from its properties."""
+    state = block["ActiveState"]
+    pid = int(block.get("MainPID") or 0) or None
+    if block["LoadState"] not in ("loaded", "not-found") and pid is None:
+        return Status("failed", None, "systemd cannot load its unit: " + (block.get("LoadError") or block["LoadState"]))
+    gone = processes.account_gone(block.get("User"))
+    if gone and (state == "failed" or block["SubState"] == "auto-restart"):
+        return Status("failed" if state == "failed" else "restarting", None, gone)
+    if state == "failed" and block.get("ExecMainStatus") in EXEC_FAILURES:
+        return Status("failed", None, EXEC_FAILURES[block["ExecMainStatus"]])
+    if state == "failed":
+        limit = block.get("ExecMainStatus") == str(START_LIMIT_EXIT)
+        return Status("failed", None, "start limit" if limit else ending(block))
+    if block["SubState"] == "auto-restart":
+        return Status("restarting", None, ending(block))
+    if state == "inactive":
+        return Status("up") if block.get("Job") not in (None, "", "0") else Status("down")
+    return Status("up", pid)
+
+
+def ending(block):
+    """How the unit's process ended, for a person."""
+    if block.get("Result") in ("exit-code", "success", "signal", "core-dump", "oom-kill"):
+        if block.get("ExecMainCode") == "0":
+            return "its program was not executed (%s)" % block["Result"]
+        how = "exit status" if block.get("ExecMainCode") == str(CLD_EXITED) else "signal"
+        text = "it ended with %s %s" % (how, block.get("ExecMainStatus"))
+        return text + (", out of memory" if block["Result"] == "oom-kill" else "")
+    return "systemd says %s" % block.get("Result")
+
+
+def _reload_takes_devices():
+    """Whether a daemon-reload may take devices away from this node's containers."""
+    return any(one.lost_by_reload and os.path.exists(one.lost_by_reload) for one in REGISTERED.values())
+
+
+def hardening(entry):
+    """Settings that an engine with device files, shared memory and children can live with.
+
+    Not here: PrivateDevices, ProtectClock and any Device… setting, which close the device cgroup to accelerators;
+    PrivateTmp and PrivateIPC, since the servers of a node meet in /tmp and /dev/shm (collective libraries, ZeroMQ);
+    ProtectHome, since an AMI's environment lies below a home; MemoryDenyWriteExecute, since engines compile kernels.
+    """
+    if entry["container"] and entry["container"]["engine"] == "podman":
+        return []  # without a daemon, the container would be made under these: no cgroups, no kernel settings
+    lines = ["ProtectSystem=full", "ProtectControlGroups=yes"]
+    if not getattr(REGISTERED.get(entry["platform"]), "setuid_helper", False):
+        lines += ["NoNewPrivileges=yes", "RestrictSUIDSGID=yes", "ProtectKernelTunables=yes"]
+    return lines

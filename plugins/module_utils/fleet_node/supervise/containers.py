@@ -1,0 +1,74 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A server in a container: what an earlier start left, and the command and variables of the engine's client."""
+
+from __future__ import annotations
+
+import time
+
+from ..containers import engine as container_engine
+from ..node.processes import MARKER_ROOT, MARKER_SERVER
+
+STOP_S = 5
+ENGINE_S = 120.0  # how long a container engine may take to come up again
+ENGINE_POLL_S = 1.0
+
+
+def sweep(entry, options, state):
+    """Nothing of an earlier start is left with the container engine, and the name is free.
+
+    None, or why this cannot start. It waits for an engine that does not answer: after
+    a reboot or its own end it may come later than its servers.
+    """
+    engine = container_engine.engine_of_entry(entry)
+    end = time.monotonic() + ENGINE_S
+    while True:
+        try:
+            left = engine.containers(options.root, entry["name"])
+            engine.stop(left, STOP_S)
+            engine.remove(left)
+            holder = engine.holder_of_name(container_engine.container_name(entry["name"], options.root))
+            break
+        except container_engine.EngineError as error:
+            if time.monotonic() > end or error.kind not in ("down", "timeout"):
+                return "%s: %s" % (engine.label, error.words)
+            state.write("waiting for " + engine.label, error.words)
+            time.sleep(ENGINE_POLL_S)
+    if holder:
+        words = "the name %s belongs to a container that is not of this server (%s)"
+        return words % (container_engine.container_name(entry["name"], options.root), holder[0][:12])
+    return None
+
+
+def launch_command(entry):
+    """The entry's launch as it is executed: with the hash as a label, and the image by what is on this node.
+
+    Raises FileNotFoundError where the image is not there.
+    """
+    container, launch = entry["container"], list(entry["launch"])
+    try:
+        found = container_engine.engine_of_entry(entry).find_image(container["image"], container["digest"])
+    except container_engine.EngineError as error:
+        raise OSError(error.words) from error
+    if found is None:
+        named = container_engine.pinned_reference(container["image"], container["digest"])
+        raise FileNotFoundError("the image %s is not on this node; a run of the collection fetches it" % named)
+    launch[len(launch) - len(entry["command"]) - 1] = found["reference"]
+    at = launch.index("run") + 1
+    return [*launch[:at], "--label=%s=%s" % (container_engine.LABEL_HASH, entry["hash"]), *launch[at:]]
+
+
+def client_environment(entry, secrets, root):
+    """{str: str} for the client of a container engine.
+
+    What the engine inside gets stands in the entry's launch. Secrets, and values that podman would change, are only
+    named there, and the client takes them from here.
+    """
+    environment = container_engine.engine_of_entry(entry).client_environment()
+    named = {name: value for name, value in entry["environment"].items() if "--env=" + name in entry["launch"]}
+    environment.update(named)
+    environment.update(secrets)
+    environment[MARKER_SERVER] = entry["name"]
+    environment[MARKER_ROOT] = root or "/"
+    return environment

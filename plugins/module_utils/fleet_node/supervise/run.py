@@ -1,0 +1,196 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Becomes the engine of an entry."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import resource
+import shutil
+import signal
+import sys
+import time
+
+from ..engines.registry import engine_of
+from ..node.cpu_list import parse_cpu_list
+from ..node.paths import PATH
+from ..node.processes import MARKER_ROOT, MARKER_SERVER, marked_processes, terminate_found
+from ..node.server_spec import read_entry
+from . import hooks, shared_folder
+from . import needs as services
+from .state import (
+    KILL_S,
+    START_LIMIT_EXIT,
+    TERM_S,
+    State,
+    encodings_note,
+    read_secrets,
+    say,
+    start_interval,
+    user_of_process,
+    weights_note,
+)
+
+FIRST_DELAY_S = 1.0
+
+
+def run(options):
+    """Become the engine of the entry; the exit status where that fails."""
+    entry = read_entry(options.entry)
+    if entry is None:
+        say("%s is missing, or no plan entry; engine_servers writes it" % options.entry)
+        time.sleep(options.restart_delay)
+        return 1
+    name = entry["name"]
+    enter_clean_environment(name, options.root)
+    # as open as the entry, which guards of other accounts read where there are several
+    state = State(options.state, name, entry["hash"], os.stat(options.entry).st_mode & 0o644)
+
+    survivors = terminate_found(lambda: marked_processes(options.root).get(name, ()), TERM_S, KILL_S)
+    if survivors:
+        reason = "an earlier start left processes that cannot be killed: %s" % ", ".join(map(str, survivors))
+        return give_up(state, reason, 1, options.restart_delay)
+
+    contained = entry["launcher"] == "container"
+    if contained:
+        from . import containers
+
+        problem = containers.sweep(entry, options, state)
+        if problem:
+            return give_up(state, problem, 1, options.restart_delay)
+    # all that is needed of the program before the first wait: see cli.main()
+    found = hooks.of_entry(entry, options)
+    if entry["start"]["after"]:
+        from .order import wait_for
+    needs = entry["start"].get("needs") or ()
+    given = {**entry["environment"], **read_secrets(options.secrets)} if needs else {}
+    services.wait_for(needs, given, state)
+
+    budget = entry["health"]["budget_s"]
+    interval = start_interval(budget, options.burst, options.restart_delay)
+    recent = state.recent(interval)
+    if recent >= options.burst:
+        reason = "start limit: it started %d times within %d s and ended each time" % (recent, interval)
+        return give_up(state, reason, START_LIMIT_EXIT, 0)
+    if recent:
+        state.write("restarting", "it ended; start %d of %d within %d s" % (recent + 1, options.burst, interval))
+        time.sleep(min(FIRST_DELAY_S, options.restart_delay) if recent == 1 else options.restart_delay)
+
+    for leader in entry["start"]["after"]:
+        if not wait_for(leader, options, state, lambda name=leader: any(hook.replaces(name) for hook in found)):
+            return 1
+    for hook in found:
+        try:
+            if not hook.prepare(state):
+                return 1
+        except OSError as error:
+            return give_up(state, str(error), 1, options.restart_delay)
+
+    services.wait_for(needs, given, state)  # it may have gone while this waited for others
+    state.count_start()
+    try:
+        for hook in found:
+            hook.before_execution()
+        secrets = read_secrets(options.secrets)
+        make = containers.client_environment if contained else engine_environment
+        environment = make(entry, secrets, options.root)
+        launch = containers.launch_command(entry) if contained else entry["launch"]
+        argv = [item.encode("utf-8", "surrogateescape") for item in launch]
+        program = find_program(launch[0], environment["PATH"])
+        prepare_process(entry)
+        state.weights = {folder: weights_note(folder) for folder in entry.get("weights", ())}
+        state.encodings = encodings_note(entry)
+        state.folder = shared_folder.made(entry)
+        state.write("running")
+        program_folder = getattr(sys.modules["__main__"], "HANDLE", None)
+        if program_folder is not None:
+            os.set_inheritable(program_folder, True)  # this version stays as long as what it started
+        os.execve(program, argv, {os.fsencode(key): value.encode("utf-8", "surrogateescape")
+                                  for key, value in environment.items()})  # fmt: skip
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        return give_up(state, "it cannot be executed: %s" % error, 127, options.restart_delay)
+
+
+def give_up(state, reason, status, delay):
+    say(reason)
+    state.write("failed", reason)
+    time.sleep(delay)
+    return status
+
+
+def enter_clean_environment(name, root):
+    """Execute this script once more with the two markers and nothing else, unless that has happened.
+
+    The markers make a guard that waits as findable as an engine; the service manager's own variables end here.
+    """
+    clean = {"PATH": PATH, "LANG": "C.UTF-8", MARKER_SERVER: name, MARKER_ROOT: root or "/"}
+    if all(os.environ.get(key) == value for key, value in clean.items()):
+        return
+    os.execve(sys.executable, [sys.executable, "-I", os.path.abspath(sys.argv[0]), *sys.argv[1:]], clean)
+
+
+def engine_environment(entry, secrets, root):
+    """{str: str} for the engine: the user's basics, the entry's variables, its secrets and the markers. No more."""
+    user = user_of_process()
+    environment = {
+        "PATH": PATH,
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "LANG": "C.UTF-8",
+        **engine_of(entry).environment,
+        **entry["environment"],
+    }
+    environment.update(secrets)
+    environment[MARKER_SERVER] = entry["name"]
+    environment[MARKER_ROOT] = root or "/"
+    return environment
+
+
+def find_program(program, path):
+    """The program's path. Raises FileNotFoundError."""
+    found = program if "/" in program else shutil.which(program, path=path)
+    if found is None:
+        raise FileNotFoundError("there is no %r in %s" % (program, path))
+    return found
+
+
+def prepare_process(entry):
+    """Cores, limits, work directory, input and signals as an engine should find them. Raises OSError, ValueError."""
+    if entry["cpus"] and entry["launcher"] != "container":  # there the engine does it
+        try:
+            os.sched_setaffinity(0, parse_cpu_list(entry["cpus"]))
+        except OSError as error:
+            raise OSError("cpus %s are not among this node's (%s)" % (entry["cpus"], error)) from error
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK):
+        hard = resource.getrlimit(limit)[1]
+        resource.setrlimit(limit, (hard, hard))
+    os.umask(0o022)
+    if entry["directories"].get("work"):
+        os.chdir(entry["directories"]["work"])
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    if null > 0:
+        os.close(null)
+    # Python ignores SIGPIPE, a shell's background job SIGINT, and what is ignored stays so through execve
+    for sign in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(sign, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def make_folders(entry, user):
+    """Make the entry's directories that are gone, the user's own, as a disk that a reboot empties needs. OSError."""
+    owner = pwd.getpwnam(user) if user else None
+    for path in sorted(set((entry.get("directories") or {}).values())):
+        if not os.path.isdir(path):
+            os.makedirs(path, mode=0o755)
+            if owner is not None:
+                # by its handle: whoever owns the folder above may have put a link there by now
+                handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    os.fchown(handle, owner.pw_uid, owner.pw_gid)
+                finally:
+                    os.close(handle)
+    return 0

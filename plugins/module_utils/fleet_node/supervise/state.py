@@ -1,0 +1,219 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the guard records of a server's starts, and the start limit that follows from it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pwd
+import stat
+import sys
+import time
+
+from ..model import gpt_oss
+from ..node.files import fits, folder_lock, readable_json, sha256_file, write_json
+from ..node.processes import process
+
+START_LIMIT_EXIT = 194  # the one exit after which a service manager must not start again
+BURST = 5  # starts
+TERM_S = 5.0
+KILL_S = 5.0
+RESTART_DELAY_S = 5.0
+KEPT_STARTS = 20
+WEIGHT_MANIFEST = ".inference-fleet-manifest.json"  # weights/manifest.py writes it beside weights
+DIGITS = 12  # of a digest, for a person
+MOST = {"phase": 100, "reason": 2000}  # characters
+LAST = 1 << 33  # more than any pid, and a time of the year 2242
+RECORD = {
+    "name": str, "hash": (str, None), "user": str, "pid": int, "ticks": int, "phase": str, "since": (float, None),
+    "program": str, "started": (float, None), "starts": [float], "count": int, "reason": (str, None),
+    "artifact": (str, None), "weights": ({"*": (str, None)}, None), "encodings": ({"*": [(int, str, None)]}, None),
+    "folder": (str, None),
+}  # fmt: skip
+
+
+def read_record(path):
+    """The record of a server's start, {} where there is none. The server's account can write it: one of other types
+    or times than State writes counts as none, and the next run or start writes a true one."""
+    record = readable_json(path)
+    if not isinstance(record, dict) or not fits(record, RECORD):
+        return {}
+    record = {key: record[key] for key in RECORD if key in record}
+    times = [one for one in (record.get("since"), record.get("started"), *record.get("starts", ())) if one is not None]
+    numbers = [record.get(key, 1) for key in ("pid", "count")]
+    sane = all(0 <= one < LAST for one in (*times, *numbers)) and record.get("ticks", 0) >= 0
+    if not sane or len(times) > 2 * KEPT_STARTS:
+        return {}
+    return {**record, **{key: record[key][:most] for key, most in MOST.items() if record.get(key)}}
+
+
+def read_secrets(path):
+    """{ENV: value} of a file of secrets, {} where there is none, or of anything else. The server's account owns it."""
+    secrets = readable_json(path)
+    return secrets if isinstance(secrets, dict) and fits(secrets, {"*": str}) else {}
+
+
+class State:
+    """The server's state file.
+
+    {name, hash, user, pid, ticks, program, phase, since, started, starts, count, reason, artifact, weights, encodings,
+    folder}: pid and ticks name the process that wrote it, program: what that ran; phase is "restarting", "waiting for
+    NAME", "running" or "failed", since when: epoch seconds; started: when the engine was executed; starts: the latest
+    of such times, without those of engines that were ended on request; count: how many there were in all since the
+    module's own start; artifact: "compiles" or "loads" for a server with a compiled artifact, else null; weights:
+    {folder: weights_note()} and encodings: encodings_note() as they were when the engine was executed, folder: the mark
+    of shared_folder.py; null before.
+    """
+
+    def __init__(self, path, name, entry_hash, mode=0o640):
+        self.path = path
+        self.name = name
+        self.hash = entry_hash
+        self.mode = mode
+        kept = read_record(path)
+        kept = kept if kept.get("name") == name else {}
+        now = time.time()
+        self.artifact = None
+        self.weights = None
+        self.encodings = None
+        self.folder = None
+        self.starts = [start for start in kept.get("starts", []) if start < now + 60]  # a clock that was set back
+        self.count = kept.get("count", len(self.starts))
+        self.ended = kept.get("phase") == "running"  # an engine, and no guard that waited
+
+    def recent(self, seconds):
+        """How many starts lie in the last `seconds`."""
+        return sum(1 for start in self.starts if start > time.time() - seconds)
+
+    def forgive(self):
+        """Do not count the start whose engine has ended, as what it needs is away."""
+        if self.ended and self.starts:
+            self.starts = self.starts[:-1]
+        self.ended = False
+
+    def count_start(self):
+        self.starts = [*self.starts, round(time.time(), 3)][-KEPT_STARTS:]
+        self.count += 1
+
+    def write(self, phase, reason=None):
+        """Record the phase. Where that fails, the log says so, and the server goes on: one that serves without a record
+        is better than none."""
+        try:
+            self._write(phase, reason)
+        except OSError as error:
+            say("its record %s cannot be written (%s), so neither status nor the start limit know of this: %s"
+                % (self.path, error.strerror, phase))  # fmt: skip
+
+    def _write(self, phase, reason):
+        now = round(time.time(), 3)
+        state = {
+            "name": self.name,
+            "hash": self.hash,
+            "user": user_of_process().pw_name,
+            "pid": os.getpid(),
+            "ticks": process(os.getpid()).ticks,
+            "program": sys.path[0],
+            "phase": phase,
+            "since": now,
+            "started": self.starts[-1] if phase == "running" and self.starts else None,
+            "starts": self.starts,
+            "count": self.count,
+            "reason": reason,
+            "artifact": self.artifact,
+            "weights": self.weights,
+            "encodings": self.encodings,
+            "folder": self.folder,
+        }
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        with folder_lock(os.path.dirname(self.path)):  # see take_back()
+            write_json(self.path, state, self.mode)
+
+
+def take_back(state_path, pid):
+    """Do not count the start of the engine `pid` any more: it is ended on request. Raises OSError.
+
+    Nothing where the record is of another process, or of a guard that waits, since waiting is no start.
+    """
+    with folder_lock(os.path.dirname(state_path)):  # else a guard's newer record could be lost
+        record = read_record(state_path)
+        if record.get("phase") == "running" and record.get("pid") == pid:
+            kept = [start for start in record.get("starts", ()) if start != record.get("started")]
+            found = os.lstat(state_path)
+            owner = (found.st_uid, found.st_gid) if os.geteuid() == 0 else None
+            write_json(state_path, dict(record, starts=kept), stat.S_IMODE(found.st_mode), owner)
+
+
+def start_interval(budget_s, burst=BURST, restart_delay_s=RESTART_DELAY_S):
+    """Seconds within which `burst` starts are one too few to go on.
+
+    Twice as long as that many whole start budgets, so that it also trips on a server that dies after 25 minutes of
+    compiling, every time. A start whose engine was ended on request is taken back and counts no more, however often an
+    operator, a leader or docker restarts it; see stop.take_back_if_asked() and reap.py.
+    """
+    return burst * (budget_s + restart_delay_s) * 2
+
+
+def user_of_process():
+    """The passwd entry of the user that this process runs as; one made of the number where there is none."""
+    try:
+        return pwd.getpwuid(os.getuid())
+    except KeyError:
+        return pwd.struct_passwd((str(os.getuid()), "x", os.getuid(), os.getgid(), "", "/", "/bin/sh"))
+
+
+def say(text):
+    """A line in the server's log."""
+    sys.stdout.write("%s guard: %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text))
+    sys.stdout.flush()
+
+
+def weight_records(folder):
+    """{name: {size, sha256, mtime_ns, …}} of the manifest beside the weights in `folder`, None without one."""
+    manifest = readable_json(os.path.join(folder, WEIGHT_MANIFEST))
+    records = manifest.get("files") if isinstance(manifest, dict) else None
+    return records if isinstance(records, dict) and all(isinstance(one, dict) for one in records.values()) else None
+
+
+def weights_note(folder):
+    """A digest of what the manifest in `folder` says of its files, None without one.
+
+    A file that was repaired has the checksum that it always should have had, so when it was written counts too.
+    """
+    records = weight_records(folder)
+    if records is None:
+        return None
+    return digest({name: [one.get("size"), one.get("sha256"), written(one)] for name, one in records.items()})
+
+
+def written(record):
+    """When a file of the manifest was written; mtime_ns may be newer, of bytes that were found as they were."""
+    return record.get("written_ns", record.get("mtime_ns"))
+
+
+def digest(value):
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def encodings_note(entry, known=None):
+    """{name: [bytes, when it was written in ns, inode, sha256]} of the vocabularies that the entry's engine reads,
+    once, at its start or its first chat; None for an engine that has none.
+
+    known: an earlier note; what it has of a file that looks the same is returned without reading that file.
+    """
+    folder = entry["environment"].get(gpt_oss.VOCABULARY_VARIABLE)
+    if not folder:
+        return None
+    note, known = {}, known if isinstance(known, dict) else {}
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(gpt_oss.VOCABULARY_SUFFIX):
+                path, old = os.path.join(folder, name), known.get(name)
+                found = os.stat(path)
+                looks = [found.st_size, found.st_mtime_ns, found.st_ino]
+                same = isinstance(old, list) and len(old) == 4 and old[:3] == looks
+                note[name] = old if same else [*looks, sha256_file(path)]
+    return note

@@ -1,0 +1,65 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The end of a server as its service manager asks for it."""
+
+from __future__ import annotations
+
+import os
+
+from ..containers.engine import EngineError, engine_of_entry
+from ..node.processes import ENDED, marked_processes, process, terminate_found
+from ..node.server_spec import read_entry
+from .state import KILL_S, TERM_S, read_record, say, take_back
+
+CALL_S = 8  # of each call of `end --remove`: two of them, TERM and KILL fit into the unit's TimeoutStopSec
+
+
+def end(options):
+    """Stop the container of an entry, with --remove until nothing is left of it; the exit status.
+
+    With --state it takes the start back where the stop was asked for. Where the engine does not answer, or with
+    --remove, its processes are ended as the node's /proc shows them. All of it comes to its end within the time that
+    the service manager gives.
+    """
+    if options.state:
+        take_back_if_asked(options.state)
+    entry = read_entry(options.entry) or {}
+    if entry.get("launcher") != "container":
+        return 0
+    engine = engine_of_entry(entry, CALL_S)
+    problem = None
+    if engine is not None:
+        try:
+            left = engine.containers(options.root, entry["name"])
+            if options.remove:
+                engine.remove(left)
+            else:
+                engine.stop(left)
+        except EngineError as error:
+            problem = error.words
+    survivors = []
+    if entry.get("name") and (options.remove or problem):
+        survivors = terminate_found(lambda: marked_processes(options.root).get(entry["name"], ()), TERM_S, KILL_S)
+    if survivors:
+        say("processes that cannot be killed: %s" % ", ".join(map(str, survivors)))
+    if problem:
+        say("%s: %s; the container may be left there" % (engine.label, problem))
+    return 1 if problem or survivors else 0
+
+
+def take_back_if_asked(state_path):
+    """In an ExecStop of systemd: take the start back if the stop was asked for.
+
+    systemd runs ExecStop after an engine that ended by itself as well, so this one must still live; and where systemd
+    itself ends one, since a worker of it ran out of memory, SERVICE_RESULT says so.
+    """
+    record = read_record(state_path)
+    pid = record.get("pid")
+    found = process(pid or 0)
+    lives = found is not None and found.ticks == record.get("ticks") and found.state not in ENDED
+    if lives and os.environ.get("SERVICE_RESULT", "success") == "success":
+        try:
+            take_back(state_path, pid)
+        except OSError as error:
+            say("this stop will count as a failed start: %s" % error)

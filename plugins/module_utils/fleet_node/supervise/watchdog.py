@@ -1,0 +1,111 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Asks each server of a node for one completion and restarts what does not answer.
+
+Without --every it looks once, as a timer wants it. A server is restarted by ending its engine: its service manager
+starts it again, and the guard counts that as a start. Left alone are servers that do not run, whoever stopped them, and
+those that have not answered since their start and are still in their start budget.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from ..engines import health_request as asking
+from ..node.files import fits, readable_json, write_json
+from ..node.http_client import FAILURES
+from ..node.processes import ENDED, markers_of, process, terminate_found
+from ..node.server_spec import health_port, read_entry
+from .state import KILL_S, TERM_S, read_record, read_secrets
+
+MEMORY = {"*": {"pid": int, "ticks": int, "answered": bool, "failures": int}}
+
+
+def say(text):
+    sys.stdout.write("%s watchdog: %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text))
+    sys.stdout.flush()
+
+
+def fault(entry, secrets, timeout):
+    """(why the server does not serve or None, whether it answered as it must).
+
+    What answers with a refusal (a status below 500) lives. So does one that goes on counting tokens: it is busy.
+    """
+    if health_port(entry) is None:
+        return None, False
+    if asking.completes(entry):
+        what, (answer, busy) = "a completion", asking.one_token(entry, timeout, secrets)
+    else:
+        what, answer, busy = "its health path", asking.health(entry, timeout, secrets), False
+    if busy:
+        return None, False
+    if answer.error is not None:
+        late = "no answer within %g s" % timeout
+        return "%s: %s" % (what, late if answer.error == "timeout" else answer.detail or FAILURES[answer.error]), True
+    if answer.status >= 500:
+        return "%s: %s" % (what, answer.describe(200)), True
+    return None, answer.healthy
+
+
+def look(options, memory):
+    """Look at each server once. memory: {name: {pid, ticks, answered, failures}} of the last look; returns the new."""
+    folder, kept = os.path.join(options.etc, "servers"), {}
+    names = sorted(name[:-5] for name in os.listdir(folder) if name.endswith(".json")) if os.path.isdir(folder) else []
+    for name in names:
+        entry = read_entry(os.path.join(folder, name + ".json"))
+        record = read_record(os.path.join(options.state, name + ".json"))
+        if entry is None or record.get("phase") != "running":
+            continue
+        found = process(record.get("pid") or 0)
+        if found is None or found.ticks != record.get("ticks") or found.state in ENDED:
+            continue
+        if markers_of(record["pid"]) != (options.root or "/", name):
+            continue  # a record is the word of the server's user, and may name anybody's process
+        known = memory.get(name, {})
+        if (known.get("pid"), known.get("ticks")) != (record["pid"], record["ticks"]):
+            known = {"pid": record["pid"], "ticks": record["ticks"], "answered": False, "failures": 0}
+        kept[name] = known
+        secrets = read_secrets(os.path.join(options.etc, "secrets", name + ".json"))
+        reason, asked = fault(entry, secrets, options.timeout)
+        if reason is None:
+            known.update(failures=0, answered=known["answered"] or asked)
+            continue
+        in_budget = time.time() - (record.get("started") or 0) < entry["health"]["budget_s"]
+        if in_budget and not known["answered"]:
+            continue
+        known["failures"] += 1
+        say("%s does not answer, %d of %d: %s" % (name, known["failures"], options.failures, reason))
+        if known["failures"] >= options.failures:
+            say("%s is restarted" % name)
+            restart(name, record, options)
+            del kept[name]
+    return kept
+
+
+def restart(name, record, options):
+    """End the engine; its service manager clears what it left behind and starts it again."""
+    path = os.path.join(options.state, name + ".json")
+
+    def same():
+        found, now = process(record["pid"]), read_record(path)
+        lives = found is not None and found.ticks == record["ticks"] and found.state not in ENDED
+        return [record["pid"]] if lives and now.get("pid") == record["pid"] else []
+
+    left = terminate_found(same, TERM_S, KILL_S)
+    if left:
+        say("process %d of %s does not end" % (left[0], name))
+
+
+def watch(options):
+    """Look, every so often; the exit status."""
+    while True:
+        memory = readable_json(options.memory)
+        kept = look(options, memory if fits(memory, MEMORY) else {})
+        os.makedirs(os.path.dirname(options.memory), exist_ok=True)
+        write_json(options.memory, kept, 0o640)
+        if not options.every:
+            return 0
+        time.sleep(options.every)

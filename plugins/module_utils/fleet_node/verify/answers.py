@@ -1,0 +1,130 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judging single answers of one server: the right number, an end of its own, a second chance."""
+
+from __future__ import annotations
+
+import itertools
+
+from ..model import gpt_oss
+from ..node import http_client, values
+from ..servers import causes
+from .asking import GOT_LIMIT, GOT_SHORT, Asking, Failed, NotMeasured, finished
+
+HEAD = 40  # characters of reasoning that cannot be in an answer by chance
+SLIPS = 2  # wrong answers of a sequence that are asked again: a model that slips more often is not sound
+
+
+class Answers(Asking):
+    """What probes of all kinds use to judge an answer."""
+
+    def __init__(self, entry, options):
+        super().__init__(entry, options)
+        self._slips = itertools.count()
+
+    def _right(self, text, number, got, cause):
+        """A note on an answer that must be the number: empty where it is. Fails where it is not, or says more."""
+        if gpt_oss.says_number(text, number):
+            more = None if self.standin else gpt_oss.surplus(text, number)
+            if more and not causes.residue(text, self.engine):  # that has a probe and a cause of its own
+                raise Failed("besides the number: %s; %s" % (more, got), causes.SURPLUS)
+            return ""
+        if not self.standin:
+            raise Failed(got, cause)
+        if not gpt_oss.STANDIN_WORDS.search(text):
+            raise Failed(got, causes.NO_SENSE)
+        return "not %d, and a stand-in need not know it; " % number
+
+    def _once_more(self, ask):
+        """What ask() returns. Answers are sampled: where one says something wrong, two of three count. What is wrong in
+        its form is never asked again."""
+        try:
+            return ask()
+        except Failed as failure:
+            if failure.cause not in causes.WRONG or next(self._slips) >= SLIPS:
+                raise
+        ask()
+        return "right when asked again; " + ask()
+
+    def _sum(self, one, cause, reader=http_client.request, **more):
+        """Ask a sum and judge the complete answer: words for it."""
+        answer, response = self._ask(self._body(one.question, **more), reader=reader)
+        got = response.describe(GOT_LIMIT)
+        self._finished(answer, got)
+        return self._right(answer.content, one.number, got, cause) + response.describe(GOT_SHORT)
+
+    def _finished(self, answer, got):
+        if "!!!!!!" in answer.content:
+            raise Failed(got, self.engine.exclamation)
+        finished(answer, got)
+
+    # -- what all answers show -----------------------------------------------------------------------------------------
+
+    def _all_of(self, judge, words):
+        """Fails with the first answer that judge(Answer) has (words, cause) for; otherwise words for all of them."""
+        if not self.seen:
+            raise NotMeasured("not run: no probe brought an answer to look at")
+        for probe, sent, answer in self.seen:
+            wrong = judge(answer)
+            if wrong:
+                self._here.sent = sent
+                raise Failed("in the answer to %s: %s" % (probe, http_client.cut(wrong[0], GOT_LIMIT)), wrong[1])
+        self._here.sent = None
+        return words % len(self.seen)
+
+    def _form(self):
+        ids = {}
+
+        def judge(answer):
+            for cause, words in answer.flaws:
+                return words, cause
+            for call in answer.tool_calls:
+                if call["id"] and ids.setdefault(call["id"], answer) is not answer and not self.engine.same_call_ids:
+                    return "%s, which an earlier call had" % call["id"], causes.SAME_ID
+            return None
+
+        return self._all_of(judge, "%d answers are well formed")
+
+    def _echo(self):
+        return self._all_of(echoes, "no prompt and no other turn in %d answers")
+
+    def _reasoning_apart(self):
+        """Fails where reasoning is in the content of an answer."""
+        return self._all_of(
+            lambda answer: (answer.content, self.engine.no_reasoning) if mixed(answer) else None,
+            "in none of %d answers",
+        )
+
+    def _judge_all(self):
+        """What the probes that look at all answers find wrong fails this one."""
+        if not self.seen:
+            return
+        for _probe, _sent, answer in self.seen:
+            self._no_residue(answer, "the answer")
+        for judge in (self._form, self._echo, self._reasoning_apart):
+            judge()
+
+
+def echoes(answer):
+    """None, or (the part of an answer that belongs to its prompt or to another turn, the cause)."""
+    if answer.body is None:
+        return None
+    prompts = [message.get("content") for message in answer.body.get("messages", ())] + [answer.body.get("input")]
+    for prompt in prompts:
+        shown = gpt_oss.shown_prompt(answer.content, values.text_of(prompt))
+        if shown and prompt != answer.content:
+            return shown, causes.PROMPT_SHOWN
+    turn = (gpt_oss.SPEAKERS if answer.body.get("tools") else gpt_oss.ROLES).search(answer.content)
+    return (answer.content[max(0, turn.start() - 20) :][:100], causes.OTHER_ROLES) if turn else None
+
+
+def mixed(answer):
+    """Whether reasoning is in the content of an answer: that of the answer itself, or words that only thoughts have."""
+    text, content = answer.reasoning_text.strip(), answer.content.strip()
+    head = text[:HEAD]
+    if len(head) == HEAD and head in content and content not in text:
+        return True
+    if len(text) > 20 and content.startswith(text):
+        return True
+    return answer.body is not None and gpt_oss.THINKING.search(content) is not None

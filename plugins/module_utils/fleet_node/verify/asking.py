@@ -1,0 +1,334 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Asking one server: the verdict of each probe, requests with their time limits and retries, probes side by side."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import threading
+import time
+
+from ..engines.registry import engine_of
+from ..model import gpt_oss
+from ..node import http_client
+from ..servers import causes
+from . import chat, forms
+
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+SENT_LIMIT = 400  # characters of a request in a report
+GOT_LIMIT = 600  # characters of an answer behind a failing probe
+STREAM_TAIL = 300  # of a stream, whose beginning says little
+GOT_SHORT = 200  # characters of an answer behind a passing one
+LOOK_S = 10  # /health and /v1/models cost an engine nothing, however slow its completions are
+QUICK_S = 20  # the whole quick sequence
+WARM_UP_FACTOR = 5  # the first completion compiles kernels and fills caches
+TOTAL_FACTOR = 15  # of a server's whole sequence, in timeouts
+MAX_TOKENS = 1024  # gpt-oss thinks before it answers: with few tokens the content is null
+PROMPT_TOKENS = 256  # what all prompts but the long one take: harmony's preamble, tools, a question
+BUSY_RETRIES = 3  # of a request that is answered with 429
+BUSY_S = 0.5  # before such a retry where the server does not say how long
+BUSY_LIMIT_S = 30  # a server that wants more is not waited for
+
+
+class Options:
+    """What the caller wants.
+
+    mode: full or quick; probes: the recipe's own [{name, path, body, expect}], checked; effort_parameter:
+    reasoning_effort or chat_template_args; responses_api: whether /v1/responses must work; timeout: seconds a request;
+    quick_timeout: seconds for the whole quick sequence; api_key: sent as a bearer token, or empty.
+    """
+
+    def __init__(
+        self,
+        mode="full",
+        probes=(),
+        effort_parameter=gpt_oss.EFFORT,
+        responses_api=True,
+        timeout=120,
+        api_key="",
+        quick_timeout=QUICK_S,
+    ):
+        self.mode = mode
+        self.probes = list(probes)
+        self.effort_parameter = effort_parameter
+        self.responses_api = responses_api
+        self.timeout = timeout
+        self.api_key = api_key
+        self.quick_timeout = quick_timeout
+
+
+class Failed(Exception):
+    """The probe did not pass: what came back, and what usually causes it."""
+
+    def __init__(self, got, cause):
+        super().__init__(cause)
+        self.got = got
+        self.cause = cause
+
+
+class NotMeasured(Exception):
+    """The probe cannot tell here; the reason goes into the verdict's cause."""
+
+    def __init__(self, cause, got=None):
+        super().__init__(cause)
+        self.cause = cause
+        self.got = got
+
+
+class OutOfTime(Exception):
+    """The time of the whole sequence is over."""
+
+
+class _Here(threading.local):
+    """What the probe of this thread does: its name, the request sent last, and how that failed on the way."""
+
+    name = sent = error = None
+
+
+class Asking:
+    """One server and what is known of it by now. The subclass has the probes."""
+
+    def __init__(self, entry, options):
+        self.entry = entry
+        self.options = options
+        self.engine = engine_of(entry)
+        self.url = http_client.base_url(entry["bind"], entry["port"])
+        self.model = entry["model_id"]  # what requests name; what the server lists, once that is known
+        self.context = None  # tokens, where the server tells
+        self.listed = None  # the ids in /v1/models, once they are known
+        self.standin = gpt_oss.is_standin(entry["model_id"])
+        self.max_tokens = MAX_TOKENS
+        self.seen = []  # (probe, what was sent, Answer) of all that came, for the probes that look at all answers
+        self.results_of = {}
+        self._here = _Here()
+        self._stopped = None
+        self._timeouts = 0
+        self._lock = threading.Lock()
+        quick = options.mode == "quick"
+        self._seconds = options.quick_timeout if quick else TOTAL_FACTOR * options.timeout
+        self._why = "verify_quick_timeout_s" if quick else "%d times the timeout" % TOTAL_FACTOR
+        self._deadline = time.monotonic() + self._seconds
+        self.url_asked = False
+
+    # -- probes --------------------------------------------------------------------------------------------------------
+
+    def _run(self, name, function, always=False):
+        """Run one probe and keep its verdict {name, ok, ms, sent, got, cause}; ms: milliseconds that it took."""
+        result = {"name": name, "ok": None, "ms": 0, "sent": None, "got": None, "cause": None}
+        self.results_of[name] = result
+        if self._stopped and not always:
+            result["cause"] = "not run: %s failed" % self._stopped
+            return
+        here = self._here
+        here.name, here.sent, here.error = name, None, None
+        started = time.monotonic()
+        try:
+            result["got"] = function()
+            result["ok"] = True
+        except NotMeasured as reason:
+            result["cause"], result["got"] = reason.cause, reason.got
+        except Failed as failure:
+            result["ok"], result["got"], result["cause"] = False, failure.got, failure.cause
+        except OutOfTime:
+            result["ok"], result["got"] = False, "the sequence did not get through"
+            result["cause"] = causes.too_slow(self._seconds, self._why)
+            self._stop(name)
+        result["got"] = writable(result["got"])
+        result["ms"] = round((time.monotonic() - started) * 1000)
+        result["sent"] = here.sent
+        if result["ok"] is False:
+            with self._lock:
+                self._timeouts += here.error == "timeout"
+            if here.error == "refused" or self._timeouts >= 2 or name in ("warm-up", "completion"):
+                self._stop(name)
+
+    def _stop(self, name):
+        """What comes after this probe would only wait and fail for the same reason."""
+        with self._lock:
+            self._stopped = self._stopped or name
+
+    def _lanes(self, *lanes):
+        """Run probes side by side; each lane is [(name, function)], one after the other."""
+
+        def run(lane):
+            for name, function in lane:
+                self._run(name, function)
+
+        with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:
+            list(pool.map(run, lanes))
+
+    def _at_once(self, *functions):
+        """[what each function returns], called side by side. The first that fails, in their order, fails the probe."""
+        here, name = self._here, self._here.name
+
+        def call(function):
+            here.name, here.sent, here.error = name, None, None
+            try:
+                return function(), None, here.sent, here.error
+            except (Failed, NotMeasured, OutOfTime) as problem:
+                return None, problem, here.sent, here.error
+
+        with concurrent.futures.ThreadPoolExecutor(len(functions)) as pool:
+            outcomes = list(pool.map(call, functions))
+        bad = next((outcome for outcome in outcomes if outcome[1] is not None), None)
+        _value, problem, here.sent, here.error = bad or outcomes[0]
+        if problem is not None:
+            raise problem
+        return [outcome[0] for outcome in outcomes]
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _send(self, method, path, body=None, timeout=None, reader=http_client.request, base=None, key=None):
+        """What `reader` makes of the answer. A server that is busy (429) is asked again when it wants to be.
+
+        key: an API key to send in place of the planned one, or "" for none.
+        """
+        for retries in range(BUSY_RETRIES, -1, -1):
+            answer = self._send_once(method, path, body, timeout, reader, base, key)
+            response = response_of(answer)
+            wait = retry_after(response)
+            if response.status != 429 or not retries or wait > BUSY_LIMIT_S or wait > self._left():
+                break
+            time.sleep(wait)
+        return answer
+
+    def _left(self):
+        return self._deadline - time.monotonic()
+
+    def _send_once(self, method, path, body, timeout, reader, base, key):
+        left = self._left()
+        if left <= 0:
+            raise OutOfTime
+        self.url_asked = True
+        self._here.sent = "%s %s" % (method, path)
+        if body is not None:
+            self._here.sent += " " + compact(body)
+        key = self.options.api_key if key is None else key
+        headers = {"Authorization": "Bearer " + key} if key else None
+        timeout = timeout or self.options.timeout
+        answer = reader(method, (base or self.url) + path, body, min(timeout, left), headers)
+        self._here.error = response_of(answer).error
+        if self._here.error == "timeout" and left < timeout:
+            raise OutOfTime  # the request was given less than its due
+        return answer
+
+    def _look(self, path):
+        """The Response to a GET that costs the engine nothing."""
+        return self._send("GET", path, timeout=min(LOOK_S, self.options.timeout))
+
+    def _must_be(self, response, path, status=200):
+        if response.error:
+            raise Failed(response.describe(GOT_LIMIT), causes.transport_cause(response))
+        if response.status != status:
+            cause = causes.http_cause(response, path, self.engine)
+            if response.status == 404 and path == CHAT and self.listed == []:
+                cause = self.engine.no_models
+            if response.status in (401, 403):
+                self._stop(self._here.name)  # the other requests would be refused as well
+                cause = causes.API_KEY_REFUSED if self.options.api_key else cause
+            raise Failed(response.describe(GOT_LIMIT), cause)
+        return response
+
+    def _body(self, question, **more):
+        """A chat completion's body; a value of None leaves the key out."""
+        body = {"model": self.model, "messages": [{"role": "user", "content": question}]}
+        body.update({"temperature": 1.0, "top_p": 1.0, "max_tokens": self.max_tokens})
+        body.update(more)
+        return {key: value for key, value in body.items() if value is not None}
+
+    def _ask(self, body, timeout=None, reader=http_client.request):
+        """Send a chat completion; (Answer, what came). Fails unless a 200 with a message comes back."""
+        response = self._must_be(self._send("POST", CHAT, body, timeout, reader), CHAT)
+        answer = chat.read_answer(response.json())
+        if answer is None:
+            raise Failed(response.describe(GOT_LIMIT), causes.SHAPE)
+        answer.flaws += forms.of_text(response)
+        self._look_at(answer, body)
+        self._uninvited(body, answer, response.describe(GOT_LIMIT))
+        return answer, response
+
+    def _stream(self, body, reader=http_client.stream):
+        """Send a streamed chat; (StreamedAnswer, words for what came). Fails unless the stream is complete."""
+        stream = self._send("POST", CHAT, dict(body, stream=True), reader=reader)
+        response = stream.response
+        if response.error and not stream.events:
+            self._must_be(response, CHAT)
+        if response.error is None:
+            self._must_be(response, CHAT)
+        streamed = chat.read_stream(stream.events)
+        answer = streamed.answer
+        streamed.words = "%d events, %s" % (
+            len(stream.events), "first token after %d ms" % streamed.times[0] if streamed.times else "no token",
+        )  # fmt: skip
+        streamed.ms = response.ms
+        got = "%s, %d characters of content, finish_reason %s; the stream's end: %s" % (
+            streamed.words, len(answer.content), answer.finish_reason,
+            http_client.cut(response.text[-STREAM_TAIL:], GOT_LIMIT),
+        )  # fmt: skip
+        if streamed.error:
+            raise Failed(got, causes.text_cause(streamed.error, self.engine) or causes.STREAM_ERROR)
+        if not stream.events:
+            raise Failed(got, causes.NO_EVENTS)
+        if streamed.bad is not None:
+            raise Failed(
+                "%s; not JSON: %s" % (streamed.words, http_client.cut(streamed.bad, GOT_SHORT)), causes.STREAM_NOT_JSON
+            )
+        if not stream.done:
+            raise Failed(got, causes.TRANSPORT["timeout"] if response.error == "timeout" else causes.NO_DONE)
+        if not response.utf8:
+            answer.flaws.append((causes.NOT_UTF8, got))
+        if stream.after is not None:
+            answer.flaws.append((causes.AFTER_DONE, stream.after[:GOT_SHORT]))
+        self._look_at(answer, body)
+        self._no_residue(answer, "the stream")
+        self._uninvited(body, answer, got)
+        return streamed, got
+
+    @staticmethod
+    def _uninvited(body, answer, got):
+        if answer.tool_calls and not body.get("tools"):
+            raise Failed(got, causes.UNASKED_CALL)
+
+    def _look_at(self, answer, body=None):
+        """Keep an answer for the probes that look at all of them, with the request that brought it. body: the request's
+        where the question is of the sequence, so that it is known what its answer cannot say."""
+        answer.body = body
+        self.seen.append((self._here.name, self._here.sent, answer))
+
+    def _no_residue(self, answer, whose):
+        for where, text in answer.texts():
+            found = causes.residue(text, self.engine)
+            if found:
+                raise Failed("in the %s of %s: %s" % (where, whose, http_client.cut(found[0], GOT_SHORT)), found[1])
+
+
+def response_of(answer):
+    """The Response in what a reader of http_client returned."""
+    return answer.response if isinstance(answer, http_client.Stream) else answer
+
+
+def retry_after(response):
+    """Seconds after which a busy server wants to be asked again."""
+    text = response.headers.get("retry-after", "").strip()
+    return float(text) if text.isdigit() else BUSY_S
+
+
+def finished(answer, got):
+    """Fails unless the answer has content and the model ended it itself."""
+    if not answer.content.strip():
+        raise Failed(got, causes.LENGTH if answer.finish_reason == "length" else causes.EMPTY)
+    if answer.finish_reason != "stop":
+        raise Failed(got, causes.CUT_OFF if answer.finish_reason == "length" else causes.NOT_STOPPED)
+
+
+def writable(text):
+    """`text` without halves of characters, which JSON may hold and no file takes."""
+    return text and text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def compact(body):
+    """A request's body as one short line."""
+    return http_client.cut(json.dumps(body, ensure_ascii=False, separators=(",", ":")), SENT_LIMIT)

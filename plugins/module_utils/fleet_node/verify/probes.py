@@ -1,0 +1,381 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The acceptance sequence of one server: each probe sends something, judges what comes back and has its own verdict."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+from ..model import gpt_oss
+from ..node import http_client
+from ..node.values import count
+from ..servers import causes
+from . import chat, workers
+from .asking import CHAT, GOT_LIMIT, GOT_SHORT, LOOK_S, MAX_TOKENS, PROMPT_TOKENS, WARM_UP_FACTOR, Failed, NotMeasured
+from .responses import Responses
+
+QUICK = ("identity", "census", "model-id", "api-key", "completion")
+FULL = (
+    "identity", "alive", "census", "model-id", "context", "api-key", "warm-up", "chat", gpt_oss.RESIDUE_PROBE, "form",
+    "echo", "reasoning", "effort", "tool-call", "tool-round-trip", "tool-arguments", "tool-result", "second-tool-round",
+    "tool-choice", "system-message", "developer-message", "multi-turn", "long-prompt", "long-answer", "exact-text",
+    "sampling", "stop-sequence", "responses", "responses-stream", "responses-tools", "streaming", "unbuffered",
+    "keep-alive", "concurrent", "still-right", "disaggregation",
+)  # fmt: skip
+PAIRS = 6  # of low and high effort, and as many again where they do not tell
+# By the number of pairs: the share of comparisons in which high is longer, from which on that is no chance (less than
+# one in 500), and up to which it is.
+CERTAIN = {1: 1.0, PAIRS: 1.0, 2 * PAIRS: 0.85}
+CHANCE = {1: 0.5, PAIRS: 0.66, 2 * PAIRS: 0.76}
+NO_CHAT = (
+    "responses",
+    "responses-stream",
+    "responses-tools",
+    "still-right",
+)  # what is seen there may be of /v1/responses
+DISAGGREGATED = ("census", "disaggregation")  # only where a frontend has prefill or decode workers beside it
+
+
+def probe_names(beside, options):
+    """The names of a verdict's probes, in their order; beside: the workers behind the server, [] for most."""
+    names = QUICK if options.mode == "quick" else FULL
+    names = [name for name in names if beside or name not in DISAGGREGATED]
+    names = [name for name in names if options.api_key or name != "api-key"]
+    return names + ([probe["name"] for probe in options.probes] if options.mode == "full" else [])
+
+
+class Acceptance(Responses):
+    """Runs the sequence against one server. Use it once: results() sends requests and returns the probes' verdicts.
+
+    identify: a function without arguments that returns words for who answers on the port, and raises Failed where that
+    is not the planned server.
+    """
+
+    def __init__(self, entry, beside, options, identify):
+        super().__init__(entry, options)
+        self.beside = beside
+        self.workers = beside if self.engine.workers else []  # of other engines nothing counts them
+        self.identify = identify
+        self.chat_sent = None
+        self.counts = {}  # what each worker had done before the first completion
+
+    def results(self):
+        """[{name, ok, ms, sent, got, cause}] in the order of probe_names()."""
+        names = probe_names(self.workers, self.options)
+
+        def of(*wanted):
+            methods = {"context": "planned-context"}
+            return [
+                (name, getattr(self, "_" + methods.get(name, name).replace("-", "_")))
+                for name in wanted
+                if name in names
+            ]
+
+        self._lanes(of("identity", "alive", "census", "model-id", "context", "api-key", "warm-up", "completion"))
+        self._lanes(of("chat"), of("effort"))
+        self._lanes(
+            of("tool-call", "tool-round-trip", "tool-arguments", "tool-result", "second-tool-round", "tool-choice"),
+            of("responses", "responses-stream", "responses-tools"),
+            of("system-message", "developer-message", "multi-turn", "stop-sequence"),
+            of("sampling", "long-prompt"),
+            of("exact-text", "long-answer", "keep-alive"),
+        )
+        own = [(probe["name"], lambda probe=probe: self._own(probe)) for probe in self.options.probes]
+        self._lanes(of("streaming", "unbuffered", "concurrent", "still-right", "disaggregation") +
+                    (own if self.options.mode == "full" else []))  # fmt: skip
+        residue = [(name, self._residue) for name in names if name == gpt_oss.RESIDUE_PROBE]
+        for name, function in of("form", "echo", "reasoning") + residue:  # look at all answers
+            self._run(name, function, always=name != "reasoning" or self.chat_answer is not None)
+        if self._stopped != "identity":
+            before = self.results_of["identity"]
+            self._run("identity", self._identity, always=True)
+            self.results_of["identity"]["ms"] += before["ms"]
+        return [self.results_of[name] for name in names]
+
+    # -- is it there ---------------------------------------------------------------------------------------------------
+
+    def _identity(self):
+        try:
+            return self.identify()
+        except Failed:
+            self._stop("identity")
+            raise
+
+    def _alive(self):
+        path = self.entry["health"]["path"]
+        response = self._look(path)
+        if response.error or response.status >= 500:
+            self._stop("alive")
+        return self._must_be(response, path, response.status if response.healthy else 200).describe(GOT_SHORT)
+
+    def _model_id(self):
+        response = self._look("/v1/models")
+        if response.error:
+            self._stop("model-id")
+        value = self._must_be(response, "/v1/models").json()
+        if not isinstance(chat.dig(value, "data"), list):
+            raise Failed(response.describe(GOT_LIMIT), causes.SHAPE)
+        cards = chat.items_of(value["data"])
+        listed = self.listed = [chat.text_of(card.get("id")) for card in cards]
+        if self.model not in listed:
+            cause = causes.model_cause(self.model, listed, self.engine)
+            if len(listed) == 1:  # the other probes can still tell whether it works under its own name
+                self.model = listed[0]
+            self._context(cards)
+            raise Failed(response.describe(GOT_LIMIT), cause)
+        context = self._context(cards)
+        beside = ", ".join(name for name in listed if name != self.model)
+        return "HTTP 200, lists %s%s%s" % (
+            self.model,
+            ", context %s" % context if context else "",
+            ", and beside it %s" % beside if beside else "",
+        )
+
+    def _context(self, cards):
+        """The context that the server tells of its model, which bounds what is asked for; None where it tells none."""
+        card = next((card for card in cards if card.get("id") == self.model), {})
+        told = [count(card.get(name)) for name in ("max_model_len", "context_window")]
+        self.context = next((tokens for tokens in told if tokens), None)
+        if self.context:
+            self.max_tokens = max(16, min(MAX_TOKENS, self.context - PROMPT_TOKENS))
+        return self.context
+
+    def _planned_context(self):
+        planned = planned_context(self.entry["arguments"].get(self.engine.context_length, ""))
+        if not planned or not self.context:
+            raise NotMeasured("not measurable: %s" % (
+                "the plan leaves it to the engine" if self.context else "the server does not list it"))  # fmt: skip
+        if planned != self.context:
+            raise Failed("planned %d, listed %d" % (planned, self.context), causes.OTHER_CONTEXT)
+        return "%d tokens" % planned
+
+    def _warm_up(self):
+        self.counts = self._counts()
+        answer, response = self._ask(self._body(gpt_oss.WARM_UP), WARM_UP_FACTOR * self.options.timeout)
+        return "first completion after %d ms, finish_reason %s" % (response.ms, answer.finish_reason)
+
+    def _chat(self):
+        def ask():
+            answer, response = self._ask(self._body(gpt_oss.ARITHMETIC))
+            self.chat_answer, self.chat_sent = answer, self._here.sent
+            got = response.describe(GOT_LIMIT)
+            self._finished(answer, got)
+            note = self._right(answer.content, gpt_oss.SUMS[0].number, got, causes.WRONG_ANSWER)
+            return note + response.describe(GOT_SHORT)
+
+        return self._once_more(ask)
+
+    def _completion(self):
+        try:
+            return self._once_more(lambda: self._sum(gpt_oss.SUMS[0], causes.WRONG_ANSWER))
+        finally:
+            self._judge_all()  # what is wrong with the form says more than that the answer is wrong
+
+    def _sampling(self):
+        """Away from temperature 1, and with what the server takes where a request says nothing."""
+        kinds = (
+            ("temperature 0", {"temperature": 0}),
+            ("temperature 0.6, top_p 0.95", {"temperature": 0.6, "top_p": 0.95}),
+            ("nothing said", dict.fromkeys(("temperature", "top_p", "max_tokens"))),
+        )
+
+        def ask(what, more, one):
+            try:
+                return self._sum(one, causes.WRONG_SAMPLING, **more)
+            except Failed as failure:
+                raise Failed("%s: %s" % (what, failure.got), failure.cause) from failure
+
+        asked = [
+            lambda what=what, more=more, one=one: self._once_more(lambda: ask(what, more, one))
+            for (what, more), one in zip(kinds, gpt_oss.SUMS[1:4])
+        ]
+        return "; ".join("%s: %s" % (kind[0], words) for kind, words in zip(kinds, self._at_once(*asked)))
+
+    # -- what all answers show -----------------------------------------------------------------------------------------
+
+    def _residue(self):
+        def judge(answer):
+            for where, text in answer.texts():
+                found = None if answer.streamed else causes.residue(text, self.engine)  # of a stream its probe tells
+                if found:
+                    return "in the %s: %s" % (where, found[0]), found[1]
+            return None
+
+        return self._all_of(judge, "none in %d answers")
+
+    def _reasoning(self):
+        """Models are sampled and skip it sometimes: one answer with reasoning is enough."""
+        if self.chat_answer is None:
+            raise NotMeasured("not run: chat brought no answer")
+        self._here.sent = self.chat_sent
+        answers = [self.chat_answer, *(
+            answer for probe, _sent, answer in self.seen if probe not in NO_CHAT and not answer.streamed)]  # fmt: skip
+        found = next((answer for answer in answers if answer.reasoning), None)
+        flags = self.engine.no_reasoning
+        if found is None:
+            raise Failed(
+                "neither %s in any of %d answers" % (" nor ".join(gpt_oss.REASONING_FIELDS), len(answers)), flags
+            )
+        self._reasoning_apart()
+        self._here.sent = self.chat_sent
+        got = "%s, %d characters" % (" and ".join(found.reasoning), len(found.reasoning_text.strip()))
+        expected = self.entry.get("reasoning_field")
+        if expected and expected not in found.reasoning:
+            got += " (the plan expects the name %s; this engine version uses the other)" % expected
+        return got
+
+    def _effort_body(self, level):
+        return gpt_oss.effort(level, self.options.effort_parameter)
+
+    def _effort(self):
+        """Several questions, each with low and with high effort: how long one answer is says nothing, since models are
+        sampled. The ranks of all lengths do (Mann and Whitney's U): that all high ones are longer comes once in 924
+        sequences where the effort is ignored."""
+        lengths, tried = {gpt_oss.LOW: [], gpt_oss.HIGH: []}, ""
+        rounds = (gpt_oss.EFFORT_QUESTIONS[:PAIRS], gpt_oss.EFFORT_QUESTIONS[PAIRS:])
+        for questions in [gpt_oss.EFFORT_QUESTIONS[:1]] if self.standin else rounds:  # a stand-in is not sampled
+            levels = [(level, question) for question in questions for level in (gpt_oss.LOW, gpt_oss.HIGH)]
+            bodies = [self._body(question, **self._effort_body(level)) for level, question in levels]
+            asked = self._at_once(*[lambda body=body: self._ask(body)[0] for body in bodies])
+            for (level, _question), answer in zip(levels, asked):
+                lengths[level].append(answer.length)
+                answer.body = None  # a long answer may well think aloud
+            self.low = self._effort_body(gpt_oss.LOW)
+            tried = "; ".join("%s %s characters" % (level, " ".join(map(str, lengths[level]))) for level in lengths)
+            if all(answer.finish_reason == "length" for answer in asked[::2]):  # as long as the server lets them be
+                cut = any(answer.content.strip() for answer in asked[::2])
+                raise Failed(tried, causes.CUT_OFF if cut else causes.LENGTH)
+            works = longer(lengths[gpt_oss.LOW], lengths[gpt_oss.HIGH])
+            if works:
+                return tried
+            if self.standin:
+                raise NotMeasured("not measurable on a stand-in: it has not learned to think longer", tried)
+            if works is False:
+                raise Failed(tried, causes.effort_cause(self.options.effort_parameter))
+        raise NotMeasured("not measurable: the lengths of the answers do not tell low from high effort", tried)
+
+    # -- other ways to ask ---------------------------------------------------------------------------------------------
+
+    def _still_right(self):
+        """What was right at the beginning must be right at the end."""
+        return self._once_more(self._again)
+
+    def _again(self):
+        one, two, three = gpt_oss.SUMS[8:11]
+        asked = [
+            lambda: self._sum(one, causes.WRONG_LATER),
+            lambda: "".join(self._streamed_sum(two, causes.WRONG_LATER)[1:]),
+        ]
+        if self.results_of["responses"]["ok"]:
+            asked.append(lambda: self._respond(three, causes.WRONG_LATER))
+        return self._at_once(*asked)[0]
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def _census(self):
+        response = self._must_be(self._look(self.entry["health"]["path"]), self.entry["health"]["path"])
+        found = self.engine.workers.count_instances(response.json())
+        wanted = {role: sum(1 for worker in self.workers if worker["role"] == role) for role in workers.ROLES}
+        got = ", ".join("%s %d of %d" % (role, found[role], wanted[role]) for role in workers.ROLES)
+        if any(found[role] < wanted[role] for role in workers.ROLES):
+            raise Failed("%s; %s" % (got, response.describe(GOT_LIMIT)), causes.CENSUS)
+        return got
+
+    def _disaggregation(self):
+        """Workers of each role must have handled requests during the sequence, and moved the KV cache: a decode worker
+        alone answers just as well."""
+        before, after = self.counts, self._counts()
+        if not after:
+            raise NotMeasured("not measurable: the workers have no system port (DYN_SYSTEM_PORT) to read counters from")
+        before = {name: before.get(name) or workers.Seen() for name in after}
+        roles = {worker["name"]: worker["role"] for worker in self.workers}
+        prefilled = workers.ROLES[0] in roles.values()
+        fetching = [name for name in after if prefilled and roles[name] != workers.ROLES[0]]
+        ends = time.monotonic() + workers.LATE_S
+        while (
+            workers.idle(before, after, roles) or workers.still(before, after, fetching)
+        ) and time.monotonic() < ends:
+            time.sleep(1)
+            after = self._counts()
+        unknown = sorted(name for name in after if None in (after[name].requests, before[name].requests))
+        got = "%s: %s" % (
+            self.engine.workers.REQUESTS,
+            ", ".join("%s %d -> %d" % (name, before[name].requests, after[name].requests)
+                      for name in after if name not in unknown) or "nowhere",
+        )  # fmt: skip
+        moved = [(name, after[name].moved) for name in fetching if after[name].moved is not None]
+        if moved:
+            got += "; %s: %s" % (self.engine.workers.MOVED, ", ".join(
+                "%s %d -> %d" % (name, before[name].moved or 0, count) for name, count in moved))  # fmt: skip
+        idle, still = workers.idle(before, after, roles), workers.still(before, after, fetching)
+        if idle:
+            raise Failed(got, causes.idle_cause(idle))
+        if still:
+            raise Failed(got, causes.still_cause(still))
+        if unknown:
+            raise NotMeasured("not measurable: no counters at the system port of %s" % ", ".join(unknown), got)
+        return got
+
+    def _counts(self):
+        """{worker: workers.Seen} of workers with a system port."""
+        counts, reader = {}, self.engine.workers
+        for worker in self.workers:
+            port = worker["ports"].get("system")
+            if port:
+                base = http_client.base_url(worker["bind"], port)
+                response = self._send("GET", "/metrics", timeout=LOOK_S, base=base)
+                self._here.error = None  # a worker that is away is no reason to give the frontend up
+                text = response.text if response.ok else ""
+                counts[worker["name"]] = workers.Seen(reader.request_count(text), reader.bytes_moved(text))
+        return counts
+
+    # -- the recipe's own probes ---------------------------------------------------------------------------------------
+
+    def _own(self, probe):
+        path, expect = probe["path"], probe["expect"]
+        if probe["body"] is None:
+            response = self._send("GET", path)
+        else:
+            response = self._send("POST", path, dict({"model": self.model}, **probe["body"]))
+        self._must_be(response, path, expect["status"])
+        got, value = response.describe(GOT_LIMIT), response.json()
+        if path == CHAT:
+            answer = chat.read_answer(value)
+            if answer is not None:
+                self._look_at(answer)
+        # the body's own escapes (\u00d7) must not hide a string from a person who wrote it plainly
+        plain = response.text if value is None else response.text + json.dumps(value, ensure_ascii=False)
+        missing = [text for text in expect["contains"] if text not in plain]
+        if missing:
+            raise Failed(got, "the recipe expects the answer to contain %s" % ", ".join(repr(text) for text in missing))
+        if expect["field"]:
+            found = chat.dig(value, *[int(step) if step.isdigit() else step for step in expect["field"].split(".")])
+            if not found:
+                if answer_ran_out(value):
+                    raise Failed(got, causes.LENGTH)
+                raise Failed(got, "the recipe expects %s in the answer, and it is empty or missing" % expect["field"])
+        return response.describe(GOT_SHORT)
+
+
+def longer(low, high):
+    """Whether the high ones are longer than the low ones; None where that may be chance, False where it surely is."""
+    pairs = len(low) * len(high)
+    above = sum((two > one) + (two == one) / 2 for one in low for two in high)
+    if above >= CERTAIN[len(low)] * pairs:
+        return True
+    return False if above <= CHANCE[len(low)] * pairs else None
+
+
+def planned_context(value):
+    """The tokens in an argument such as 4096, 128k or 128K; None where it leaves them to the engine."""
+    found = re.fullmatch(r"(\d+)([kKmM]?)", str(value))
+    units = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
+    return int(found.group(1)) * units[found.group(2)] or None if found else None
+
+
+def answer_ran_out(value):
+    """Whether a chat completion ended because its tokens were used up."""
+    return chat.dig(value, "choices", 0, "finish_reason") == "length"

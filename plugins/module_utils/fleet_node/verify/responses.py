@@ -1,0 +1,172 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The probes of /v1/responses: complete, streamed, and with a tool."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ..model import gpt_oss
+from ..node import http_client
+from ..servers import causes
+from . import chat, forms
+from .asking import GOT_LIMIT, GOT_SHORT, RESPONSES, Failed, NotMeasured, response_of
+from .dialogues import Dialogues
+from .tools import REFUSALS
+
+LACKS = re.compile(r"(?i)not (?:yet )?(?:supported|implemented)|unsupported|unimplemented")
+
+
+class Responses(Dialogues):
+    """What engines do not have of it they say; that is not measured."""
+
+    def _responses(self):
+        if not self.options.responses_api:
+            raise NotMeasured("this engine has no /v1/responses (responses_api is false)")
+        return self._once_more(lambda: self._respond(gpt_oss.SUMS[0]))
+
+    def _to_responses(self, body, reader=http_client.request):
+        """The answer to a request that an engine may not know. Fails unless it is a 200."""
+        if not self.results_of["responses"]["ok"]:
+            raise NotMeasured("not run: responses brought no answer")
+        answer = self._send("POST", RESPONSES, body, reader=reader)
+        response = response_of(answer)
+        if response.error is None and response.status in REFUSALS and LACKS.search(response.text):
+            raise NotMeasured("this engine does not support it in /v1/responses", response.describe(GOT_SHORT))
+        if response.error is None or reader is http_client.request:
+            self._must_be(response, RESPONSES)
+        return answer
+
+    def _response_body(self, question, **more):
+        return dict({"model": self.model, "input": question, "max_output_tokens": self.max_tokens}, **more)
+
+    def _responses_stream(self):
+        return self._where_known(lambda: self._respond_streamed(gpt_oss.SUMS[3]))
+
+    def _where_known(self, ask):
+        """What ask() returns; of an engine whose streams, tools of /v1/responses are not known, a failure is null."""
+        try:
+            return self._once_more(ask)
+        except Failed as failure:
+            if self.engine.responses_known:
+                raise
+            words = "not measurable: what this engine answers there is not known; as with others: " + failure.cause
+            raise NotMeasured(words, failure.got) from failure
+
+    def _respond_streamed(self, one):
+        body = self._response_body(one.question, stream=True)
+        stream = self._to_responses(body, http_client.stream)
+        response = stream.response
+        got = "%d events: %s" % (len(stream.events), http_client.cut(response.text[-GOT_SHORT:], GOT_LIMIT))
+        if not stream.events:
+            self._must_be(response, RESPONSES)
+            raise Failed(response.describe(GOT_LIMIT), causes.NO_EVENTS)
+        if not response.utf8:
+            raise Failed(got, causes.NOT_UTF8)
+        text, final = "", None
+        for event in stream.events:
+            value, wrong = forms.strict(event.data)
+            if not isinstance(value, dict):
+                raise Failed("not JSON: " + http_client.cut(event.data, GOT_SHORT), causes.STREAM_NOT_JSON)
+            if wrong:
+                raise Failed("%s; %s" % (wrong, got), causes.NOT_STRICT)
+            kind = value.get("type")
+            if kind in ("error", "response.failed") or value.get("error"):
+                raise Failed(http_client.cut(event.data, GOT_LIMIT), causes.STREAM_ERROR)
+            if kind == "response.output_text.delta":
+                if final is not None:
+                    raise Failed(got, causes.AFTER_END)
+                text += chat.text_of(value.get("delta"))
+            if kind in ("response.completed", "response.incomplete"):
+                final = value.get("response")
+        if final is None:
+            raise Failed(got, causes.RESPONSES_CUT)
+        judged = dict(final, output=final.get("output") or [message_of(text)]) if isinstance(final, dict) else {}
+        note = self._judge_response(judged, one, got, causes.WRONG_STREAM)
+        if self.response_text(judged) != text:
+            raise Failed("the pieces are %r; %s" % (text[:GOT_SHORT], got), causes.STREAMED_OTHERWISE)
+        return note + "%d events" % len(stream.events)
+
+    def _responses_tools(self):
+        forecasts = iter(gpt_oss.FORECASTS)
+
+        def ask():
+            forecast = next(forecasts)
+            tool, question = gpt_oss.WEATHER_TOOL, forecast.question
+            if self.standin:
+                tool, question = gpt_oss.HEALTH_TOOL, gpt_oss.TOOL_QUESTION_AGAIN
+            tool = dict({"type": "function"}, **tool["function"])
+            response = self._to_responses(self._response_body(question, tools=[tool]))
+            value, got = response.json(), response.describe(GOT_LIMIT)
+            for cause, words in forms.of_text(response):
+                raise Failed("%s; %s" % (words, got), cause)
+            calls = [one for one in chat.items_of(chat.dig(value, "output")) if one.get("type") == "function_call"]
+            if not calls:
+                if self.response_text(value).strip():
+                    raise Failed(got, causes.RESPONSES_NO_CALL)
+                raise Failed(got, self.engine.dropped_tool_call)
+            call = {"id": chat.text_of(calls[0].get("call_id")) or None, "name": calls[0].get("name"),
+                    "arguments": chat.arguments_text(calls[0].get("arguments"))}  # fmt: skip
+            if call["name"] != tool["name"]:
+                raise Failed(got, causes.TOOL_NAME)
+            if not call["id"]:
+                raise Failed(got, causes.TOOL_ID)
+            arguments = chat.tool_arguments(call)
+            if arguments is None:
+                raise Failed(got, causes.TOOL_ARGUMENTS)
+            wrong = arguments and "it takes no arguments" if self.standin else forecast.wrong(arguments)
+            if wrong:
+                raise Failed("%s; %s" % (wrong, got), causes.TOOL_ARGUMENTS_LOST)
+            self._look_at(chat.Answer(content=self.response_text(value), tool_calls=[call], finish_reason="stop"))
+            return response.describe(GOT_SHORT)
+
+        return self._where_known(ask)
+
+    def _respond(self, one, cause=causes.WRONG_RESPONSES):
+        response = self._must_be(self._send("POST", RESPONSES, self._response_body(one.question)), RESPONSES)
+        got = response.describe(GOT_LIMIT)
+        for wrong, words in forms.of_text(response):
+            raise Failed("%s; %s" % (words, got), wrong)
+        return self._judge_response(response.json(), one, got, cause)
+
+    def _judge_response(self, value, one, got, cause):
+        output = chat.items_of(chat.dig(value, "output"))
+        if any(item.get("type") == "function_call" for item in output):
+            raise Failed(got, causes.UNASKED_CALL)
+        text = self.response_text(value)
+        if not text.strip():
+            ran_out = "max_output_tokens" in json.dumps(chat.dig(value, "incomplete_details")) and output
+            raise Failed(got, causes.LENGTH if ran_out else causes.NO_MESSAGE)
+        status = chat.dig(value, "status")
+        if status not in ("completed", None):
+            raise Failed(got, causes.RESPONSES_INCOMPLETE if status == "incomplete" else causes.RESPONSES_FAILED)
+        answer = chat.Answer(content=text, reasoning={"the output": "".join(reasoning_of(output))})
+        self._look_at(answer, {"input": one.question})
+        note = self._right(text, one.number, got, cause)
+        types = ", ".join(chat.text_of(item.get("type")) for item in output)
+        return "%soutput %s: %s" % (note, types, http_client.cut(text, GOT_SHORT))
+
+    @staticmethod
+    def response_text(value):
+        """The text of the messages in a response."""
+        return "".join(
+            chat.text_of(part.get("text"))
+            for item in chat.items_of(chat.dig(value, "output"))
+            if item.get("type") == "message"
+            for part in chat.items_of(item.get("content"))
+        )
+
+
+def message_of(text):
+    """An item of output that says `text`."""
+    return {"type": "message", "content": [{"type": "output_text", "text": text}]}
+
+
+def reasoning_of(output):
+    """The texts of the reasoning in the output of a response."""
+    for item in output:
+        if item.get("type") == "reasoning":
+            for part in chat.items_of(item.get("content")) + chat.items_of(item.get("summary")):
+                yield chat.text_of(part.get("text"))

@@ -1,0 +1,216 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Verdicts over all servers of a node: which are probed, all at once, and what it adds up to."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import datetime
+
+from ..errors import FleetError
+from ..node import http_client
+from ..node.redact import Redactor
+from ..node.server_spec import check_entries
+from ..node.values import all_ok
+from ..servers import identity
+from ..servers.api_keys import api_keys
+from ..servers.node_arguments import node_of
+from . import probes, workers
+from .asking import Failed, Options
+
+SCHEMA = 1
+MODES = ("auto", "full", "quick")
+NOT_VERIFIED = "not verified (check)"
+PROBED_ROLES = ("server", "frontend")
+PROBE_KEYS = frozenset(("name", "path", "body", "expect"))
+EXPECT_KEYS = frozenset(("status", "contains", "field"))
+
+
+def verify_servers(entries, options, watch, servers_changed=None, check_mode=False, elsewhere=()):
+    """Probe every server of `entries` that has a port of its own: {"ok": bool|None, "mode", "verdicts": […]}.
+
+    entries: plan entries of one host; options: asking.Options (mode auto is settled here by servers_changed);
+    watch: a function of {name: entry} that returns one of an entry: words for who answers on its port, see
+    identity.Watch; it raises identity.Stranger where that is not the planned server;
+    servers_changed: whether an earlier task changed the servers, None where nobody knows;
+    check_mode: servers that are not there, or that are about to change, are not verified instead of failed.
+    elsewhere: workers of the deployment on other hosts, {host, name, role, bind, ports}; a frontend must find them too.
+    A verdict: {schema, host, server, ok, mode, at, url, model_id, hash, not_verified, probes}. Raises FleetError on bad
+    input.
+    """
+    planned = check_entries(entries)
+    entries = list(planned.values())
+    options.probes = check_probes(options.probes)
+    options.mode = settle_mode(options.mode, servers_changed)
+    probed = [entry for entry in entries if entry["role"] in PROBED_ROLES and entry["port"]]
+    if not probed:
+        return {"ok": None, "mode": options.mode, "verdicts": []}
+    who = watch(planned)
+    with concurrent.futures.ThreadPoolExecutor(len(probed)) as pool:
+        verdicts = list(
+            pool.map(
+                lambda entry: _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode), probed
+            )
+        )
+    return {"ok": all_ok(verdict["ok"] for verdict in verdicts), "mode": options.mode, "verdicts": verdicts}
+
+
+def verify_from_parameters(parameters, check_mode):
+    """verify_servers() with the parameters of the module endpoint_verify; the servers that passed are recorded as seen
+    ready, as after a start. Raises FleetError."""
+    for name in ("timeout", "quick_timeout"):
+        if parameters[name] <= 0:
+            raise FleetError(
+                "probes.seconds-invalid", "%s is %g, it must be more than 0 seconds.", (name, parameters[name])
+            )
+    options = Options(
+        mode=parameters["mode"],
+        probes=parameters["probes"],
+        effort_parameter=parameters["effort_parameter"],
+        responses_api=parameters["responses_api"],
+        timeout=parameters["timeout"],
+        api_key=next(iter(api_keys(parameters["api_key"], "verify_api_key")), ""),
+        quick_timeout=parameters["quick_timeout"],
+    )
+    watch = identity.Watch(node_of(parameters))
+    elsewhere = parameters.get("workers_elsewhere") or ()
+    result = verify_servers(
+        parameters["servers"], options, watch.over, parameters["servers_changed"], check_mode, elsewhere
+    )
+    if not check_mode:
+        watch.note_ready(verdict["server"] for verdict in result["verdicts"] if verdict["ok"])
+        starts = watch.starts() if result["verdicts"] else {}
+        for verdict in result["verdicts"]:
+            verdict["start"] = starts[verdict["server"]]
+    return result
+
+
+def settle_mode(mode, servers_changed):
+    """quick where it is known that nothing changed, full otherwise; an explicit mode stays."""
+    if mode not in MODES:
+        raise FleetError("probes.mode-unknown", "mode is %r, allowed: %s.", (mode, ", ".join(MODES)))
+    if mode != "auto":
+        return mode
+    return "quick" if servers_changed is False else "full"
+
+
+def check_probes(given):
+    """The recipe's probes, whole: [{name, path, body, expect: {status, contains, field}}]. Raises FleetError."""
+    checked = []
+    for number, probe in enumerate(given):
+        where = "probes[%d]" % number
+        if not isinstance(probe, dict):
+            raise FleetError("probes.not-a-mapping", "%s is a %s, it must be a mapping.", (where, type(probe).__name__))
+        name = probe.get("name")
+        if not isinstance(name, str) or not name:
+            raise FleetError(
+                "probes.name-missing", "%s has no name; give it a short one, it stands in the report.", (where,)
+            )
+        where += " (%s)" % name
+        if name in probes.FULL + probes.QUICK or name in [other["name"] for other in checked]:
+            raise FleetError("probes.name-taken", "%s: this name is taken by another probe; choose another.", (where,))
+        _known(where, probe, PROBE_KEYS)
+        path = probe.get("path") or probes.CHAT
+        if not isinstance(path, str) or not path.startswith("/"):
+            raise FleetError("probes.path-invalid", "%s: path is %r, it must begin with '/'.", (where, path))
+        body = probe.get("body")
+        if body is not None and not isinstance(body, dict):
+            raise FleetError(
+                "probes.body-not-a-mapping",
+                "%s: body is a %s, it must be a mapping, or left out for a GET.",
+                (where, type(body).__name__),
+            )
+        if body is None and path == probes.CHAT:
+            raise FleetError("probes.messages-missing", "%s: a chat completion needs a body with messages.", (where,))
+        checked.append({"name": name, "path": path, "body": body, "expect": _expect(where, probe.get("expect"))})
+    return checked
+
+
+def _expect(where, given):
+    given = {} if given is None else given
+    where += ".expect"
+    if not isinstance(given, dict):
+        raise FleetError(
+            "probes.expectation-not-a-mapping", "%s is a %s, it must be a mapping.", (where, type(given).__name__)
+        )
+    _known(where, given, EXPECT_KEYS)
+    status, contains, field = given.get("status", 200), given.get("contains") or [], given.get("field")
+    if isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 599:
+        raise FleetError(
+            "probes.status-invalid", "%s.status is %r, it must be an HTTP status (100 to 599).", (where, status)
+        )
+    if not isinstance(contains, list) or not all(isinstance(text, str) for text in contains):
+        raise FleetError(
+            "probes.contains-not-a-list", "%s.contains is %r, it must be a list of strings.", (where, contains)
+        )
+    if field is not None and (not isinstance(field, str) or not field):
+        raise FleetError(
+            "probes.field-invalid",
+            "%s.field is %r, it must be a dotted path like choices.0.message.content.",
+            (where, field),
+        )
+    return {"status": status, "contains": contains, "field": field}
+
+
+def _known(where, mapping, keys):
+    unknown = sorted(str(key) for key in set(mapping) - keys)
+    if unknown:
+        raise FleetError(
+            "probes.keys-unknown",
+            "%s: unknown keys %s, allowed: %s.",
+            (where, ", ".join(unknown), ", ".join(sorted(keys))),
+        )
+
+
+def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode):
+    beside = workers.workers_of(entry, entries)
+    others = [{**one, "name": "%(host)s/%(name)s" % one} for one in workers.workers_of(entry, elsewhere)]
+    strangers = []  # why it is not the planned server, each time that it was looked
+
+    def identify():
+        try:
+            return "; ".join(who(one) for one in (entry, *beside))
+        except identity.Stranger as stranger:
+            strangers.append("%s%s" % (stranger, " (since the probes began)" if acceptance.url_asked else ""))
+            raise Failed(str(stranger), identity.NOT_VERIFIED + strangers[-1]) from stranger
+
+    acceptance = probes.Acceptance(entry, [*beside, *others], options, identify)
+    if check_mode and (servers_changed or _nothing_listens(acceptance.url) or _about_to(identify, servers_changed)):
+        strangers.clear()
+        results = [
+            {"name": name, "ok": None, "ms": 0, "sent": None, "got": None, "cause": NOT_VERIFIED}
+            for name in probes.probe_names(acceptance.workers, options)
+        ]
+    else:
+        results = acceptance.results()
+    measured = [result["ok"] for result in results if result["ok"] is not None]
+    return {
+        "schema": SCHEMA,
+        "host": entry["host"],
+        "server": entry["name"],
+        "ok": all_ok(measured),
+        "mode": options.mode,
+        "at": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "url": acceptance.url,
+        "model_id": entry["model_id"],
+        "hash": entry["hash"],
+        "not_verified": strangers[-1] if strangers else None,
+        "probes": Redactor([options.api_key]).value(results) if options.api_key else results,
+    }
+
+
+def _about_to(identify, servers_changed):
+    """Whether it is not known that the servers stay as they are, and they are not as planned."""
+    if servers_changed is not None:
+        return False
+    try:
+        identify()
+    except Failed:
+        return True
+    return False
+
+
+def _nothing_listens(url):
+    """Whether a connection is refused. Anything else, an error page too, is worth probing."""
+    return http_client.request("GET", url + "/", timeout=5).error in ("refused", "unreachable")

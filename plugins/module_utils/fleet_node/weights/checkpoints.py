@@ -1,0 +1,287 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a checkpoint directory holds, and whether it is complete, without reading the weights themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from ..errors import FleetError
+from ..model import gpt_oss
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+TOKENIZER = "tokenizer.json"
+# The safetensors library refuses longer headers.
+LONGEST_HEADER = 100_000_000
+
+
+def inspect(path):
+    """Look at the checkpoint in the directory `path`.
+
+    Returns {model_type, format ("mxfp4"|"bf16"), hidden_size, vocab_size, num_layers, shards: [names], bytes: of all
+    shards}. A checkpoint is complete when config.json says gpt_oss in a known format, tokenizer.json is there, and each
+    shard that the index names is there, holds the tensors that the index puts into it, and is as long as its own
+    header implies. Shards are counted by the index: gpt-oss-120b has 15 of them, named 00000 to 00014 "of-00014".
+    Raises FleetError that names every file in question.
+    """
+    return {**describe(path), **_complete("checkpoint", path, _tensors_by_shard(path), [TOKENIZER])}
+
+
+def inspect_draft(path):
+    """As `inspect`, for the draft model in the directory `path`: {hidden_size, vocab_size, shards, bytes}.
+
+    It needs no tokenizer, and may have its weights in the older form of PyTorch, whose files must be there and hold
+    something. Raises FleetError.
+    """
+    sizes = describe_draft(path)
+    if any(os.path.isfile(os.path.join(path, name)) for name in (INDEX, SINGLE)):
+        return {**sizes, **_complete("draft model", path, _tensors_by_shard(path))}
+    names = sorted(name for name in os.listdir(path) if name.endswith((".safetensors", ".bin", ".pt")))
+    names = [name for name in names if os.path.isfile(os.path.join(path, name))]
+    return {**sizes, **_complete("draft model", path, dict.fromkeys(names or [SINGLE]))}
+
+
+def _complete(what, path, tensors, besides=()):
+    """{shards, bytes} of {shard: tensors or None}. FleetError unless they are complete, and `besides` is there."""
+    names = sorted(tensors)
+    missing = [name for name in (*names, *besides) if not os.path.isfile(os.path.join(path, name))]
+    if missing:
+        raise _incomplete(what, path, missing)
+    damage = [text for text in (_damage(path, name, tensors[name]) for name in names) if text]
+    if damage:
+        raise _damaged(what, path, damage)
+    return {"shards": names, "bytes": sum(os.path.getsize(os.path.join(path, name)) for name in names)}
+
+
+def _incomplete(what, path, missing):
+    return FleetError(
+        "checkpoint.incomplete",
+        "The %s in %s is incomplete, missing: %s. Fetch or copy it again.",
+        (what, path, ", ".join(missing)),
+        details={"missing": missing},
+    )
+
+
+def _damaged(what, path, damage):
+    return FleetError(
+        "checkpoint.damaged",
+        "The %s in %s is damaged: %s. Fetch or copy it again.",
+        (what, path, "; ".join(damage)),
+        details={"damage": damage},
+    )
+
+
+def describe(path):
+    """What config.json in the directory `path` says: {model_type, format, hidden_size, vocab_size, num_layers}.
+
+    Raises FleetError unless it says gpt_oss in a known format.
+    """
+    if not os.path.isdir(path):
+        raise FleetError(
+            "checkpoint.directory-missing",
+            "There is no checkpoint directory %s on this node; check the path, or mount it.",
+            (path,),
+        )
+    config = _json(path, CONFIG)
+    model_type = config.get("model_type")
+    if model_type != gpt_oss.MODEL_TYPE:
+        raise FleetError(
+            "checkpoint.model-type-unsupported",
+            "%s: model_type is %s, allowed: %s. This collection serves %s checkpoints only.",
+            (os.path.join(path, CONFIG), json.dumps(model_type), json.dumps(gpt_oss.MODEL_TYPE), gpt_oss.NAME),
+        )
+    result = {"model_type": model_type, "format": _format(path, config)}
+    for name, key in (
+        ("hidden_size", "hidden_size"),
+        ("vocab_size", "vocab_size"),
+        ("num_layers", "num_hidden_layers"),
+    ):
+        value = config.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise FleetError(
+                "checkpoint.dimension-invalid",
+                "%s: %s is %s, allowed: a positive whole number.",
+                (os.path.join(path, CONFIG), key, json.dumps(value)),
+            )
+        result[name] = value
+    return result
+
+
+def describe_draft(path):
+    """{hidden_size, vocab_size} of the draft model in the directory `path`, as its config.json says. Raises FleetError.
+
+    A draft is a small model of another kind that reads the target's hidden states and proposes the target's tokens.
+    Configurations of the speculators library hold the sizes one level down.
+    """
+    config = _json(path, CONFIG)
+    inner = config.get("transformer_layer_config")
+    sizes = {**(inner if isinstance(inner, dict) else {}), **config}
+    return {key: sizes.get(key) for key in ("hidden_size", "vocab_size")}
+
+
+def needed(path, draft=False):
+    """Names of the files without which the checkpoint in `path` is none, by its own index; None where that is none."""
+    try:
+        shards = set(_tensors_by_shard(path))
+    except FleetError:
+        return None
+    return {CONFIG, *shards} | ({INDEX} if shards != {SINGLE} else set()) | (set() if draft else {TOKENIZER})
+
+
+def check_draft(draft):
+    """Raise FleetError unless the draft model's folder holds a complete one. None and "": there is no draft."""
+    if draft and not os.path.isfile(os.path.join(draft, CONFIG)):
+        raise FleetError(
+            "checkpoint.draft-missing",
+            "There is no draft model in %s: %s is missing. Put it there, or take the draft out of the recipe.",
+            (draft, CONFIG),
+        )
+    if draft:
+        inspect_draft(draft)
+
+
+def check_draft_sizes(name, draft, target_name, target):
+    """Raise FleetError where the sizes of a draft and of its target differ. None: it does not say."""
+    for key in ("hidden_size", "vocab_size"):
+        if None not in (target.get(key), draft[key]) and draft[key] != target[key]:
+            raise FleetError(
+                "checkpoint.draft-does-not-fit",
+                "The draft model %s has %s %s, but %s has %s; speculative decoding with it cannot work. Choose a draft "
+                "that was made for this model.",
+                (name, key, json.dumps(draft[key]), target_name, target[key]),
+            )
+
+
+def check_format(path, found, wanted):
+    """Raise FleetError unless the format that `inspect` found at `path` is the wanted one (None: any)."""
+    if wanted is not None and found != wanted:
+        raise FleetError(
+            "checkpoint.format-differs",
+            "The checkpoint in %s is in format %s, the recipe needs %s. Serve another checkpoint or choose a recipe "
+            "that takes this one.",
+            (path, found, wanted),
+        )
+
+
+def _json(path, name):
+    """The JSON object in a file of the checkpoint."""
+    file = os.path.join(path, name)
+    try:
+        with open(file, encoding="utf-8") as stream:
+            value = json.load(stream)
+    except FileNotFoundError:
+        raise _incomplete("checkpoint", path, [name]) from None
+    except OSError as error:
+        raise FleetError("checkpoint.unreadable", "Cannot read %s: %s.", (file, error.strerror)) from error
+    except ValueError as error:
+        raise FleetError("checkpoint.not-json", "%s is no JSON (%s). Fetch or copy it again.", (file, error)) from error
+    if not isinstance(value, dict):
+        raise FleetError("checkpoint.not-an-object", "%s holds %s, allowed: an object.", (file, type(value).__name__))
+    return value
+
+
+def _format(path, config):
+    """The weights' format; without a quantization_config they are not quantized."""
+    quantization = config.get("quantization_config")
+    if quantization is None:
+        return gpt_oss.UNQUANTIZED
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+    if method != gpt_oss.QUANTIZED:
+        raise FleetError(
+            "checkpoint.quantization-unknown",
+            "%s: quantization_config.quant_method is %s, allowed: %s, or no quantization_config for %s.",
+            (os.path.join(path, CONFIG), json.dumps(method), json.dumps(gpt_oss.QUANTIZED), gpt_oss.UNQUANTIZED),
+        )
+    return gpt_oss.QUANTIZED
+
+
+def _tensors_by_shard(path):
+    """{shard: set of the tensors it must hold}; a lone model.safetensors needs no index (None: whatever it holds)."""
+    if not os.path.exists(os.path.join(path, INDEX)) and os.path.isfile(os.path.join(path, SINGLE)):
+        return {SINGLE: None}
+    weight_map = _json(path, INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise FleetError(
+            "checkpoint.weight-map-missing",
+            "%s has no weight_map. Fetch or copy it again.",
+            (os.path.join(path, INDEX),),
+        )
+    tensors = {}
+    for tensor, shard in weight_map.items():
+        if not isinstance(shard, str) or os.path.basename(shard) != shard or shard in ("", ".", ".."):
+            raise FleetError(
+                "checkpoint.shard-name-invalid",
+                "%s: weight_map puts %s into %s, allowed: the name of a file beside it.",
+                (os.path.join(path, INDEX), tensor, json.dumps(shard)),
+            )
+        tensors.setdefault(shard, set()).add(tensor)
+    return tensors
+
+
+def read_header(file):
+    """({tensor: {dtype, shape, data_offsets}} of a safetensors file, bytes that the file must have, and has).
+
+    Only the header is read, never the data. ValueError where there is none or it is broken; raises OSError.
+    """
+    with open(file, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        tensors, implied = parse_header(stream.read, size)
+    return tensors, implied, size
+
+
+def parse_header(read, size):
+    """({tensor: {dtype, shape, data_offsets}}, bytes that the file must have) of a safetensors file of `size` bytes.
+
+    read(count): its next bytes. ValueError where there is no header or it is broken.
+    """
+    length = int.from_bytes(read(8), "little")
+    if size < 8 or not 2 <= length <= LONGEST_HEADER or 8 + length > size:
+        raise ValueError("has no safetensors header (%d bytes long)" % size)
+    try:
+        header = json.loads(read(length).decode("utf-8"))
+        tensors = {key: entry for key, entry in header.items() if key != "__metadata__"}
+        ends = [entry["data_offsets"][1] for entry in tensors.values()]
+        return tensors, 8 + length + max(ends, default=0)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        raise ValueError("has a broken safetensors header") from None
+
+
+def _damage(path, name, tensors):
+    """What is wrong with a shard, by its header and its length; None where nothing is."""
+    if not name.endswith(".safetensors"):
+        return None if os.path.getsize(os.path.join(path, name)) else "%s is empty" % name
+    try:
+        header, implied, size = read_header(os.path.join(path, name))
+    except OSError as error:
+        return "%s cannot be read (%s)" % (name, error.strerror)
+    except ValueError as error:
+        return "%s %s" % (name, error)
+    if implied != size:
+        return "%s is %d bytes long, its header implies %d" % (name, size, implied)
+    absent = sorted((tensors or set()) - set(header))
+    if absent:
+        return "%s lacks %d of the tensors that the index puts there, such as %s" % (name, len(absent), absent[0])
+    return None
+
+
+def tensors(path):
+    """{tensor: {dtype, shape, data_offsets}} of all shards of the checkpoint in the directory `path`.
+
+    Only headers are read. FleetError where a shard is missing or damaged.
+    """
+    found = {}
+    for name, wanted in sorted(_tensors_by_shard(path).items()):
+        problem = _damage(path, name, wanted)
+        if problem:
+            raise _damaged("checkpoint", path, [problem])
+        found.update(read_header(os.path.join(path, name))[0])
+    return found
+
+
+def configuration(path):
+    """config.json of the checkpoint in the directory `path` as a dict. FleetError where it is missing or no JSON."""
+    return _json(path, CONFIG)

@@ -1,0 +1,165 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether NxD Inference runs an EAGLE3 head, by its config.json and the names and shapes of its tensors.
+
+It knows one architecture: a dense Llama 3 layer that attends to [embedding, hidden state], with its own embedding and
+output layer, as wide as the target and with the target's vocabulary. Whatever else a draft is fails after the target
+has been compiled for half an hour; so it is looked at before, and without reading a byte of its weights.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from ..errors import FleetError
+from . import checkpoints
+
+LAYERS = "fc, hidden_norm, input_layernorm, attention, mlp, lm_head, embed_tokens"
+# The layer is called midlayer by those who train heads, layers.0 by everybody else.
+LAYER = re.compile(r"^(?:model\.)?(?:midlayer|layers\.0)\.(.*)$")
+SHOWN = 6  # names of layers in a message
+# Trainers save them with every head; they translate between the draft's vocabulary and the target's.
+VOCABULARY_MAPS = ("d2t", "t2d")
+WITHOUT_MAPS = (
+    "In a head with the whole vocabulary they only say that each token stands for itself: write its safetensors again "
+    "without these tensors, and it is served."
+)
+INSTEAD = (
+    "Another architecture must first be brought up on Neuron as a model of its own. Take another draft, or serve "
+    "without one (model.draft: null and arguments.speculative-config: null in fleet_override, with the eagle keys of "
+    "additional-config false)."
+)
+
+
+def check(draft, target):
+    """FleetError unless NxD Inference runs the EAGLE3 head in the directory `draft` for this target.
+
+    target: {hidden_size, vocab_size}, None for what is not known. The message names every layer that is at fault.
+    """
+    check_configuration(draft, target)
+    check_layers(draft, checkpoints.tensors(draft))
+
+
+def check_configuration(draft, target):
+    """The part of `check` that config.json is enough for."""
+    config = checkpoints.configuration(draft)
+    file = os.path.join(draft, checkpoints.CONFIG)
+    faults = _config_faults(config)
+    if faults:
+        raise FleetError(
+            "neuron.draft-config-unsupported",
+            "%s describes no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense architecture "
+            "with the layers %s. %s",
+            (file, "; ".join(faults), LAYERS, INSTEAD),
+        )
+    for key in ("hidden_size", "vocab_size"):
+        if target.get(key) and config[key] != target[key]:
+            raise FleetError(
+                "neuron.draft-dimension-differs",
+                "%s: %s is %d, but the target model's is %d; an EAGLE3 head must have the target's. Take a draft that "
+                "was trained for this model.",
+                (file, key, config[key], target[key]),
+            )
+
+
+def check_layers(draft, tensors):
+    """The part of `check` that the tensors are needed for: {name: {shape, …}}. Its configuration is right."""
+    config = checkpoints.configuration(draft)
+    faults = _layer_faults(tensors, config)
+    if faults:
+        maps = [name for name in VOCABULARY_MAPS if tensors.get(name, {}).get("shape") == [config["vocab_size"]]]
+        raise FleetError(
+            "neuron.draft-layers-unsupported",
+            "The draft model in %s is no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense "
+            "architecture with the layers %s. %s",
+            (draft, "; ".join(faults), LAYERS, WITHOUT_MAPS if faults == list(map(_unknown, maps)) else INSTEAD),
+            details={"layers": faults},
+        )
+
+
+def _config_faults(config):
+    faults = []
+    if config.get("model_type") != "llama":
+        faults.append("model_type is %s, not llama" % config.get("model_type"))
+    architectures = config.get("architectures")
+    names = architectures if isinstance(architectures, list) else [architectures]
+    if not all(isinstance(name, str) and name.startswith("Llama") and "ForCausalLM" in name for name in names):
+        faults.append("architectures is %s, not a LlamaForCausalLM" % architectures)
+    for key in ("hidden_size", "vocab_size", "num_attention_heads", "intermediate_size"):
+        if not _positive(config.get(key)):
+            faults.append("%s is %s, no positive number" % (key, config.get(key)))
+    for key in ("num_key_value_heads", "head_dim", "draft_vocab_size"):
+        if config.get(key) is not None and not _positive(config[key]):
+            faults.append("%s is %s, no positive number" % (key, config[key]))
+    layers = config.get("num_hidden_layers", 1)
+    if layers != 1:
+        faults.append("num_hidden_layers is %s, not 1" % layers)
+    for key in ("num_local_experts", "num_experts"):
+        if config.get(key):
+            faults.append("%s is %s; the layer must be dense" % (key, config[key]))
+    for key in ("attention_bias", "mlp_bias"):
+        if config.get(key):
+            faults.append("%s is true, Llama 3 has none" % key)
+    draft_vocabulary = config.get("draft_vocab_size")
+    if draft_vocabulary is not None and draft_vocabulary != config.get("vocab_size"):
+        faults.append(
+            "draft_vocab_size is %s of a vocab_size of %s; the head must draft from the whole vocabulary"
+            % (draft_vocabulary, config.get("vocab_size"))
+        )
+    return faults
+
+
+def _positive(value):
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def shapes(config):
+    """{name of a layer, without what stands before it: shape} that the head of this configuration has."""
+    hidden, vocabulary, inner = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
+    heads = config["num_attention_heads"]
+    head = config.get("head_dim") or hidden // heads
+    queries, keys = heads * head, (config.get("num_key_value_heads") or heads) * head
+    return {
+        "fc.weight": [hidden, 3 * hidden],
+        "hidden_norm.weight": [hidden],
+        "input_layernorm.weight": [hidden],
+        "self_attn.q_proj.weight": [queries, 2 * hidden],
+        "self_attn.k_proj.weight": [keys, 2 * hidden],
+        "self_attn.v_proj.weight": [keys, 2 * hidden],
+        "self_attn.o_proj.weight": [hidden, queries],
+        "post_attention_layernorm.weight": [hidden],
+        "mlp.gate_proj.weight": [inner, hidden],
+        "mlp.up_proj.weight": [inner, hidden],
+        "mlp.down_proj.weight": [hidden, inner],
+        "norm.weight": [hidden],
+        "lm_head.weight": [vocabulary, hidden],
+        "embed_tokens.weight": [vocabulary, hidden],
+    }
+
+
+def _unknown(name):
+    return "layer %s is unknown to it" % name
+
+
+def _layer_faults(tensors, config):
+    expected, found, unknown = shapes(config), {}, []
+    outer = ("fc.weight", "norm.weight", "lm_head.weight", "embed_tokens.weight")
+    for name, entry in sorted(tensors.items()):
+        inside = LAYER.match(name)
+        short = inside.group(1) if inside else name[6:] if name.startswith("model.") else name
+        if short in expected and bool(inside) != (short in outer) and short not in found:
+            found[short] = (name, entry.get("shape"))
+        elif short != "fc.bias" or not config.get("fc_bias"):
+            unknown.append(name)
+    faults = ["layer %s is missing" % name for name in sorted(set(expected) - set(found))]
+    faults += [
+        "layer %s has the shape %s, expected %s" % (name, shape, expected[short])
+        for short, (name, shape) in sorted(found.items())
+        if shape != expected[short]
+    ]
+    faults += map(_unknown, unknown)
+    if len(faults) > SHOWN:
+        faults = [*faults[:SHOWN], "and %d layers more" % (len(faults) - SHOWN)]
+    return faults

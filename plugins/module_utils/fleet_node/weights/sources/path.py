@@ -1,0 +1,101 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A checkpoint in a directory of the node: served where it is, or copied."""
+
+from __future__ import annotations
+
+import os
+
+from ...errors import FleetError
+from ...node.directories import make_directory
+from ...node.files import write_hashed
+from .. import manifest as manifests
+
+BLOCK = 4 << 20
+
+
+def wanted_files(request):
+    """The files of a copied checkpoint, None once the directory it came from is gone (unmounted, say).
+
+    Where the directory has a manifest, of an earlier copy or of a hub, that says which files and which checksums.
+    """
+    if request.in_place or not os.path.isdir(request.path):
+        return None
+    manifest = manifests.read_manifest(request.path)
+    if manifest is None:
+        return {
+            name: {"size": status.st_size, "sha256": None, "origin_mtime_ns": status.st_mtime_ns}
+            for name, status in file_statuses(request.path).items()
+        }
+    if manifest.get("repo") != request.repo:
+        raise manifests.other_model(request.path, manifest, request.repo, request.source)
+    wrong, _touched = manifests.compare_status(request.path, manifest["files"])
+    if wrong:
+        raise FleetError(
+            "weights.source-rotted",
+            "%s is not what its manifest says: %s. Bring those files back, or remove %s if the change was meant.",
+            (request.path, manifests.faults_text(wrong), os.path.join(request.path, manifests.MANIFEST)),
+            details={"rotted": sorted(wrong)},
+        )
+    return {name: {"size": record["size"], "sha256": record["sha256"]} for name, record in manifest["files"].items()}
+
+
+def file_statuses(folder):
+    """{name: os.stat_result} of what belongs to a checkpoint in `folder`: its plain files, but for hidden ones.
+
+    Folders do not belong: original/ and metal/ of the published repository hold the same weights twice more.
+    """
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if not name.startswith(".") and os.path.isfile(path):
+            found[name] = os.stat(path)
+    return found
+
+
+def fetch(request, names, folder, read=None):
+    """Copy the files `names`, taking their sha256 on the way."""
+    from concurrent.futures import ThreadPoolExecutor  # as in manifest.hash_files
+
+    if not os.path.isdir(request.path):
+        raise FleetError(
+            "weights.source-missing",
+            "There is no directory %s on this node to copy %s from; check path, or mount it.",
+            (request.path, request.repo),
+        )
+    os.mkdir(folder, 0o700)
+    wanted = wanted_files(request)
+    absent = sorted(set(names) - set(wanted))
+    if absent:
+        raise FleetError(
+            "weights.source-lacks-files",
+            "%s no longer holds %s, which %s needs.",
+            (request.path, ", ".join(absent), request.repo),
+        )
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        copied = pool.map(lambda name: _copy(request.path, folder, name, read), names)
+        made = {name: {**wanted[name], **result} for name, result in zip(names, copied)}
+    changed = [name for name in names if made[name]["size"] != wanted[name]["size"]]
+    if changed:
+        raise FleetError(
+            "weights.source-changed-meanwhile",
+            "%s changed while it was copied: %s. Try again.",
+            (request.path, ", ".join(changed)),
+        )
+    return made
+
+
+def _copy(source, destination, name, read):
+    """Copy one file of the folder `source`; returns {size, sha256}."""
+    destination = os.path.join(destination, name)
+    make_directory(os.path.dirname(destination))
+
+    def blocks():
+        with open(os.path.join(source, name), "rb") as stream:
+            for block in iter(lambda: stream.read(BLOCK), b""):
+                yield block
+                if read is not None:
+                    read(name, len(block))
+
+    return write_hashed(destination, blocks())

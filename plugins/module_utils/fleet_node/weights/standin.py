@@ -1,0 +1,370 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Expand the packed stand-in checkpoint into the directory that an engine loads.
+
+The packed form (made by tools/standin/train.py) is a directory with
+
+    standin.json          config and generation_config of the checkpoint, provenance, and the sha256 of all that is made
+    weights.safetensors   the layers, and the vocabulary rows of the few hundred tokens that the stand-in tells apart
+    chat_template.jinja   the harmony format as a chat template
+
+What is missing is the same everywhere: every other token has one shared embedding and a row of zeros in lm_head, and
+the tokenizer follows from o200k_base.tiktoken. So 0.8 MB become a full gpt_oss checkpoint of about 114 MB, in seconds,
+with the standard library alone. The result is a function of its inputs, byte for byte, and is pinned by standin.json.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import io
+import itertools
+import json
+import math
+import os
+import shutil
+import struct
+
+from ..model import gpt_oss
+from ..node.files import write_hashed
+from . import checkpoints
+
+DESCRIPTION = "standin.json"
+WEIGHTS = "weights.safetensors"
+TEMPLATE = "chat_template.jinja"
+# Counted from zero, as in the published gpt-oss repositories.
+SHARDS = ("model-00000-of-00001.safetensors", "model-00001-of-00001.safetensors")
+INDEX = checkpoints.INDEX
+# Rows of the packed file that stand for parts of the two vocabulary matrices.
+ROWS = ("active.ids", "active.embedding", "unknown.embedding", "active.lm_head")
+ROW_IDS, ROW_EMBEDDING, ROW_UNKNOWN, ROW_HEAD = ROWS
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+ITEM_SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}
+
+# Special tokens of gpt-oss by their distance from the first rank after the ordinary ones (199998 in o200k).
+SPECIAL_TOKENS = [
+    "<|%s|>" % name
+    for name in [
+        "startoftext",
+        "endoftext",
+        "reserved_200000",
+        "reserved_200001",
+        "return",
+        "constrain",
+        "reserved_200004",
+        "channel",
+        "start",
+        "end",
+        "message",
+        "reserved_200009",
+        "reserved_200010",
+        "reserved_200011",
+        "call",
+        "reserved_200013",
+        "reserved_200014",
+        "reserved_200015",
+        "reserved_200016",
+        "reserved_200017",
+        "endofprompt",
+    ]
+]
+BOS, EOS, PAD = "<|startoftext|>", "<|return|>", "<|endoftext|>"
+# How the encoding cuts text into pieces before any merge: two kinds of words, numbers of up to three digits, the rest.
+UPPER, LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+CLITIC = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+PIECES = "|".join(
+    (
+        r"[^\r\n\p{L}\p{N}]?[" + UPPER + "]*[" + LOWER + "]+" + CLITIC,
+        r"[^\r\n\p{L}\p{N}]?[" + UPPER + "]+[" + LOWER + "]*" + CLITIC,
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+
+
+class StandinError(ValueError):
+    """A stand-in that cannot be expanded; the message names the file, what is wrong, and what to do."""
+
+
+def _error(path, what, remedy="take the collection's own file again"):
+    return StandinError("%s: %s; %s" % (path, what, remedy))
+
+
+def expand(packed, folder, encodings_file):
+    """Write the full checkpoint to `folder`, which is not there yet; returns {name: {size, sha256}}.
+
+    packed: directory of the packed form. encodings_file: path of o200k_base.tiktoken. Files get mode 0644 and the
+    folder 0755 whatever the umask, since engines run as another user. Raises StandinError for an input that is missing,
+    damaged or not the pinned one, and where the result is not what standin.json promises; OSError where the disk
+    refuses. Nothing is left of one that failed.
+    """
+    description, path = read_description(packed), os.path.join(packed, WEIGHTS)
+    weights = _input(path, description.get("weights"))
+    remedy = "fetch or write %s again" % gpt_oss.VOCABULARY_FILE
+    encodings = _input(encodings_file, description.get("encodings"), remedy)
+    ranks = read_ranks(encodings_file, encodings)
+    contents = text_files(packed, description, ranks)
+    layout, writers = lay_out_weights(path, description["config"], read_safetensors(path, weights))
+    weight_map = {name: shard for name, (_size, shard) in sorted(layout.items())}
+    total = sum(size for size, _shard in layout.values())
+    contents[INDEX] = dump({"metadata": {"total_size": total}, "weight_map": weight_map})
+    pins = description.get("files")
+    os.makedirs(folder)
+    try:
+        os.chmod(folder, 0o755)
+        made = {name: write_hashed(os.path.join(folder, name), [contents[name]]) for name in sorted(contents)}
+        made.update({name: write_hashed(os.path.join(folder, name), writers[name]()) for name in SHARDS})
+        wrong = sorted(name for name in {*pins, *made} if pins.get(name) != made.get(name)) if pins else []
+        if wrong:
+            raise _error(
+                folder,
+                "%s came out otherwise than standin.json promises" % ", ".join(wrong),
+                "packed stand-in and expander are of different versions: take both from one release of the collection",
+            )
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return dict(sorted(made.items()))
+
+
+# --- inputs --------------------------------------------------------------------------------------------------------
+
+
+def _read(path, remedy="take the collection's own file again"):
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError as error:
+        raise _error(path, "cannot be read (%s)" % error.strerror, remedy) from error
+
+
+def _input(path, pin, remedy="take the collection's own file again"):
+    """The content of a file, which has its pinned sha256 if there is a pin."""
+    content = _read(path, remedy)
+    found = hashlib.sha256(content).hexdigest()
+    if pin and found != pin["sha256"]:
+        raise _error(path, "has sha256 %s, expected %s" % (found, pin["sha256"]), remedy)
+    return content
+
+
+def read_description(packed):
+    """standin.json as a dict with at least `config` and `generation_config`."""
+    path = os.path.join(packed, DESCRIPTION)
+    try:
+        description = json.loads(_read(path).decode("utf-8"))
+    except ValueError as error:
+        if isinstance(error, StandinError):
+            raise
+        raise _error(path, "is not JSON (%s)" % error) from error
+    for key in ("config", "generation_config"):
+        if not isinstance(description, dict) or not isinstance(description.get(key), dict):
+            raise _error(path, "has no object named %s" % key)
+    for key in ("vocab_size", "hidden_size"):
+        value = description["config"].get(key)
+        if not isinstance(value, int) or value <= 0:
+            raise _error(path, "config.%s is %r, must be a positive integer" % (key, value))
+    return description
+
+
+def read_ranks(path, content):
+    """{token bytes: rank} of a tiktoken file, ranks being 0, 1, 2 … in the order of the file."""
+    ranks, lines = {}, content.splitlines()
+    for rank, line in enumerate(lines):
+        token, gap, number = line.partition(b" ")
+        try:
+            if not gap or int(number) != rank:
+                raise ValueError("rank")
+            ranks[base64.b64decode(token, validate=True)] = rank
+        except (binascii.Error, ValueError) as error:
+            text = "line %d is not `base64 rank` with rank %d" % (rank + 1, rank)
+            raise _error(path, text, "fetch or write the file again") from error
+    if len(ranks) != len(lines) or any(bytes((value,)) not in ranks for value in range(256)):
+        raise _error(path, "has repeated tokens or lacks single bytes", "fetch or write the file again")
+    return ranks
+
+
+def read_safetensors(path, content):
+    """{name: (dtype, shape, bytes)} of a safetensors file."""
+    try:
+        header, _implied = checkpoints.parse_header(io.BytesIO(content).read, len(content))
+        body = memoryview(content)[8 + int.from_bytes(content[:8], "little") :]
+        tensors = {}
+        for name, entry in header.items():
+            low, high = entry["data_offsets"]
+            size = ITEM_SIZES[entry["dtype"]] * math.prod(entry["shape"])
+            if not 0 <= low <= high <= len(body) or high - low != size:
+                raise ValueError("%s does not fit" % name)
+            tensors[name] = (entry["dtype"], entry["shape"], bytes(body[low:high]))
+        return tensors
+    except (KeyError, TypeError, ValueError) as error:
+        raise _error(path, "is not a complete safetensors file (%s)" % error) from error
+
+
+# --- weights -------------------------------------------------------------------------------------------------------
+
+
+def lay_out_weights(path, config, tensors):
+    """({tensor name: (bytes, shard)}, {shard: function that yields the shard's bytes}).
+
+    The first shard holds the embedding and the layers, the second lm_head and the last norm: both are needed, so that
+    a check for missing shards has something to miss.
+    """
+    rows, width = config["vocab_size"], config["hidden_size"]
+    missing = [name for name in (ROW_IDS, ROW_EMBEDDING, ROW_UNKNOWN, ROW_HEAD) if name not in tensors]
+    if missing:
+        raise _error(path, "lacks " + ", ".join(missing))
+    kind, shape, raw = tensors[ROW_IDS]
+    count = shape[0] if len(shape) == 1 else -1
+    ids = struct.unpack("<{}i".format(len(raw) // 4), raw) if kind == "I32" else ()
+    dtype = tensors[ROW_EMBEDDING][0]
+    stride = width * ITEM_SIZES[dtype]
+    if (
+        len(ids) != count
+        or list(ids) != sorted(set(ids))
+        or any(not 0 <= token < rows for token in ids)
+        or any(tensors[name][:2] != (dtype, [count, width]) for name in (ROW_EMBEDDING, ROW_HEAD))
+        or tensors[ROW_UNKNOWN][:2] != (dtype, [width])
+    ):
+        text = "the rows of the vocabulary do not fit config.vocab_size %d and config.hidden_size %d" % (rows, width)
+        raise _error(path, text)
+
+    def matrix(active, filler):
+        parts, at = [], 0
+        for index, token in enumerate(ids):
+            parts += [filler * (token - at), active[index * stride : (index + 1) * stride]]
+            at = token + 1
+        return b"".join([*parts, filler * (rows - at)])
+
+    entries = {name: entry[:2] for name, entry in tensors.items() if not name.startswith(("active.", "unknown."))}
+    entries[EMBEDDING] = entries[HEAD] = (dtype, [rows, width])
+    made = {
+        EMBEDDING: lambda: matrix(tensors[ROW_EMBEDDING][2], tensors[ROW_UNKNOWN][2]),
+        HEAD: lambda: matrix(tensors[ROW_HEAD][2], bytes(stride)),
+    }
+    layout = {}
+    for name, (kind, shape) in entries.items():
+        size = ITEM_SIZES[kind] * math.prod(shape)
+        layout[name] = (size, SHARDS[1] if name in (HEAD, "model.norm.weight") else SHARDS[0])
+
+    def shard_writer(shard):
+        names = sorted(name for name, (size, where) in layout.items() if where == shard)
+
+        def write():
+            header, at = {"__metadata__": {"format": "pt"}}, 0
+            for name in names:
+                size = layout[name][0]
+                header[name] = {"dtype": entries[name][0], "shape": entries[name][1], "data_offsets": [at, at + size]}
+                at += size
+            head = json.dumps(header, separators=(",", ":")).encode("utf-8")
+            head += b" " * (-len(head) % 8)  # readers map the file and want the numbers aligned
+            yield struct.pack("<Q", len(head)) + head
+            for name in names:
+                yield made[name]() if name in made else tensors[name][2]
+
+        return write
+
+    return layout, {shard: shard_writer(shard) for shard in SHARDS}
+
+
+# --- tokenizer and text files -----------------------------------------------------------------------------------------
+
+
+def byte_characters():
+    """The printable character that stands for each byte value in a byte-level tokenizer.json."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    spare = itertools.count(256)
+    return [chr(value if value in printable else next(spare)) for value in range(256)]
+
+
+def merges_of(ranks):
+    """[(left, right)] as bytes: every way to make a token of two others, in the order in which they are to be tried.
+
+    A tiktoken file has no list of merges, only ranks: two neighbours are joined where their concatenation has the
+    lowest rank. All ways to split each token into two tokens, ordered by the token's rank, say the same.
+    """
+    merges = []
+    for token in sorted(ranks, key=ranks.__getitem__):
+        if len(token) == 1:
+            continue
+        ways = [
+            (ranks[token[:at]], ranks[token[at:]], at)
+            for at in range(1, len(token))
+            if token[:at] in ranks and token[at:] in ranks
+        ]
+        merges += [(token[:at], token[at:]) for left, right, at in sorted(ways)]
+    return merges
+
+
+def tokenizer(ranks):
+    """The contents of tokenizer.json."""
+    # latin-1 turns bytes into characters of the same number, translate puts the printable ones in their place.
+    table = dict(enumerate(byte_characters()))
+    written = {token: token.decode("latin-1").translate(table) for token in ranks}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": len(ranks) + at, **added_token(text)} for at, text in enumerate(SPECIAL_TOKENS)],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": PIECES}, "behavior": "Isolated", "invert": False},
+                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+            ],
+        },
+        "post_processor": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": True,
+            "vocab": {written[token]: rank for token, rank in ranks.items()},
+            "merges": [written[left] + " " + written[right] for left, right in merges_of(ranks)],
+        },
+    }
+
+
+def added_token(text):
+    """A special token as tokenizer.json and tokenizer_config.json describe it."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"content": text, **flags}
+
+
+def text_files(packed, description, ranks):
+    """{file name: bytes} of all that is not weights, the index of the weights excepted."""
+    specials = {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD}
+    added = {str(len(ranks) + at): added_token(text) for at, text in enumerate(SPECIAL_TOKENS)}
+    return {
+        "config.json": dump(description["config"]),
+        "generation_config.json": dump(description["generation_config"]),
+        "special_tokens_map.json": dump(specials),
+        "tokenizer_config.json": dump(
+            {
+                "added_tokens_decoder": added,
+                "clean_up_tokenization_spaces": False,
+                "extra_special_tokens": {},
+                "model_input_names": ["input_ids", "attention_mask"],
+                "model_max_length": 10**30,
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                **specials,
+            }
+        ),
+        "tokenizer.json": json.dumps(tokenizer(ranks), separators=(",", ":"), ensure_ascii=False).encode("utf-8"),
+        TEMPLATE: _read(os.path.join(packed, TEMPLATE)),
+    }
+
+
+def dump(value):
+    """JSON as the published repositories have it."""
+    return (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=True) + "\n").encode("ascii")

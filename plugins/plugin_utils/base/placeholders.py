@@ -1,0 +1,94 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""${name} in what a server is given: which there are, and their values."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, show
+
+# What a port or a service cannot be called, since it is a placeholder already.
+RESERVED = frozenset(
+    (
+        "name", "group", "index", "role", "port", "devices", "device", "device_range", "device_count",
+        "container_devices", "devices_first", "config", "max_num_seqs", "model", "model_id", "draft", "draft_tokens",
+        "venv", "bind", "bind_device", "lnc", "host", "recipe", "root", "lib", "models", "venvs", "encodings", "work",
+        "compile", "artifact", "artifact_key", "cache", "address",
+    )
+)  # fmt: skip
+PLACEHOLDER = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
+
+
+def substitute(value, context, where):
+    """``value`` with each ${name} replaced from ``context``; $${ stands for ${. Texts in lists and mappings too.
+
+    FleetError names the place, the placeholder and those allowed. A placeholder whose value is None has no value here
+    (a port that is not set) and is an error as well.
+    """
+    if isinstance(value, dict):
+        for key in value:
+            if PLACEHOLDER.search(key):
+                raise FleetError(
+                    "plan.placeholder-in-key",
+                    "%s has the key %s; a key holds no placeholder, its value may. Write the name itself.",
+                    (where, show(key)),
+                )
+        return {key: substitute(item, context, "%s.%s" % (where, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [substitute(item, context, "%s[%d]" % (where, index)) for index, item in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+
+    def one(match):
+        if match.group(0) == "$${":
+            return "${"
+        name = match.group(1)
+        if not match.group(2):
+            raise FleetError(
+                "plan.placeholder-open",
+                "%s is %s, where ${ has no } behind it; allowed: ${name}, or $${ for ${ itself. Close it, or "
+                "write $${.",
+                (where, show(value)),
+            )
+        if context.get(name) is None:
+            close = close_to(name.strip(), [key for key in context if context[key] is not None])
+            raise FleetError(
+                "plan.placeholder-unknown",
+                "%s uses ${%s}, which %s%s; allowed: %s",
+                (
+                    where,
+                    name,
+                    "has no value here" if name in context else "is unknown",
+                    "; did you mean ${%s}?" % close if close else "",
+                    ", ".join("${%s}" % key for key in sorted(context) if context[key] is not None)
+                    + ". Use one of these.",
+                ),
+            )
+        return str(context[name])
+
+    return PLACEHOLDER.sub(one, value)
+
+
+def base_context(recipe, paths, host):
+    """{name: value} of the placeholders that hold for a whole host. paths: NodePaths."""
+    return {
+        "host": host,
+        "recipe": recipe["name"],
+        "root": paths.root,
+        "lib": paths.lib,
+        "models": paths.models,
+        "venvs": paths.venvs,
+        "encodings": paths.encodings,
+    }
+
+
+def strings(value):
+    """All strings in nested mappings and lists."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [string for item in value for string in strings(item)]
+    return [value] if isinstance(value, str) else []

@@ -1,0 +1,168 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Calls of operations on nodes, for action plugins: one remote call each, of a module that runs what lies there.
+
+A node that lacks this version of the program, or has it damaged, says so; it is brought there once, as one file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+import zipfile
+
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_bytes, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.plugin_utils.connection.to_node import is_here, to_node
+from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
+
+MODULE = "inference.fleet.node"
+NAME = "fleet-%s.zip"
+KEPT = 8  # archives of versions
+MISSING = re.compile(r"python\S*: (?:command )?not found|python\S*: No such file|No python interpreters found", re.I)
+OLD = re.compile(r"requires a minimum of Python\D*[\d.]+\D+(\d+\.\d+)")
+
+
+class NodeProgram:
+    """Beside ActionBase among an action plugin's bases."""
+
+    MAKES_FOLDER = False  # for the program alone, on hosts of services that have no inference servers
+
+    def call(self, operation, arguments, task_vars):
+        """What an operation returns on the node; {failed: true, …} as every module where it fails.
+
+        A task with `async` is asked first whether the node has the program, as its own call is not waited for.
+        """
+        given = {
+            "operation": operation,
+            "arguments": arguments,
+            "version": program.own_version(),
+            "lib": NodePaths(self._root(arguments, task_vars)).lib,
+            "make": self.MAKES_FOLDER,
+        }
+        behind = bool(self._task.async_val and not self._connection.has_native_async)
+        try:
+            answer = self._call({**given, "operation": None} if behind else given, task_vars)
+            needed = answer.pop("program_needed", False)
+            if needed:
+                given.update(self._archive())
+            if needed or (behind and not answer.get("failed")):
+                answer = self._call({**given, "background": behind}, task_vars, behind)
+        except FleetError as error:
+            raise action_fail(error) from error
+        return answer
+
+    def _call(self, given, task_vars, behind=False):
+        answer = self._execute_module(module_name=MODULE, module_args=given, task_vars=task_vars, wrap_async=behind)
+        answer.pop("invocation", None)
+        if answer.get("failed") and not answer.get("code"):
+            _python_error(answer)
+        return answer
+
+    def _archive(self):
+        path, sha256 = archive()
+        if not is_here(self):
+            _folder, copied = to_node(self, {os.path.basename(path): path})
+            (path,) = copied.values()
+        return {"archive": path, "sha256": sha256}
+
+    def _root(self, arguments, task_vars):
+        """The node's root, absolute or empty; an operation that is given another one says what is wrong with it."""
+        root = arguments.get("root")
+        if root is None:
+            host = self._task.delegate_to
+            root = (task_vars.get("ansible_delegated_vars") or {}).get(host, task_vars).get("fleet_root")
+            root = self._templar.template(root)
+        root = str(root or "")
+        return root if os.path.isabs(root) else ""
+
+
+def _python_error(answer):
+    """Raises the FleetError of an answer that was given by no Python, or by one that is too old."""
+    said = "\n".join(str(answer.get(key) or "") for key in ("msg", "module_stderr", "module_stdout"))
+    old = OLD.search(said)
+    found = answer.get("program_python") or (old and old.group(1))
+    if found:
+        raise FleetError(
+            "node.program-python-old",
+            "The node's Python is %s; 3.9 or newer is needed. Install a newer python3 there, or name one with "
+            "ansible_python_interpreter. Nothing was changed, and servers run on.",
+            (found,),
+        )
+    if MISSING.search(said):
+        raise FleetError(
+            "node.program-python-missing",
+            "There is no Python on the node: %s. Install python3 there, or name one with ansible_python_interpreter. "
+            "Nothing was changed.",
+            (said.strip().splitlines()[-1],),
+        )
+    if answer.get("program_damaged"):
+        raise FleetError(
+            "node.program-damaged-on-the-way",
+            "The program of this collection came to the node damaged. Run again; where that does not help, look at "
+            "the node's disk of remote_tmp. Nothing was changed, and servers run on.",
+        )
+
+
+def archive():
+    """(the path of this version as one file on the controller, its sha256). Raises FleetError."""
+    path = os.path.join(folder(), NAME % program.own_version())
+    with _os_errors(path):
+        data = _known(path)
+        if data is None:
+            data = program.packed(program.files_of())
+            os.makedirs(os.path.dirname(os.path.dirname(path)), exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.dirname(path), 0o700)
+            write_atomic(path, data, 0o600)
+            _prune(os.path.dirname(path), path)
+    return path, hashlib.sha256(data).hexdigest()
+
+
+@contextlib.contextmanager
+def _os_errors(path):
+    try:
+        yield
+    except OSError as error:
+        raise FleetError(
+            "node.program-not-packed",
+            "The program for nodes cannot be written to %s on the controller: %s. Correct that, or set XDG_CACHE_HOME "
+            "to another folder.",
+            (path, error.strerror),
+        ) from error
+
+
+def folder():
+    """Where archives are kept on the controller."""
+    base = os.environ.get("XDG_CACHE_HOME") or ""
+    if not os.path.isabs(base):
+        base = os.path.expanduser("~/.cache")
+    return os.path.join(base, "inference-fleet", "program")
+
+
+def _known(path):
+    """The bytes of an archive of this version that is ours alone; None where there is none."""
+    try:
+        for one, kind in ((os.path.dirname(path), stat.S_ISDIR), (path, stat.S_ISREG)):
+            status = os.lstat(one)
+            if not kind(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                return None
+        data = read_bytes(path, follow=False)
+        return data if data and program.version(program.unpacked(path)) == program.own_version() else None
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return None
+
+
+def _prune(where, kept):
+    """Leave the newest archives."""
+    found = [os.path.join(where, name) for name in os.listdir(where) if name.startswith((".fleet-", "fleet-"))]
+    for path in sorted(found, key=os.path.getmtime, reverse=True)[KEPT:]:
+        if path != kept:
+            with contextlib.suppress(OSError):
+                os.unlink(path)

@@ -1,0 +1,44 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a host's plan entries have in common: their secrets' variables, container engines, images and registries."""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import split_reference
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.images import DOCKER_HUB, mirrored
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
+
+
+def secret_names(servers):
+    """Names of the variables that hold the servers' secrets, sorted, each once."""
+    return sorted({one for entry in servers for one in entry["secrets"].values() if not is_file(one)})
+
+
+def api_key_names(servers):
+    """Names of the variables that hold the API keys which the servers' clients send, each once."""
+    named = (entry["secrets"][name] for entry in servers for name in API_KEYS if name in entry["secrets"])
+    return list(dict.fromkeys(named))
+
+
+def container_engines(servers):
+    """Engines of this node that the servers' containers run in, sorted; none that listens at an address of its own."""
+    found = [entry["container"] for entry in servers if entry["container"]]
+    return sorted({container["engine"] for container in found if not container["address"]})
+
+
+def container_images(servers):
+    """[{engine, address, image, digest}] of the servers' containers, each once, in the servers' order."""
+    found = []
+    for entry in servers:
+        if entry["container"]:
+            image = {key: entry["container"][key] for key in ("engine", "address", "image", "digest")}
+            found += [image] if image not in found else []
+    return found
+
+
+def registries(images, mirror=""):
+    """Hosts of the registries that images (container_images) are pulled from, through the mirror where one is set."""
+    names = (split_reference(mirrored(image["image"], mirror))[0] for image in images)
+    return sorted({name or DOCKER_HUB for name in names})

@@ -1,0 +1,190 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Variables of roles as the plan of a run's steps has them, and whether a role is the one that the plan knows.
+
+A role's variable is the host's, or its default: a literal of the role's defaults/main.yml, or what the caller has
+worked out where the default there is a template. What may hold a password is not read: the plan names the variable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import typing
+
+import yaml
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE
+
+COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known_tasks.json")
+UNKNOWN_DATA = ("README.md", "files", "__pycache__")  # of a role: these say nothing of its tasks
+LITERAL = object()  # the default is the one of the role's file
+
+
+@dataclasses.dataclass(frozen=True)
+class Later:
+    """An argument that is filled in when it is sent: the value of a variable. default: in place of one that is empty;
+    omits: an empty one is left out. over: a mapping that it is merged over."""
+
+    variable: str
+    default: typing.Any = LITERAL
+    omits: bool = False
+    over: dict | None = None
+
+    def packed(self, at):
+        found = {"at": at, "variable": self.variable}
+        if self.default is not LITERAL:
+            found["default"] = self.default
+        if self.omits:
+            found["omits"] = True
+        return found if self.over is None else {**found, "over": self.over}
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientKey:
+    """The API key that clients send, filled in when it is sent. variables: those that hold API keys."""
+
+    variables: tuple
+
+    def packed(self, at):
+        return {"at": at, "keys": list(self.variables)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Of:
+    """An argument that is a part of the host's plan. path: keys of it."""
+
+    path: tuple
+
+    def packed(self, at):
+        return {"at": at, "plan": list(self.path)}
+
+
+@dataclasses.dataclass(frozen=True)
+class IfPrepared:
+    """An argument in a run that prepares the node too; `other` in a run that does not."""
+
+    value: typing.Any
+    other: typing.Any
+
+
+def packed(step, operation, arguments):
+    """A call as the plan has it, plain JSON: {step, operation, arguments, later}. later: what is filled in.
+
+    An argument that is None is not given.
+    """
+    later = []
+    arguments = _plain({name: one for name, one in arguments.items() if one is not None}, [], later)
+    return {"step": step, "operation": operation, "arguments": arguments, "later": later}
+
+
+def _plain(value, at, later):
+    if isinstance(value, (ClientKey, Later, Of)):
+        later.append(value.packed(at))
+        return None
+    if isinstance(value, IfPrepared):
+        later.append({"at": at, "unprepared": value.other})
+        return _plain(value.value, at, later)
+    if isinstance(value, dict):
+        return {key: _plain(one, [*at, key], later) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one, [*at, number], later) for number, one in enumerate(value)]
+    return value
+
+
+class Role:
+    """A role's variables on one host."""
+
+    def __init__(self, name, variables):
+        """variables: HostVariables."""
+        self.name = name
+        self.defaults = defaults_of(name)
+        self._variables = variables
+
+    def value(self, name, default=LITERAL):
+        """The host's variable; without one `default`, or the literal of the role. Raises FleetError."""
+        if self._variables.has(name):
+            return read(self._variables, name)
+        return self._literal(name) if default is LITERAL else default
+
+    def switch(self, name, default=LITERAL):
+        """value() of a switch."""
+        return str(self.value(name, default)).strip().lower() in TRUE | {"1"}
+
+    def later(self, name, shared=None, default=LITERAL, omits=False):
+        """value() of a variable that may hold a password. shared: the fleet's variable that is its default, `default`
+        where that is not set or empty."""
+        if self._variables.has(name):
+            return Later(name, omits=omits)
+        if shared is not None and self._variables.has(shared):
+            return Later(shared, default, omits)
+        value = self._literal(name) if default is LITERAL else default
+        return None if omits and not value else value
+
+    def has(self, name):
+        """Whether the host has the variable."""
+        return self._variables.has(name)
+
+    def _literal(self, name):
+        value = self.defaults[name]
+        if "{{" in json.dumps(value):
+            raise AssertionError("the default of %s is a template: say here what it is" % name)
+        return value
+
+
+def read(variables, name):
+    """A variable's value. The plan depends on it, unless it cannot be worked out here. Raises FleetError."""
+    variables.peek(name)
+    return variables.get(name)
+
+
+def shared(variables, name, default):
+    """The value of a fleet_* variable; `default` where it is not set or empty. Raises FleetError."""
+    return (read(variables, name) if variables.has(name) else None) or default
+
+
+@functools.cache
+def defaults_of(role):
+    """The role's defaults/main.yml; {} without one."""
+    try:
+        with open(os.path.join(COLLECTION, "roles", role, "defaults", "main.yml"), encoding="utf-8") as stream:
+            return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+    except FileNotFoundError:
+        return {}
+
+
+@functools.cache
+def is_known(place):
+    """Whether a role's folder or a step's playbook is the one that the plan has been written for."""
+    return content_of(os.path.join(COLLECTION, place)) == known().get(place)
+
+
+@functools.cache
+def known():
+    """{place: content_of() it}, which tools/known_tasks.py has written down."""
+    with open(KNOWN, encoding="utf-8") as stream:
+        return json.load(stream)
+
+
+def content_of(path):
+    """A digest of a playbook, or of all files of a role that have a say in what it does."""
+    path, digest = os.fspath(path), hashlib.sha256()
+    for name in sorted(_files(path)):
+        with open(os.path.join(path, name) if name else path, "rb") as stream:
+            digest.update(b"%s\0%s" % (os.fsencode(name), hashlib.sha256(stream.read()).digest()))
+    return digest.hexdigest()
+
+
+def _files(path):
+    if os.path.isfile(path):
+        yield ""
+    for at, folders, files in os.walk(path):
+        top = at == path
+        folders[:] = [name for name in folders if name != "__pycache__" and not (top and name in UNKNOWN_DATA)]
+        for name in files:
+            if not (top and name in UNKNOWN_DATA) and not name.startswith(".") and not name.endswith("~"):
+                yield os.path.relpath(os.path.join(at, name), path)

@@ -1,0 +1,392 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What each step of site.yml runs on a host: operations with their arguments, as the roles call the modules.
+
+The look of node_state runs them in check mode. So whatever a role does on a node is here, or follows from something
+that is here; a test holds the arguments against the roles' tasks. What is not known here runs each time: a platform or
+an engine without operations(), a role or a playbook whose files are others than those that known_tasks.json knows, and
+a step with a variable that only its play can work out.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import server_lists, step_values
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.step_values import (
+    ClientKey,
+    IfPrepared,
+    Later,
+    Of,
+    Role,
+)
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+
+PLAYBOOK = "playbooks/steps/%s.yml"
+LIBRARY = "/var/lib/inference-fleet"
+CHANGED = "%s is not as the collection brought it, so it is run each time"
+NOT_KNOWN = "what the role %s does is known to no plan, so it is run each time"
+UNREAD = "it cannot be looked at: %s"
+
+
+def steps_of(variables, servers, deployment):
+    """[{step, operation, arguments, later}] in the order of the run, and {step, reason, changed} for a step that is to
+    run each time. later: what of the arguments is filled in when they are sent (run_steps.py).
+
+    variables: HostVariables. servers, deployment: of the host's plan.
+    """
+    found = []
+    for step, calls in STEPS.items():
+        host = Host(step, variables, servers, deployment)
+        try:
+            found += [step_values.packed(step, *call) for call in calls(host)]
+        except FleetError as error:
+            host.runs_always(UNREAD % error.message.partition("\n")[0])
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # a variable of a form that nobody checks
+            host.runs_always(UNREAD % ("%s: %s" % (type(error).__name__, error)))
+        changed = not step_values.is_known(PLAYBOOK % step)
+        if changed:
+            host.runs_always(CHANGED % (PLAYBOOK % step), first=True)
+        if host.reasons:
+            found.append({"step": step, "reason": host.reasons[0], "changed": changed})
+    return found
+
+
+class Host:
+    """A host as its platform and its engine see it in one step; see their operations().
+
+    servers, deployment: as arguments they are part of the plan. entries, recipe: the same, to work with. root:
+    fleet_root. environment, ca_bundle: see the roles.
+    """
+
+    def __init__(self, step, variables, servers, deployment):
+        self.step, self.name = step, variables.host
+        self.entries, self.recipe = servers, deployment
+        self.servers, self.deployment = Of(("servers",)), Of(("deployment",))
+        self.reasons = []  # why the step runs each time
+        self._variables = variables
+
+    @property
+    def root(self):
+        return self.shared("fleet_root", "")
+
+    def shared(self, name, default):
+        """The value of a variable that several roles read; `default` where it is not set or empty. Of no secret."""
+        return step_values.shared(self._variables, name, default)
+
+    def role(self, name):
+        """The variables of a role that the step runs."""
+        if not step_values.is_known("roles/" + name):
+            self.runs_always(CHANGED % ("roles/" + name))
+        return Role(name, self._variables)
+
+    def set(self, name):
+        """Whether the host has a variable."""
+        return self._variables.has(name)
+
+    def read(self, name, default=None):
+        """The value of a variable, `default` where it is not set."""
+        return step_values.read(self._variables, name) if self.set(name) else default
+
+    def part(self, name, default):
+        """A part of the deployment, `default` where it has none of that name."""
+        return Of(("deployment", name)) if name in self.recipe else default
+
+    def environment(self, role):
+        """Proxies and the like of a role."""
+        return role.later(role.name + "_environment", "fleet_proxy_env", {})
+
+    def ca_bundle(self, role):
+        """The certificates to trust of a role."""
+        return role.value(role.name + "_ca_bundle", self.shared("fleet_ca_bundle", ""))
+
+    def platform(self):
+        """What the role of the platform runs in this step."""
+        return self._of(PLATFORMS[self.recipe["platform"]].operations(self), self.recipe["platform"])
+
+    def engine(self, name, venv):
+        """What the role of an engine runs for one environment."""
+        return self._of(ENGINES[name].operations(self, venv), name)
+
+    def _of(self, calls, role):
+        if calls is None:
+            self.runs_always(NOT_KNOWN % role)
+        return calls or ()
+
+    def runs_always(self, reason, first=False):
+        """Note why the step runs each time."""
+        self.reasons.insert(0 if first else len(self.reasons), reason)
+
+
+def _call(operation, **arguments):
+    return operation, arguments
+
+
+def _preflight(host):
+    platform = host.recipe["platform"]
+    installs = platform + "_packages"
+    packages = host.read(installs, step_values.defaults_of(platform).get(installs, {}))
+    parts = [*host.recipe["venvs"], *host.recipe["models"]]
+    yield _call(
+        "node_preflight",
+        root=host.root,
+        platform=platform,
+        hardware=host.read("fleet_hardware"),
+        needs=host.recipe["needs"],
+        servers=host.servers,
+        models=Of(("deployment", "models")),
+        venvs=Of(("deployment", "venvs")),
+        prepares=IfPrepared(True, False),
+        installs=IfPrepared(packages, {}),
+        satisfied_by=[one["path"] for one in parts],
+    )
+
+
+def _prepare(host):
+    yield from _toolkit(host)
+    yield from host.platform()
+    if any(entry["container"] for entry in host.entries):
+        yield from _containers(host)
+    for venv in host.recipe["venvs"]:
+        yield from host.engine(host.recipe["engine"], venv)
+
+
+def _toolkit(host):
+    role = host.role("toolkit")
+    root = role.value("toolkit_root", host.root)
+    yield _call(
+        "node_layout",
+        root=root,
+        user=role.value("toolkit_user", "" if root else "inference-fleet") or None,
+    )
+    hub_packages = role.value("toolkit_hub_packages", host.recipe["hub_packages"])
+    yield _call(
+        "python_environment",
+        path=role.value("toolkit_path", root + LIBRARY + "/toolkit"),
+        packages=role.value("toolkit_packages") + hub_packages,
+        python=role.value("toolkit_python") or None,
+        find_links=role.later("toolkit_find_links"),
+        index_url=role.later("toolkit_index_url", "fleet_pip_index_url", "", omits=True),
+        environment=host.environment(role),
+        ca_bundle=host.ca_bundle(role) or None,
+    )
+
+
+def _containers(host):
+    role = host.role("container_engine")
+    engines = role.value("container_engine_names", server_lists.container_engines(host.entries))
+    images = role.value("container_engine_images", server_lists.container_images(host.entries))
+    mirror = role.value("container_engine_mirror", host.shared("fleet_registry_mirror", ""))
+    settings = role.value("container_engine_platform_settings", host.recipe["engine_settings"])
+    if role.has("container_engine_settings"):
+        settings = Later("container_engine_settings", over=settings)
+    root = role.value("container_engine_root", host.root)
+    proxies = role.later("container_engine_proxy_env", "fleet_proxy_env", {})
+    for engine in engines:
+        yield _call(
+            "container_engine",
+            engine=engine,
+            allow_missing=True,
+            settings=settings,
+            registry_mirrors=role.later("container_engine_registry_mirrors"),
+            insecure_registries=role.value("container_engine_insecure_registries"),
+            registries=server_lists.registries(images, mirror),
+            ca_bundle=host.ca_bundle(role),
+            proxy_env=proxies,
+            restart=role.value("container_engine_restart"),
+            root=root,
+        )
+    for image in images:
+        yield _call(
+            "container_image",
+            image=image["image"],
+            digest=image["digest"] or None,
+            engine=image["engine"],
+            address=image["address"] or None,
+            mirror=mirror,
+            auth=role.later("container_engine_auth", "fleet_registry_auth", {}),
+            environment=proxies,
+            root=root,
+            wait_s=5,
+        )
+
+
+def _weights(host):
+    yield _encodings(host)
+    first, *others = host.recipe["models"]
+    for model in (first, *others):
+        yield _model(host, model)
+    if any("compile_cache" in entry["hooks"] for entry in host.entries):
+        yield from host.platform()
+
+
+def _encodings(host):
+    role = host.role("tiktoken_encodings")
+    package, controller, hub = role.defaults["tiktoken_encodings_sources"]
+    venv = host.recipe.get("venv")
+    sources = [
+        {**package, "python": venv["path"] + "/bin/python" if venv else ""},
+        {**controller, "path": role.value("tiktoken_encodings_controller")},
+        hub,
+    ]
+    return _call(
+        "tiktoken_encodings",
+        directory=role.value("tiktoken_encodings_directory", host.root + LIBRARY + "/encodings"),
+        encodings=role.value("tiktoken_encodings_names"),
+        sources=role.later("tiktoken_encodings_sources", default=sources),
+        environment=host.environment(role),
+        ca_bundle=host.ca_bundle(role) or None,
+    )
+
+
+def _model(host, model):
+    role = host.role("model_weights")
+    draft = model.get("draft") or {}
+    source = role.value("model_weights_source", model["source"])
+    hub = "modelscope" if source == "modelscope" else "hf"
+    destination = role.value("model_weights_destination", model["path"])
+    path = role.value("model_weights_path", model.get("source_path") or model["path"])
+    heads = draft.get("method") == "eagle3" and PLATFORMS[host.recipe["platform"]].checks_eagle3(host.entries)
+    begins = role.switch("model_weights_begin")
+    return _call(
+        "model_weights",
+        source=source,
+        repo=role.value("model_weights_repo", model["repo"]),
+        revision=role.value("model_weights_revision", model.get("revision") or "") or None,
+        format=role.value("model_weights_format", model["format"]),
+        destination=destination,
+        path=path,
+        copy=role.value("model_weights_copy", path != destination),
+        draft=role.value("model_weights_draft", draft.get("path", "")) or None,
+        draft_repo=role.value("model_weights_draft_repo", draft.get("repo") or "") or None,
+        draft_revision=role.value("model_weights_draft_revision", draft.get("revision") or "") or None,
+        draft_eagle3=role.value("model_weights_draft_eagle3", heads),
+        verify=role.value("model_weights_verify"),
+        encodings_file=role.value(
+            "model_weights_encodings_file", "%s%s/encodings/%s" % (host.root, LIBRARY, gpt_oss.VOCABULARY_FILE)
+        ),
+        endpoint=_endpoint(role, model, hub),
+        include=role.value("model_weights_include", model["include"]),
+        exclude=role.value("model_weights_exclude", model["exclude"]),
+        token=role.later("model_weights_token", "fleet_%s_token" % hub, "", omits=True),
+        refresh=role.value("model_weights_refresh"),
+        workers=role.value("model_weights_workers", model.get("workers") or 8),
+        retries=role.value("model_weights_retries"),
+        timeout_s=role.value("model_weights_timeout_s"),
+        wait_s=0 if begins else role.value("model_weights_poll_s"),
+        environment=host.environment(role),
+        ca_bundle=host.ca_bundle(role) or None,
+        sha256sums=role.value("model_weights_sha256sums") or None,
+        min_rate=role.value("model_weights_min_rate", host.shared("fleet_weights_min_rate", 0)),
+        root=host.root,
+        toolkit=role.value("model_weights_toolkit") or None,
+    )
+
+
+def _endpoint(role, model, hub):
+    if model.get("endpoint") and not role.has("model_weights_endpoint"):
+        return model["endpoint"]
+    if role.has("model_weights_endpoint") or not role.has("model_weights_site_endpoint"):
+        return role.later("model_weights_endpoint", "fleet_%s_endpoint" % hub, "", omits=True)
+    return role.later("model_weights_site_endpoint", omits=True)
+
+
+def _serve(host):
+    role = host.role("serve")
+    servers = role.value("serve_servers", host.entries)
+    given = host.servers if servers is host.entries else servers
+    only = role.value("serve_only")
+    recipe = role.value("serve_deployment", host.recipe)
+    for engine in server_lists.container_engines(servers) if not only else ():
+        if engine == "docker":
+            yield _call(
+                "container_engine",
+                engine=engine,
+                state="effective",
+                restart=role.value("serve_engine_restart", host.shared("container_engine_restart", "auto")),
+                root=host.root,
+            )
+    for client in recipe.get("service_clients", []):
+        yield _call(
+            "service_certificate",
+            state="looked",
+            path=client["folder"],
+            names=[host.name],
+            endpoints=client["endpoints"],
+        )
+    yield _call(
+        "engine_servers",
+        root=host.root,
+        manager=role.value("serve_manager"),
+        toolkit=role.value("serve_toolkit") or None,
+        servers=given,
+        secrets=_secrets(role, servers),
+        drop_ins=role.value("serve_drop_ins"),
+        state=role.value("serve_state"),
+        changes=role.value("serve_changes", host.shared("fleet_changes", "one_by_one")),
+        watchdog=_watchdog(host, role),
+        logs={
+            "rate": role.value("serve_log_rate", host.read("fleet_log_rate", 10000)),
+            "file_mb": role.value("serve_log_file_mb", host.shared("fleet_log_file_mb", 50)),
+            "files": role.value("serve_log_files", host.shared("fleet_log_files", 4)),
+        },
+        start_on_boot=_start_on_boot(role.value("serve_start_on_boot", host.shared("fleet_start_on_boot", False))),
+        only=only or None,
+        deployment=host.deployment if recipe is host.recipe else recipe,
+        reports_dir=role.value("serve_reports_dir", host.read("verify_reports_dir", host.read("fleet_reports_dir"))),
+        restarted=[],
+    )
+
+
+def _verify(host):
+    """What node_state asks of a host on which nothing differs."""
+    role, recipe = host.role("verify"), host.recipe
+    asked = recipe["verify"]
+    key = role.later("verify_api_key", default="")
+    if not role.has("verify_api_key"):
+        key = ClientKey(tuple(name for name in server_lists.api_key_names(host.entries) if role.has(name)))
+    yield _call(
+        "endpoint_verify",
+        servers=role.value("verify_servers", host.servers),
+        workers_elsewhere=role.value("verify_workers_elsewhere", host.part("workers_elsewhere", [])),
+        root=host.root,
+        manager=host.read("serve_manager", "auto"),
+        toolkit=host.read("serve_toolkit") or None,
+        mode=role.value("verify_mode", host.read("fleet_verify", "auto")),
+        servers_changed=role.value("verify_servers_changed", host.read("serve_changed")),
+        probes=role.value("verify_probes", host.part("probes", [])),
+        effort_parameter=role.value("verify_effort_parameter", asked["effort_parameter"]),
+        responses_api=role.value("verify_responses_api", asked["responses_api"]),
+        timeout=role.value("verify_timeout_s", asked["timeout_s"]),
+        quick_timeout=role.value("verify_quick_timeout_s"),
+        api_key=key,
+        reports_dir=role.value("verify_reports_dir", host.read("fleet_reports_dir")),
+        deployment=role.value("verify_deployment", host.deployment),
+        simulated=role.value("verify_simulated"),
+        problem=role.value("verify_problem", host.read("serve_problem", "")),
+    )
+
+
+def _secrets(role, servers):
+    if role.has("serve_secrets"):
+        return Later("serve_secrets")
+    return {name: Later(name) if role.has(name) else "" for name in server_lists.secret_names(servers)}
+
+
+def _watchdog(host, role):
+    if not role.switch("serve_watchdog", host.shared("fleet_watchdog", False)):
+        return None
+    return {
+        "interval": role.value("serve_watchdog_interval_s", host.shared("fleet_watchdog_interval_s", 60)),
+        "failures": role.value("serve_watchdog_failures", host.shared("fleet_watchdog_failures", 3)),
+        "timeout": role.value("serve_watchdog_timeout_s", host.shared("fleet_watchdog_timeout_s", 60)),
+    }
+
+
+def _start_on_boot(value):
+    return "none" if str(value).lower() in ("false", "no", "none", "") else value
+
+
+STEPS = {"preflight": _preflight, "prepare": _prepare, "weights": _weights, "serve": _serve, "verify": _verify}

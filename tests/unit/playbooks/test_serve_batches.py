@@ -1,0 +1,69 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""In which batches Ansible takes the hosts of the step serve, whatever their order in the inventory is."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.tests.runs import CLONE, play
+
+# What the look would have found: whether servers run on the host.
+FOUND = {"n1": True, "n2": True, "n3": False, "n4": True, "n5": False}
+LOOKUP = """
+from ansible.plugins.lookup import LookupBase
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        for host, serving in %r.items():
+            run_look.note(host, ["serve"], "serve", serving)
+        return ["noted"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ["n3 n5", "n1", "n2 n4"]),
+        ({"fleet_serial": 1}, ["n3 n5", "n1", "n2", "n4"]),
+        ({"fleet_changes": "together"}, ["n3 n5 n1 n2 n4"]),
+    ],
+)
+def test_bare_hosts_first_then_one_alone(tmp_path, variables, expected):
+    (tmp_path / "lookup_plugins").mkdir()
+    (tmp_path / "lookup_plugins" / "look.py").write_text(LOOKUP % FOUND)
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {
+        "hosts": {host: {} for host in FOUND}, "vars": {"fleet_recipe": "cpu-tiny", "ansible_connection": "local"},
+    }}))  # fmt: skip
+    (step,) = yaml.safe_load((CLONE / "playbooks/steps/serve.yml").read_text())
+    show = {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
+    plays = [
+        {"hosts": "all", "gather_facts": False,
+         "tasks": [{"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True}]},
+        {"hosts": step["hosts"], "serial": step["serial"], "gather_facts": False, "tasks": [show]},
+    ]  # fmt: skip
+    (tmp_path / "play.yml").write_text(yaml.safe_dump(plays))
+    run = play(str(tmp_path / "play.yml"), str(tmp_path / "hosts.yml"), variables=variables).ok()
+    assert re.findall(r"batch ([^.]*)\.", run.output) == expected
+
+
+def test_after_a_failure_no_server_of_another_host_is_changed(tmp_path):
+    common = {"servers": [], "root": str(tmp_path / "r"), "reports_dir": ""}
+    module = "inference.fleet.engine_servers"
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {
+        "hosts": {"n1": {}, "n2": {}},
+        "vars": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable},
+    }}))  # fmt: skip
+    tasks = [
+        {module: {**common, "changes": "one_by_one"}, "when": "inventory_hostname == 'n2'"},
+        {module: {**common, "state": "rolled_back"}, "when": "inventory_hostname == 'n1'"},
+        {module: {**common, "changes": "wave", "only": []}, "when": "inventory_hostname == 'n2'"},
+    ]
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    run = play(str(tmp_path / "play.yml"), str(tmp_path / "hosts.yml"))
+    run.failed("servers of n1 could not be changed, so the run ends; those of n2 are left as they are.")
+    assert run.output.count("fatal:") == 1

@@ -1,0 +1,356 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The launcher of containers, with a stand-in for the engines' clients: what stops a start, and what is left.
+
+All of it is of a root of its own: processes are looked for in the real /proc, and this machine may run servers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import engine as container_engine
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import launcher as container
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import (
+    EngineError,
+    container_name,
+)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.launchers import get_launcher
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
+from ansible_collections.inference.fleet.tests.unit.engines import guard_place, small_node
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import CANNOT_BE_USED, ScriptedEngine, image
+
+ROOT = "/nonexistent/root-of-a-test"
+NAME = container_name("server-0", ROOT)
+IMAGE = "registry.example/app:1"
+DIGEST = "sha256:" + "1" * 64
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    made = ScriptedEngine(tmp_path, monkeypatch, kinds=["docker", "podman"])
+    made.write(images={IMAGE: image("a")})
+    return made
+
+
+def entry(folder, **changes):
+    declared = {"engine": "docker", "address": None, "image": IMAGE, "digest": None, "mounts": [], "devices": [],
+                "flags": [], "workdir": "/", "entrypoint": None, "user": None}  # fmt: skip
+    work = str(folder / "work")  # made by the reconciler, later
+    declared["mounts"] = [{"source": work, "target": work, "read_only": False}]
+    declared.update(changes)
+    return plan_entry(8000, launcher="container", container=declared, directories={"work": work})
+
+
+def held(name=NAME, ident="1", root=ROOT, server="server-0", **others):
+    return {"id": ident * 64, "name": name, "state": "running", **others,
+            "labels": {"inference.fleet.server": server, "inference.fleet.root": root}}  # fmt: skip
+
+
+def refused(one, root=ROOT):
+    with pytest.raises(FleetError) as caught:
+        get_launcher(one, root).prepare(one)
+    return caught.value.message
+
+
+def test_all_is_there(engine, tmp_path):
+    launcher = get_launcher(entry(tmp_path), ROOT)
+    assert isinstance(launcher, container.ContainerLauncher)
+    launcher.prepare(entry(tmp_path))
+    engine.write(containers=[held()])  # our own, which this start is going to replace
+    launcher.prepare(entry(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("machine", "of", "own"), [("aarch64", "amd64", "arm64"), ("x86_64", "arm64", "amd64")]
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+def test_an_image_of_another_architecture(engine, tmp_path, monkeypatch, kind, machine, of, own):
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "n", "6.1", "1", machine)))
+    engine.write(images={IMAGE: image("a", architecture=of)})
+    with pytest.raises(FleetError) as caught:
+        get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine=kind))
+    assert (caught.value.code, caught.value.values) == (
+        "containers.image-architecture", (IMAGE, of, own, machine, own, own, kind, IMAGE),
+    )  # fmt: skip
+    engine.write(images={IMAGE: image("a", architecture=own)})
+    get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine=kind))
+
+
+def test_an_image_that_is_not_here(engine, tmp_path):
+    engine.write(images={})
+    assert refused(entry(tmp_path)) == (
+        "Server 'server-0': the image registry.example/app:1 is not on this node. The step prepare fetches it; run it "
+        "first, or pull the image yourself. Nothing was changed."
+    )
+    engine.write(images={IMAGE: image("a", "registry.example/app@sha256:" + "2" * 64)})
+    assert "the image registry.example/app@%s is not on this node." % DIGEST in refused(entry(tmp_path, digest=DIGEST))
+    engine.write(images={IMAGE: image("a", "mirror.example/app@" + DIGEST)})
+    get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, digest=DIGEST))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"id": "7" * 64, "name": NAME, "state": "exited", "labels": {}},
+        held(ident="7", root="/srv/fleet"),
+        held(ident="7", server="other"),
+    ],
+)
+def test_a_name_that_is_somebody_elses(engine, tmp_path, other):
+    engine.write(containers=[other])
+    launcher = get_launcher(entry(tmp_path), ROOT)
+    assert refused(entry(tmp_path)) == (
+        "Server 'server-0': the name %s belongs to another container of docker (777777777777), which is not of this "
+        "server. Rename or remove it: docker rename %s NEW. Nothing was changed." % (NAME, NAME)
+    )
+    assert launcher.leftovers(entry(tmp_path)) == launcher.stop_leftovers(entry(tmp_path)) == []
+    assert engine.read()["containers"] == [other]
+
+
+def test_mounts_and_devices_that_are_not_there(engine, tmp_path):
+    missing = str(tmp_path / "missing")
+    assert refused(entry(tmp_path, mounts=[{"source": missing, "target": "/x", "read_only": True}])) == (
+        "Server 'server-0': %s, which is mounted into its container, is not on this node. Make it, or correct "
+        "container.mounts. Nothing was changed." % missing
+    )
+    assert refused(entry(tmp_path, devices=["/dev/null:/dev/x:rw", "nvidia.com/gpu=0", missing + ":/dev/y"])) == (
+        "Server 'server-0': the device %s, which its container gets, is not on this node. Correct container.devices or "
+        "fleet_hardware. Nothing was changed." % missing
+    )
+
+
+CDI_SPECS = {
+    "nvidia.yaml": """---
+cdiVersion: 0.5.0
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: "0"
+- name: GPU-1a:2  # a name
+kind: nvidia.com/gpu
+""",
+    "other.json": json.dumps(
+        {"cdiVersion": "0.5.0", "kind": "other.org/card", "devices": [{"name": "all"}, {"name": "7"}]}
+    ),
+    "notes.txt": "kind: nvidia.com/gpu\nname: 9\n",
+}
+NO_CDI = {
+    "docker": "Server 'server-0': docker 20.10.24 on this node takes no CDI devices, and its container gets "
+              "nvidia.com/gpu=0. Docker does from 25 on with container_engine_settings: {features: {cdi: true}}, which "
+              "the step prepare brings into its daemon.json, and from 28.2 on by itself; where it is set already, "
+              "restart docker, or name paths in container.devices. Nothing was changed.",
+    "podman": "Server 'server-0': podman 4.0.3 on this node takes no CDI devices, and its container gets "
+              "nvidia.com/gpu=0. Podman does from 4.1 on, or name paths in container.devices. Nothing was changed.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(NO_CDI))
+def test_an_engine_without_cdi(engine, tmp_path, kind):
+    engine.write(info={"CDISpecDirs": []}, version="4.0.3" if kind == "podman" else "20.10.24")
+    assert refused(entry(tmp_path, engine=kind, devices=["/dev/null", "nvidia.com/gpu=0"])) == NO_CDI[kind]
+    get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine=kind, devices=["/dev/null:/dev/a=b"]))
+
+
+@pytest.mark.parametrize("kind", sorted(NO_CDI))
+def test_cdi_devices_that_are_described_nowhere(engine, tmp_path, monkeypatch, kind):
+    folders = [str(tmp_path / "missing"), str(tmp_path / "cdi")]
+    monkeypatch.setattr(container_engine, "CDI_FOLDERS", folders)
+    engine.write(info={"CDISpecDirs": folders}, version="4.10.1" if kind == "podman" else "28.2.2")
+    (tmp_path / "cdi").mkdir()
+    for name, text in CDI_SPECS.items():
+        (tmp_path / "cdi" / name).write_text(text)
+    there = ["nvidia.com/gpu=0", "nvidia.com/gpu=GPU-1a:2", "other.org/card=all", "other.org/card=7"]
+    one = entry(tmp_path, engine=kind, devices=there)
+    get_launcher(one, ROOT).prepare(one)
+    for device in ("nvidia.com/gpu=9", "nvidia.com/gpu=7", "other.org/card=1", "nvidia.com/mig=0"):
+        assert refused(entry(tmp_path, engine=kind, devices=[there[0], device])) == (
+            "Server 'server-0': no file in %s or %s describes the CDI device %s, which its container gets. Have its "
+            "vendor's tool write one (docs/using/containers.md says how), or correct "
+            "container.devices or fleet_hardware. Nothing was changed." % (*folders, device)
+        )
+
+
+def test_where_podman_looks_for_cdi_devices(tmp_path, monkeypatch):
+    """Of its settings the later ones count, as far as they say anything."""
+    first, second, third = (tmp_path / name for name in ("a.conf", "b.conf", "c.conf"))
+    monkeypatch.setattr(
+        container_engine, "PODMAN_SETTINGS", (str(tmp_path / "gone"), str(first), str(tmp_path / "[bc]*"))
+    )
+    first.write_text('[engine]\n# cdi_spec_dirs = ["/other"]\n')
+    assert container_engine.podman_cdi_folders() == ["/etc/cdi", "/var/run/cdi"]
+    first.write_text('[engine]\ncdi_spec_dirs = ["/one"]\n')
+    second.write_text('[engine]\n  cdi_spec_dirs = [\n    "/two",\n    "/three",\n  ]\n')
+    third.write_text("[containers]\n")
+    assert container_engine.podman_cdi_folders() == ["/two", "/three"]
+
+
+def test_links_that_lead_nowhere_inside(engine, tmp_path):
+    """A hub's cache: snapshots/REVISION/FILE is a link to ../../blobs/SHA."""
+    snapshot, blobs = tmp_path / "hub" / "snapshots" / "1", tmp_path / "hub" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "ab").write_text("x")
+    (snapshot / "config.json").symlink_to("../../blobs/ab")
+    (snapshot / "same.json").symlink_to("config.json")
+    mounts = [{"source": str(snapshot), "target": str(snapshot), "read_only": True}]
+    assert refused(entry(tmp_path, mounts=mounts)) == (
+        "Server 'server-0': %s/config.json is a link to %s/ab, which is not mounted into its container. Add its "
+        "directory to container.mounts, at the same path. Nothing was changed." % (snapshot, blobs)
+    )
+    mounts.append({"source": str(blobs), "target": str(blobs), "read_only": True})
+    get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, mounts=mounts))
+
+
+@pytest.mark.parametrize(
+    ("scripted", "message"),
+    [
+        *CANNOT_BE_USED,
+        ("other", "docker failed: something that nobody has seen."),
+    ],
+)  # fmt: skip
+def test_an_engine_that_does_not_answer(engine, tmp_path, monkeypatch, scripted, message):
+    monkeypatch.setattr(processes, "user_name", lambda uid: "somebody")
+    engine.write(errors={"*": scripted})
+    assert refused(entry(tmp_path)) == "Server 'server-0': %s Nothing was changed." % message
+    with pytest.raises(FleetError) as caught:  # that nothing runs cannot be proven
+        get_launcher(entry(tmp_path), ROOT).stop_leftovers(entry(tmp_path))
+    assert caught.value.message == (
+        "Server 'server-0': whether its container has ended is not known: %s Its processes have ended." % message
+    )
+    assert container.our_containers(ROOT, [entry(tmp_path)]) == {}
+    assert container.silent_engine(entry(tmp_path)) == message  # which status says
+    engine.write(errors={})
+    assert container.silent_engine(entry(tmp_path)) is None
+
+
+@pytest.fixture
+def marked(tmp_path):
+    """A process that the node's /proc shows as the server's, as one in a container is."""
+    with small_node.watched(tmp_path):
+        root = str(tmp_path / "r")
+        environment = {processes.MARKER_SERVER: "server-0", processes.MARKER_ROOT: root}
+        child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], env=environment)
+        try:
+            small_node.wait_until(lambda: processes.markers_of(child.pid) == (root, "server-0"))
+            yield root, child
+        finally:
+            child.kill()
+            child.wait()
+
+
+def test_an_engine_that_hangs_keeps_no_process_alive(engine, tmp_path, monkeypatch, marked):
+    root, child = marked
+    monkeypatch.setattr(container_engine.Engine, "call", hanging)
+    reaper = threading.Thread(target=child.wait)  # the stand-in of the container's init
+    reaper.start()
+    with pytest.raises(FleetError) as caught:
+        get_launcher(entry(tmp_path), root).stop_leftovers(entry(tmp_path))
+    reaper.join(60)
+    assert child.returncode == -signal.SIGTERM
+    assert caught.value.message == (
+        "Server 'server-0': whether its container has ended is not known: docker does not answer: docker ps did not "
+        "end within 60 s. See what it is at: journalctl -u docker. Its processes have ended."
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["--remove"]])
+def test_a_unit_ends_in_time_though_its_engine_hangs(engine, tmp_path, marked, options):
+    """As systemd calls it: nothing runs any more when it is through, within the unit's TimeoutStopSec."""
+    root, child = marked
+    (tmp_path / "server-0.json").write_text(json.dumps(entry(tmp_path)))
+    program = guard_place.altered(tmp_path, "node/paths.py", 'PATH = "', 'PATH = "%s:' % engine.bin)
+    (engine.bin / "docker").write_text("#!/bin/sh\nexec /bin/sleep 600\n")
+    reaper = threading.Thread(target=child.wait)
+    reaper.start()
+    argv = [sys.executable, "-I", program, "end", str(tmp_path / "server-0.json"), "--root", root]
+    done = subprocess.run([*argv, *options], stdout=subprocess.PIPE, text=True, timeout=systemd.CONTAINER_STOP_WAIT_S,
+                          check=False)  # fmt: skip
+    reaper.join(60)
+    assert child.returncode == -signal.SIGTERM
+    assert done.returncode == 1
+    assert "docker: docker ps did not end within 8 s; the container may be left there" in done.stdout
+
+
+def hanging(_engine, *arguments, timeout=None, check=True):
+    raise EngineError("timeout", "docker %s did not end within 60 s" % arguments[0])
+
+
+def test_an_engine_that_is_not_installed(engine, tmp_path):
+    (engine.bin / "docker").unlink()
+    assert refused(entry(tmp_path)) == (
+        "Server 'server-0': There is no docker on this node. The step prepare installs it (role container_engine); "
+        "where the node has another engine, set fleet_container_engine. Nothing was changed."
+    )
+    get_launcher(entry(tmp_path), ROOT).prepare(entry(tmp_path, engine="podman"))
+
+
+def test_what_is_left_is_ended_and_what_cannot_be_ended_is_told(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(container, "GONE_S", 0.1)
+    others = [held("x", "2", root="/srv/fleet"), held("y", "3", server="server-1")]
+    engine.write(containers=[held(), held("renamed", "4"), *others])
+    launcher = get_launcher(entry(tmp_path), ROOT)
+    assert launcher.leftovers(entry(tmp_path)) == [
+        {"id": "1" * 64, "what": "container %s (111111111111)" % NAME},
+        {"id": "4" * 64, "what": "container renamed (444444444444)"},
+    ]
+    assert launcher.stop_leftovers(entry(tmp_path)) == []
+    assert engine.read()["containers"] == others
+    (stop,) = engine.called("stop")
+    assert stop["argv"] == ["docker", "stop", "--time", "15", "1" * 64, "4" * 64]
+    engine.write(containers=[held(immortal=True)])
+    assert [one["id"] for one in launcher.stop_leftovers(entry(tmp_path))] == ["1" * 64]
+
+
+def test_a_container_that_the_engine_is_removing_is_waited_for(engine, tmp_path, monkeypatch):
+    """`rm` says "already in progress" then, and the list still has it."""
+    engine.write(containers=[held(immortal=True)], errors={"rm": "removal of container 1 is already in progress"})
+    launcher, turns = get_launcher(entry(tmp_path), ROOT), []
+
+    def leftovers(one, listed=launcher.leftovers):
+        turns.append(one)
+        if len(turns) == 3:
+            engine.write(containers=[])
+        return listed(one)
+
+    monkeypatch.setattr(launcher, "leftovers", leftovers)
+    assert launcher.stop_leftovers(entry(tmp_path)) == []
+    assert len(turns) == 3
+
+
+def test_containers_of_two_engines_and_ports_that_they_publish(engine, tmp_path):
+    engine.write(containers=[held(ports="127.0.0.1:18000->18000/tcp, 0.0.0.0:19000->9000/tcp")])
+    entries = [entry(tmp_path), entry(tmp_path, engine="podman"), {"name": "a-process"}, {"name": "b", "container": {}}]
+    found = container.our_containers(ROOT, entries)
+    assert [(name, len(ones)) for name, ones in found.items()] == [("server-0", 2)]  # the stand-ins share one list
+    assert found["server-0"][0].ports == {18000, 19000}
+
+
+def test_a_published_port_is_its_servers_though_a_process_of_the_engine_listens(engine, tmp_path, monkeypatch):
+    proxy = {"pid": 5, "command": "docker-proxy", "user": "root", "server": None, "root": None}
+    monkeypatch.setattr(processes, "port_holder", lambda bind, port: dict(proxy))
+    engine.write(containers=[held(ports="127.0.0.1:18000->18000/tcp")])
+    found = container.our_containers(ROOT, [entry(tmp_path)])
+    assert container.port_holder("127.0.0.1", 18000, ROOT, found) == dict(proxy, server="server-0", root=ROOT)
+    assert container.port_holder("127.0.0.1", 18001, ROOT, found) == proxy
+
+
+@pytest.mark.parametrize(
+    ("state", "running"),
+    [("running", True), ("paused", True), ("restarting", True), ("Up 5 seconds ago", True), ("created", False),
+     ("exited", False), ("dead", False), ("Exited (0) 2 hours ago", False), ("Created", False)],
+)  # fmt: skip
+def test_states_in_the_words_of_both_engines(engine, tmp_path, state, running):
+    engine.write(containers=[held(state=state)])
+    assert container.our_containers(ROOT, [entry(tmp_path)])["server-0"][0].running is running

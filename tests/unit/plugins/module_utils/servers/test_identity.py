@@ -1,0 +1,286 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who answers on a server's port: verdicts are about the planned entry's own process."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import re
+import socket
+from types import SimpleNamespace
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Container
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import identity
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Node, Observed
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
+from ansible_collections.inference.fleet.tests.unit.engines.deployed import a_port, deployed, holding, write_down
+from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
+from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
+
+USER = getpass.getuser()
+BY = " (deployed by ada@ctl at 2026-01-01T10:00:00Z, run abc123, recipe a-recipe)"
+MANAGER = SimpleNamespace(
+    statuses=dict,
+    defined=list,
+    masked=lambda name: False,
+    definition_path=lambda name: None,
+    log_files=lambda name: [],
+)  # no server of these tests is held by a service manager
+
+
+def node_below(root):
+    return Node(NodePaths(str(root)), MANAGER)
+
+
+def verify(root, *entries, mode="quick", **arguments):
+    node = node_below(root)
+    options = asking.Options(mode=mode, timeout=60, quick_timeout=60)
+    return runner.verify_servers(list(entries), options, identity.Watch(node).over, **arguments)["verdicts"]
+
+
+def words_of(verdict):
+    """Why it is not verified, with pids and commands left out; its probes say the same."""
+    assert verdict["ok"] is False
+    first, *rest = verdict["probes"]
+    assert (first["name"], first["ok"]) == ("identity", False)
+    assert first["cause"] == "not verified: " + verdict["not_verified"]
+    assert {probe["ok"] for probe in rest} == {None}
+    assert {probe["cause"] for probe in rest} <= {
+        "not run: identity failed", "not run: no probe brought an answer to look at",
+    }  # fmt: skip
+    return re.sub(r"process \d+ of %s \([^)]*\)" % re.escape(USER), "PROCESS", verdict["not_verified"])
+
+
+def test_the_planned_entry_that_runs_and_holds_its_port_is_verified(tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        (verdict,) = verify(tmp_path, entry)
+    assert (verdict["ok"], verdict["not_verified"]) == (True, None)
+    first = verdict["probes"][0]
+    assert re.fullmatch(
+        r"process \d+ \(.*\) runs the planned entry %s%s and holds the port %d"
+        % (entry["hash"][:12], re.escape(BY), entry["port"]), first["got"]
+    )  # fmt: skip
+
+
+def test_nothing_is_deployed_and_somebody_elses_server_answers(tmp_path):
+    listener = a_port()
+    entry = plan_entry(listener.getsockname()[1])
+    with ScriptedEngine() as engine, holding(listener, engine.port):
+        (verdict,) = verify(tmp_path, entry, mode="full")
+        assert words_of(verdict) == "nothing is deployed as server-0; the port %d is held by PROCESS" % entry["port"]
+        assert engine.requests == []
+
+
+@pytest.mark.parametrize("mode", ["quick", "full"])
+def test_another_entry_is_deployed_than_the_planned_one(tmp_path, mode):
+    """Of an older or a newer plan, or of another run at the same time: the run that deployed it is named."""
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        planned = plan_entry(entry["port"], environment={"A": "1"}, model_id="gpt-oss-20b")
+        (verdict,) = verify(tmp_path, planned, mode=mode)
+        port, old, new = entry["port"], entry["hash"][:12], planned["hash"][:12]
+        assert words_of(verdict) == (
+            "server-0 is deployed as the entry %s%s, and the plan's is %s; they differ in environment, model_id; the "
+            "port %d is held by our server 'server-0', entry %s%s, PROCESS" % (old, BY, new, port, old, BY)
+        )
+        assert engine.requests == []
+
+
+def test_an_entry_that_was_edited_on_the_node_is_not_the_planned_one(tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        with open(NodePaths(str(tmp_path)).entry("server-0"), "w", encoding="utf-8") as stream:
+            json.dump(dict(entry, devices=[7]), stream)
+        assert "; they differ in devices; the port" in words_of(verify(tmp_path, entry)[0])
+
+
+def test_an_older_entry_runs_than_the_deployed_one(tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        state = NodePaths(str(tmp_path)).server_state("server-0")
+        with open(state, encoding="utf-8") as stream:
+            pid = json.load(stream)["pid"]
+        write_down(tmp_path, entry, pid, runs="0" * 64)
+        assert words_of(verify(tmp_path, entry)[0]).startswith(
+            "server-0 runs the entry 000000000000, and the plan's is %s; site.yml restarts it; the port %d is held by "
+            "our server 'server-0', entry 000000000000, PROCESS" % (entry["hash"][:12], entry["port"])
+        )
+        os.unlink(state)
+        assert re.fullmatch(
+            r"server-0 runs as process \d+, and which entry that is, is not known: its record is missing; site.yml "
+            r"restarts it", words_of(verify(tmp_path, entry)[0])
+        )  # fmt: skip
+
+
+def test_a_server_that_runs_and_whose_port_somebody_else_holds(tmp_path):
+    """It could not listen, and another program has its port."""
+    ours, theirs = a_port(), a_port()
+    entry = plan_entry(theirs.getsockname()[1])
+    with (
+        ScriptedEngine() as engine,
+        holding(ours, engine.port, str(tmp_path), "server-0") as pid,
+        holding(theirs, engine.port),
+    ):
+        write_down(tmp_path, entry, pid)
+        assert words_of(verify(tmp_path, entry)[0]) == "the port %d is held by PROCESS" % entry["port"]
+
+
+def test_another_server_of_ours_has_its_port(tmp_path):
+    one, other = a_port(), a_port()
+    entries = [plan_entry(one.getsockname()[1]), plan_entry(other.getsockname()[1], "server-1")]
+    with (
+        ScriptedEngine() as engine,
+        holding(one, engine.port, str(tmp_path), "server-1") as first,
+        holding(other, engine.port, str(tmp_path), "server-0") as second,
+    ):
+        write_down(tmp_path, entries[0], second)
+        write_down(tmp_path, entries[1], first)
+        found = [words_of(verdict) for verdict in verify(tmp_path, *entries)]
+    assert found == [
+        "the port %d is held by our server '%s', entry %s%s, PROCESS"
+        % (entry["port"], name, entries[number]["hash"][:12], BY)
+        for entry, name, number in ((entries[0], "server-1", 1), (entries[1], "server-0", 0))
+    ]
+
+
+def test_a_server_of_another_root_has_its_port(tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path / "other", engine.port, plan_entry) as entry:
+        assert words_of(verify(tmp_path / "mine", entry)[0]) == (
+            "nothing is deployed as server-0; the port %d is held by our server 'server-0' of the root %s, entry %s%s, "
+            "PROCESS" % (entry["port"], tmp_path / "other", entry["hash"][:12], BY)
+        )
+
+
+def test_a_port_that_two_share_is_not_ours_alone(tmp_path):
+    """With SO_REUSEPORT the kernel gives each request to one of them."""
+    listeners = []
+    for _turn in range(2):
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(("127.0.0.1", listeners[0].getsockname()[1] if listeners else 0))
+        listener.listen()
+        listeners.append(listener)
+    entry = plan_entry(listeners[0].getsockname()[1])
+    with (
+        ScriptedEngine() as engine,
+        holding(listeners[0], engine.port, str(tmp_path), "server-0") as pid,
+        holding(listeners[1], engine.port),
+    ):
+        write_down(tmp_path, entry, pid)
+        assert words_of(verify(tmp_path, entry)[0]) == "the port %d is held by PROCESS" % entry["port"]
+
+
+@pytest.mark.parametrize(
+    ("bind", "sockets", "reached"),
+    [
+        ("0.0.0.0", {"0.0.0.0": 1, "127.0.0.1": 2}, {2}),
+        ("0.0.0.0", {"0.0.0.0": 1, "10.0.0.1": 2}, {1}),
+        ("0.0.0.0", {"::": 1}, {1}),
+        ("127.0.0.1", {"::": 1, "0.0.0.0": 2}, {2}),
+        ("127.0.0.1", {"127.0.0.1": 1, "::": 2}, {1}),
+        ("localhost", {"127.0.0.1": 1}, {1}),
+        ("::1", {"::1": 1, "127.0.0.1": 2}, {1}),
+        ("::", {"::": 1, "0.0.0.0": 2}, {1}),
+        ("10.0.0.1", {"127.0.0.1": 1}, set()),
+    ],
+)
+def test_the_socket_that_takes_the_requests_counts(monkeypatch, bind, sockets, reached):
+    """One of the very address comes before one of all addresses."""
+    found = [(address, 8000, inode, 0) for address, inode in sockets.items()]
+    monkeypatch.setattr(processes, "_listeners", lambda: found)
+    monkeypatch.setattr(processes, "_holders", set)
+    assert set(processes.port_holders(bind, 8000)) == reached
+
+
+def test_a_deployed_server_that_does_not_run(tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        pass
+    assert words_of(verify(tmp_path, entry)[0]) == "server-0 does not run (stopped)"
+
+
+def test_a_swap_in_the_middle_of_the_verification_is_noticed(tmp_path):
+    """What answered is gone by the end, and another entry is deployed: none of the answers is about the plan."""
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(ScriptedEngine())
+        entry = stack.enter_context(deployed(tmp_path, engine.port, plan_entry))
+        state = NodePaths(str(tmp_path)).server_state("server-0")
+        with open(state, encoding="utf-8") as stream:
+            pid = json.load(stream)["pid"]
+        newer = plan_entry(entry["port"], environment={"A": "1"})
+        engine.pages["/v1/models"] = lambda: (
+            write_down(tmp_path, newer, pid) or json.dumps({"data": [{"id": "gpt-oss-120b"}]})
+        )
+        (verdict,) = verify(tmp_path, entry)
+    assert [(probe["name"], probe["ok"]) for probe in verdict["probes"]] == [
+        ("identity", False), ("model-id", True), ("completion", True),
+    ]  # fmt: skip
+    assert verdict["ok"] is False
+    assert verdict["not_verified"].startswith("server-0 is deployed as the entry %s%s, " % (newer["hash"][:12], BY))
+    assert verdict["not_verified"].endswith(" (since the probes began)")
+
+
+def test_a_holder_that_cannot_be_seen_is_said(monkeypatch, tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        hidden = {"pid": None, "command": None, "user": "root", "server": None, "root": None}
+        monkeypatch.setattr(processes, "port_holders", lambda bind, port: [hidden])
+        assert words_of(verify(tmp_path, entry)[0]) == (
+            "the port %d is held by a process of root that this user cannot see; run with become to see it"
+            % entry["port"]
+        )
+
+
+def container_entry(port):
+    container = {"engine": "docker", "address": None, "image": "i", "digest": None, "mounts": [], "devices": [],
+                 "flags": [], "workdir": None, "entrypoint": None, "user": None}  # fmt: skip
+    return plan_entry(port, launcher="container", container=container)
+
+
+@pytest.mark.parametrize(
+    ("running", "its_hash", "ports", "holder", "expected"),
+    [
+        (True, None, [8000], None, "its container runs the planned entry %s; its container publishes the port 8000"),
+        (True, None, [8000], "root", "its container runs the planned entry %s; the process that holds the port 8000 "
+         "cannot be seen as this user, its container can and holds the port 8000"),
+        (True, "0" * 64, [8000], "root", "server-0 runs the entry 000000000000, and the plan's is %s; site.yml "
+         "restarts it; the port 8000 is held by a process of root that this user cannot see; run with become to see "
+         "it"),
+        (False, None, [8000], None, "no container of server-0 runs (stopped)"),
+    ],
+)  # fmt: skip
+def test_a_container_is_known_by_its_labels(monkeypatch, tmp_path, running, its_hash, ports, holder, expected):
+    entry = container_entry(8000)
+    one = Container("a" * 64, "c", running, "server-0", str(tmp_path), its_hash or entry["hash"], ports)
+    seen = {"server-0": Observed("server-0", entry=entry, containers=[one])}
+    hidden = {"pid": None, "command": None, "user": "root", "server": None, "root": None}
+    monkeypatch.setattr(processes, "port_holders", lambda bind, port: [hidden] if holder else [])
+    try:
+        words = identity.who_answers(node_below(tmp_path), entry, seen)
+    except identity.Stranger as stranger:
+        words = str(stranger)
+    assert words == (expected % entry["hash"][:12] if "%s" in expected else expected)
+
+
+def test_the_workers_behind_a_frontend_are_the_planned_ones_too(tmp_path):
+    def frontend(port):
+        return plan_entry(port, "frontend", role="frontend")
+
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, frontend) as entry:
+        worker = plan_entry(None, "decode-0", role="decode")
+        assert words_of(verify(tmp_path, entry, worker)[0]) == "nothing is deployed as decode-0"
+
+
+def test_check_mode_verifies_what_is_planned_and_nothing_else(tmp_path):
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
+        assert verify(tmp_path, entry, check_mode=True)[0]["ok"] is True
+        engine.requests.clear()
+        planned = plan_entry(entry["port"], environment={"A": "1"})
+        (verdict,) = verify(tmp_path, planned, check_mode=True)
+        assert (verdict["ok"], verdict["not_verified"]) == (None, None)
+        assert {probe["cause"] for probe in verdict["probes"]} == {"not verified (check)"}
+        # a run that says that it changed nothing is held to it
+        assert verify(tmp_path, planned, check_mode=True, servers_changed=False)[0]["ok"] is False
+        assert [path for method, path, *_rest in engine.requests if method == "POST"] == []

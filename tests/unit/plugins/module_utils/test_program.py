@@ -1,0 +1,379 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The program on a node: what is kept, what is found damaged, what is removed, and what an end on the way leaves."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program, program_check
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
+
+FILES = {
+    "__main__.py": b"import sys\nfrom fleet_node.words import WORD\nprint(WORD, sys.argv[1:])\n",
+    "fleet_node/__init__.py": b"",
+    "fleet_node/words.py": b"WORD = 'first'\n",
+}
+
+
+@pytest.fixture
+def lib(tmp_path):
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    return str(folder)
+
+
+@pytest.fixture
+def files(monkeypatch):
+    """The files of a small program in place of all; a test may change them."""
+    found = dict(FILES)
+    monkeypatch.setattr(program, "files_of", lambda: found)
+    monkeypatch.setattr(program, "own_version", lambda: program.version(found))
+    monkeypatch.setattr(program, "_write", small_node.write)  # which replaces it for tests with many nodes
+    return found
+
+
+def versions(lib):
+    return sorted(name for name in os.listdir(program.place(lib)) if name != program.CURRENT)
+
+
+def run(lib):
+    done = subprocess.run(
+        [sys.executable, "-I", program.current(lib), "x"], capture_output=True, text=True, check=True
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_an_archive_has_the_same_bytes_each_time(tmp_path):
+    first, second = program.packed(FILES), program.packed(dict(reversed(FILES.items())))
+    assert first == second
+    path = tmp_path / "one.zip"
+    path.write_bytes(first)
+    assert program.unpacked(path) == FILES
+
+
+def test_the_version_follows_from_names_and_bytes():
+    version = program.version(FILES)
+    assert len(version) == program_check.VERSION_LENGTH
+    assert version == program.version(dict(reversed(FILES.items())))
+    assert version != program.version({**FILES, "fleet_node/words.py": b"WORD = 'other'\n"})
+    assert version != program.version({**FILES, "fleet_node/more.py": b""})
+
+
+def test_this_package_is_a_program():
+    paths = NodePaths("/r")
+    assert (paths.program, paths.guard) == (program.place(paths.lib), program.current(paths.lib))
+    files = program.files_of()
+    assert "fleet_node/program.py" in files and "__main__.py" in files
+    assert program.own_version() == program.version(files)
+    assert [path for path in files if not path.endswith(".py")] == []
+
+
+def test_a_version_is_kept_once(lib, files):
+    folder = program.keep(lib)
+    assert program_check.fault(folder, program.own_version()) is None
+    before = os.stat(folder).st_ino
+    assert program.keep(lib) == folder
+    assert os.stat(folder).st_ino == before
+    assert [oct(os.stat(at).st_mode & 0o7777) for at, _names, _files in os.walk(folder)] == ["0o755"] * 4
+    program.make_current(lib)
+    assert run(lib) == "first ['x']\n"
+    assert program.current_fault(lib) is None
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_nothing_is_kept_before_the_node_has_its_folder_or_in_check_mode(tmp_path, lib, files, check_mode):
+    assert program.keep(str(tmp_path / "none"), check_mode) is None
+    assert not (tmp_path / "none").exists()
+    if check_mode:
+        assert program.keep(lib, check_mode) is None
+        assert os.listdir(lib) == []
+
+
+def edited(folder):
+    with open(folder / "fleet_node/words.py", "a") as stream:
+        stream.write("#")
+
+
+def same_size(folder):
+    rot(folder / "fleet_node/words.py")
+
+
+def compiled(folder):
+    rot(next((folder / "fleet_node/__pycache__").glob("words*.pyc")))
+
+
+def emptied(folder):
+    (folder / "__main__.py").write_bytes(b"")
+
+
+def missing(folder):
+    (folder / "fleet_node/words.py").unlink()
+
+
+def link(folder):
+    path = folder / "fleet_node/words.py"
+    path.rename(folder.parent / "elsewhere.py")
+    path.symlink_to(folder.parent / "elsewhere.py")
+
+
+def writable(folder):
+    (folder / "fleet_node/words.py").chmod(0o666)
+
+
+def closed(folder):
+    """Servers of other accounts read it."""
+    (folder / "fleet_node/words.py").chmod(0o600)
+
+
+def closed_folder(folder):
+    (folder / "fleet_node").chmod(0o700)
+
+
+def no_manifest(folder):
+    (folder / program.MANIFEST).unlink()
+
+
+def odd_manifest(folder):
+    (folder / program.MANIFEST).write_text('{"files": [1]}')
+
+
+def other_manifest(folder):
+    """Whoever edits a file and its record still has another version."""
+    path = folder / program.MANIFEST
+    known = json.loads(path.read_text())
+    known["files"]["fleet_node/words.py"][0] = "0" * 64
+    path.write_text(json.dumps(known))
+
+
+DAMAGES = (
+    edited, same_size, compiled, emptied, missing, link, writable, closed, closed_folder, no_manifest, odd_manifest,
+    other_manifest,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
+def test_damage_is_found_and_mended(lib, files, damage):
+    folder = pathlib.Path(program.keep(lib))
+    program.make_current(lib)
+    damage(folder)
+    assert program_check.fault(str(folder), folder.name)
+    assert program.current_fault(lib)
+    program.keep(lib)
+    assert program.current_fault(lib) is None
+    assert run(lib) == "first ['x']\n"
+
+
+def test_other_times_alone_are_no_damage(lib, files):
+    folder = program.keep(lib)
+    os.utime(folder + "/fleet_node/words.py", ns=(1, 1))
+    assert program_check.fault(folder, program.own_version()) is None
+
+
+def dangling(link):
+    shutil.rmtree(os.path.realpath(link))
+
+
+def swapped(link):
+    os.unlink(link)
+    os.symlink("/", link)
+
+
+def folder_in_its_place(link):
+    os.unlink(link)
+    os.mkdir(link)
+
+
+@pytest.mark.parametrize("damage", [os.unlink, dangling, swapped, folder_in_its_place], ids=lambda one: one.__name__)
+def test_the_link_that_servers_start_by_is_mended(lib, files, damage):
+    program.make_current(lib)
+    damage(program.current(lib))
+    assert program.current_fault(lib)
+    program.make_current(lib)
+    assert program.current_fault(lib) is None
+    assert run(lib) == "first ['x']\n"
+
+
+def test_a_version_that_is_not_used_goes_when_another_comes(lib, files):
+    first = os.path.basename(program.keep(lib))
+    program.make_current(lib)
+    files["fleet_node/words.py"] = b"WORD = 'second'\n"
+    second = os.path.basename(program.keep(lib))
+    assert versions(lib) == sorted([first, second])  # servers start with the first
+    assert run(lib) == "first ['x']\n"
+    program.make_current(lib)
+    assert (versions(lib), run(lib)) == ([second], "second ['x']\n")
+
+
+def test_a_version_that_a_process_runs_stays(lib, files):
+    files["__main__.py"] += b"print(input(), flush=True)\nimport fleet_node.later\n"
+    files["fleet_node/later.py"] = b"print('later')\n"
+    text = pathlib.Path(program.__file__).with_name("__main__.py").read_text().partition("if __name__")[0]
+    files["__main__.py"] = text.encode() + files["__main__.py"].replace(b"from __future__", b"#")
+    first = os.path.basename(program.keep(lib))
+    program.make_current(lib)
+    process = subprocess.Popen(
+        [sys.executable, "-I", program.current(lib)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "first []\n"
+        del files["fleet_node/later.py"]
+        program.make_current(lib)
+        assert first in versions(lib) and len(versions(lib)) == 2
+        assert process.communicate("on\n", timeout=60)[0] == "on\nlater\n"  # from where it was started
+    finally:
+        process.kill()
+        process.wait()
+    files["fleet_node/words.py"] = b"WORD = 'third'\n"
+    program.make_current(lib)
+    assert versions(lib) == [program.own_version()]
+
+
+def test_two_controllers_in_turn_both_work(lib, files):
+    other = {**files, "fleet_node/words.py": b"WORD = 'second'\n"}
+    mine = dict(files)
+    for _turn in range(2):
+        for one, word in ((mine, "first"), (other, "second")):
+            files.clear()
+            files.update(one)
+            assert program_check.fault(program.keep(lib), program.own_version()) is None
+            program.make_current(lib)
+            assert run(lib) == "%s ['x']\n" % word
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from fleet_node import program
+left = [int(sys.argv[3])]
+def to_disk(path, before=program._to_disk):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    before(path)
+program._to_disk = to_disk
+program.make_current(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("at", [1, 40])
+def test_a_copy_that_is_killed_half_way_leaves_what_was_there(lib, files, tmp_path, at):
+    program.make_current(lib)
+    before = program.own_version()
+    source = tmp_path / "source"
+    shutil.copytree(os.path.dirname(program.__file__), source / "fleet_node")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(source), lib, str(at)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [name for name in versions(lib) if not name.startswith(".")] == [before]
+    assert any(name.startswith(".new-") for name in versions(lib))
+    assert run(lib) == "first ['x']\n"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(source), lib, "0"], check=True)
+    (name,) = versions(lib)
+    assert name != before
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.ENOSPC, "node.program-disk-full"), (errno.EDQUOT, "node.program-disk-full"),
+        (errno.EROFS, "node.program-disk-read-only"), (errno.EIO, "node.program-not-kept"),
+    ],
+)  # fmt: skip
+def test_what_a_disk_refuses_is_said_and_changes_nothing(lib, files, monkeypatch, number, code):
+    program.make_current(lib)
+    before = versions(lib)
+    files["fleet_node/words.py"] = b"WORD = 'second'\n"
+
+    def refuse(path):
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(program, "_to_disk", refuse)
+    for call in (program.keep, program.make_current):
+        with pytest.raises(FleetError) as caught:
+            call(lib)
+        assert (caught.value.code, caught.value.details["errno"]) == (code, errno.errorcode[number])
+        assert caught.value.values[0] == program.place(lib)
+    assert (versions(lib), run(lib)) == (before, "first ['x']\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is careful about others")
+def test_where_others_could_change_it_nothing_is_kept(lib, files):
+    os.chmod(lib, 0o777)
+    assert program.keep(lib) is None
+    os.chmod(lib, 0o755)
+    folder = program.keep(lib)
+    os.chmod(program.place(lib), 0o775)
+    assert "others than root may write" in program_check.fault(folder, program.own_version())
+
+
+def test_a_version_in_use_is_locked(lib, files):
+    folder = program.keep(lib)
+    handle = program_check.in_use(folder)
+    other = os.open(folder, os.O_RDONLY)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(handle)
+        os.close(other)
+    assert program_check.in_use(folder + "-none") is None
+
+
+WORKERS = """
+import sys; sys.path.insert(0, sys.argv[1])
+from fleet_node import program
+from fleet_node.measure import gpt_oss_evals_worker
+import os
+argv = program.work(sys.argv[2], gpt_oss_evals_worker)
+if len(sys.argv) > 3:
+    os.unlink(sys.argv[1])
+print(argv[0], flush=True)
+os.execv(sys.executable, [sys.executable, "-I", *argv])
+"""
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_job_is_started_from_the_version_that_asks_for_it(lib, tmp_path, kept):
+    """From a copy where that is an archive, which Ansible removes before the job has ended."""
+    path = tmp_path / "fleet.zip"
+    path.write_bytes(program.packed(program.files_of()))
+    folder = program.keep(lib)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", WORKERS, folder if kept else str(path), str(tmp_path), *["x"] * (not kept)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "%s\n" % (folder if kept else tmp_path / "program.zip")
+    assert done.stderr.rstrip().endswith("No module named 'pandas'") and "gpt_oss_evals_worker.py" in done.stderr
+
+
+def test_it_runs_from_an_archive_too(tmp_path):
+    path = tmp_path / "fleet.zip"
+    path.write_bytes(program.packed(program.files_of()))
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from fleet_node import program;"
+        "from fleet_node.called import operation_of as o; import os; os.mkdir(sys.argv[2]);"
+        "print(o('engine_servers').__name__, o('compiled_artifact').__name__, o('nothing'));"
+        "print(program.keep(sys.argv[2]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, str(path), str(tmp_path / "lib")], capture_output=True, text=True, check=True
+    )
+    names, folder = done.stdout.splitlines()
+    assert names == "fleet_node.operations.engine_servers fleet_node.platforms.neuron.operations.compiled_artifact None"
+    assert os.path.basename(folder) == program.own_version()
+    assert program_check.fault(folder, program.own_version()) is None
+    assert zipfile.is_zipfile(path)

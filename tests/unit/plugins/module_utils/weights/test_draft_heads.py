@@ -1,0 +1,228 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.visible import visible
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import draft_heads
+from hypothesis import given
+from hypothesis import strategies as st
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 32, "vocab_size": 96,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 48, "num_hidden_layers": 1,
+    "draft_vocab_size": 96, "attention_bias": False,
+}  # fmt: skip
+TARGET = {"hidden_size": 32, "vocab_size": 96}
+OUTER = ("fc.weight", "norm.weight", "lm_head.weight", "embed_tokens.weight")
+RUNS = (
+    "It runs heads of the Llama 3 dense architecture with the layers " + draft_heads.LAYERS + ". " + draft_heads.INSTEAD
+)
+
+
+def names(prefix="midlayer."):
+    return {(name if name in OUTER else prefix + name): shape for name, shape in draft_heads.shapes(CONFIG).items()}
+
+
+def write_safetensors(path, tensors):
+    """A real file of the format, with zeros as its data: {name: shape} of bf16."""
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape in tensors.items():
+        size = 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+
+
+def write(folder, tensors=None, shards=1, **changes):
+    """A draft model: its configuration with the changes (None removes a key) and its tensors in that many files."""
+    folder.mkdir(exist_ok=True, parents=True)
+    config = {key: value for key, value in {**CONFIG, **changes}.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = names() if tensors is None else tensors
+    if shards == 1:
+        write_safetensors(folder / "model.safetensors", tensors)
+        return str(folder)
+    weight_map = {}
+    for number in range(shards):
+        file = "model-%05d-of-%05d.safetensors" % (number + 1, shards)
+        part = dict(list(tensors.items())[number::shards])
+        write_safetensors(folder / file, part)
+        weight_map.update(dict.fromkeys(part, file))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return str(folder)
+
+
+def refused(draft, target=None):
+    with pytest.raises(FleetError) as caught:
+        draft_heads.check(draft, TARGET if target is None else target)
+    return caught.value.message
+
+
+@pytest.mark.parametrize("prefix", ["midlayer.", "layers.0.", "model.layers.0.", "model.midlayer."])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_head_that_runs(tmp_path, prefix, shards):
+    draft_heads.check(write(tmp_path / "draft", names(prefix), shards), TARGET)
+
+
+def test_what_may_be_left_out(tmp_path):
+    draft_heads.check(write(tmp_path, draft_vocab_size=None, num_hidden_layers=None, attention_bias=None), TARGET)
+    draft_heads.check(str(tmp_path), {"hidden_size": None})
+
+
+def test_a_bias_of_fc_where_the_configuration_has_one(tmp_path):
+    tensors = {**names(), "fc.bias": [32]}
+    draft_heads.check(write(tmp_path, tensors, fc_bias=True), TARGET)
+    assert "layer fc.bias is unknown to it." in refused(write(tmp_path, tensors))
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"model_type": "qwen3"}, "model_type is qwen3, not llama"),
+        ({"architectures": ["Eagle3Speculator"]}, "architectures is ['Eagle3Speculator'], not a LlamaForCausalLM"),
+        ({"architectures": None}, "architectures is None, not a LlamaForCausalLM"),
+        ({"num_hidden_layers": 2}, "num_hidden_layers is 2, not 1"),
+        ({"hidden_size": "32"}, "hidden_size is 32, no positive number"),
+        ({"head_dim": 0}, "head_dim is 0, no positive number"),
+        ({"num_local_experts": 8}, "num_local_experts is 8; the layer must be dense"),
+        ({"attention_bias": True}, "attention_bias is true, Llama 3 has none"),
+        (
+            {"draft_vocab_size": 32},
+            "draft_vocab_size is 32 of a vocab_size of 96; the head must draft from the whole vocabulary",
+        ),
+        (
+            {"model_type": "x", "num_hidden_layers": 4},
+            "model_type is x, not llama; num_hidden_layers is 4, not 1",
+        ),
+    ],
+)
+def test_configurations_that_are_refused(tmp_path, changes, fault):
+    assert refused(write(tmp_path, **changes)) == (
+        "%s/config.json describes no EAGLE3 head that NxD Inference runs: %s. %s" % (tmp_path, fault, RUNS)
+    )
+
+
+@pytest.mark.parametrize(("key", "size"), [("hidden_size", 64), ("vocab_size", 201088)])
+def test_another_size_than_the_target_s(tmp_path, key, size):
+    assert refused(write(tmp_path), {**TARGET, key: size}) == (
+        "%s/config.json: %s is %d, but the target model's is %d; an EAGLE3 head must have the target's. Take a draft "
+        "that was trained for this model." % (tmp_path, key, CONFIG[key], size)
+    )
+
+
+@pytest.mark.parametrize("missing", sorted(draft_heads.shapes(CONFIG)))
+def test_every_layer_is_needed(tmp_path, missing):
+    tensors = {name: shape for name, shape in names().items() if not name.endswith(missing) or name.count(missing) > 1}
+    if missing == "norm.weight":
+        tensors = {name: shape for name, shape in names().items() if name != "norm.weight"}
+    assert refused(write(tmp_path, tensors, shards=2)) == (
+        "The draft model in %s is no EAGLE3 head that NxD Inference runs: layer %s is missing. %s"
+        % (tmp_path, missing, RUNS)
+    )
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shape", "fault"),
+    [
+        ("d2t", [32], "layer d2t is unknown to it"),  # of another vocabulary
+        ("midlayer.d2t", [96], "layer midlayer.d2t is unknown to it"),
+        (
+            "midlayer.mlp.experts.0.up_proj.weight",
+            [4, 4],
+            "layer midlayer.mlp.experts.0.up_proj.weight is unknown to it",
+        ),
+        ("midlayer.self_attn.q_proj.bias", [64], "layer midlayer.self_attn.q_proj.bias is unknown to it"),
+        ("layers.1.hidden_norm.weight", [32], "layer layers.1.hidden_norm.weight is unknown to it"),
+        ("layers.0.hidden_norm.weight", [32], "layer midlayer.hidden_norm.weight is unknown to it"),
+        ("midlayer.fc.weight", [32, 96], "layer midlayer.fc.weight is unknown to it"),
+        ("fc.weight", [32, 64], "layer fc.weight has the shape [32, 64], expected [32, 96]"),
+        (
+            "midlayer.self_attn.q_proj.weight",
+            [64, 32],
+            "layer midlayer.self_attn.q_proj.weight has the shape [64, 32], expected [64, 64]",
+        ),
+        ("lm_head.weight", [32, 32], "layer lm_head.weight has the shape [32, 32], expected [96, 32]"),
+    ],
+)
+def test_layers_of_another_architecture(tmp_path, tensor, shape, fault):
+    assert refused(write(tmp_path, {**names(), tensor: shape})) == (
+        "The draft model in %s is no EAGLE3 head that NxD Inference runs: %s. %s" % (tmp_path, fault, RUNS)
+    )
+
+
+@pytest.mark.parametrize("maps", [["d2t"], ["t2d"], ["d2t", "t2d"]])
+def test_a_head_with_the_whole_vocabulary_needs_no_maps(tmp_path, maps):
+    """Whether every version of the engine passes over them is not known, so it is told what makes the head fit."""
+    tensors = {**names(), **{name: [96] for name in maps}}
+    unknown = "; ".join("layer %s is unknown to it" % name for name in maps)
+    assert refused(write(tmp_path / "a", tensors)) == (
+        "The draft model in %s/a is no EAGLE3 head that NxD Inference runs: %s. It runs heads of the Llama 3 dense "
+        "architecture with the layers %s. In a head with the whole vocabulary they only say that each token stands for "
+        "itself: write its safetensors again without these tensors, and it is served."
+        % (tmp_path, unknown, draft_heads.LAYERS)
+    )
+    assert refused(write(tmp_path / "b", {**tensors, "x": [1]})).endswith(draft_heads.INSTEAD)
+    draft_heads.check(write(tmp_path / "c", names()), TARGET)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "short"),
+    [
+        ("fc.weight", "midlayer.fc.weight", "fc.weight"),
+        ("midlayer.hidden_norm.weight", "hidden_norm.weight", "hidden_norm.weight"),
+    ],
+)
+def test_a_layer_in_the_wrong_place(tmp_path, right, wrong, short):
+    tensors = {wrong if name == right else name: shape for name, shape in names().items()}
+    assert "runs: layer %s is missing; layer %s is unknown to it. It runs" % (short, wrong) in refused(
+        write(tmp_path, tensors)
+    )
+
+
+def test_many_faults_are_cut(tmp_path):
+    message = refused(write(tmp_path, {"model.layers.%d.x" % number: [1] for number in range(40)}))
+    assert message.count("is missing") == 6 and "; and 48 layers more. It runs" in message
+
+
+def test_no_safetensors_and_damaged_ones(tmp_path):
+    draft = write(tmp_path)
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-1])
+    assert refused(draft) == (
+        "The checkpoint in %s is damaged: model.safetensors is %d bytes long, its header implies %d. Fetch or copy it "
+        "again." % (tmp_path, len(whole) - 1, len(whole))
+    )
+    (tmp_path / "model.safetensors").unlink()
+    assert "model.safetensors.index.json" in refused(draft)
+    (tmp_path / "config.json").unlink()
+    assert refused(draft) == (
+        "The checkpoint in %s is incomplete, missing: config.json. Fetch or copy it again." % tmp_path
+    )
+
+
+# hypothesis draws strings of the modules that are loaded too; the format has this one for itself
+NAMES = st.text(min_size=1, max_size=12).filter(lambda name: name != "__metadata__")
+
+
+@given(
+    tensors=st.dictionaries(
+        st.one_of(st.sampled_from(sorted(names())), NAMES),
+        st.lists(st.integers(0, 40), max_size=3),
+        max_size=8,
+    )
+)
+def test_whatever_the_tensors_are_the_answer_is_a_sentence(tmp_path_factory, tensors):
+    draft = write(tmp_path_factory.mktemp("draft"), {**names(), **tensors})
+    same = all(names().get(name) == shape for name, shape in tensors.items())
+    if same:
+        draft_heads.check(draft, TARGET)
+    else:
+        message = refused(draft)
+        assert any(visible(name) in message for name in tensors) or "layers more" in message

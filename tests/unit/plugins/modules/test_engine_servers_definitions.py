@@ -1,0 +1,100 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Entries, definitions and links on a node that are not as this run has them: kept, or restarted once and said so."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, rehash, wait_until
+from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import environment, pids, row
+
+
+def test_an_older_entry_that_still_runs_is_restarted(node):
+    entry = node.entry("server-0")
+    node.servers([entry])
+    newer = rehash(entry, environment={"OMP_NUM_THREADS": "2"})
+    # a run that was cut off between writing and starting
+    with open(node.paths.entry("server-0"), "w", encoding="utf-8") as stream:
+        json.dump(newer, stream)
+    assert row(node.module("engine_servers_info", [newer]), "server-0")["drift"] == (
+        "changed: it runs an older entry than the deployed one"
+    )
+    result = node.servers([newer], check=True)
+    assert row(result, "server-0")["reason"] == "would restart: it runs an older entry than the deployed one"
+    pid = pids(node.servers([newer]))["server-0"]
+    assert environment(pid)[b"OMP_NUM_THREADS"] == b"2"
+
+
+def test_a_changed_service_definition_restarts_nothing(node):
+    entry = node.entry("server-0")
+    first = pids(node.servers([entry]))
+    definition = supervisord.Supervisord(node.paths, sys.prefix).definition_path("server-0")
+    for path in (definition, node.paths.etc + "/supervisord.conf"):
+        text = pathlib.Path(path).read_text()
+        pathlib.Path(path).write_text(text.replace("maxbytes=", "maxbytes=1"))
+    result = node.servers([entry], check=True)
+    assert row(result, "server-0")["reason"] == "would redefine: its service definition differs"
+    assert result["diff"]["before"] == (
+        "server-0:\n  state: running\n  service: another definition\n"
+        "%s/supervisord.conf: differs from this collection's\n" % node.paths.etc
+    )
+    result = node.servers([entry])
+    assert (result["changed"], pids(result)) == (True, first)
+    assert node.servers([entry])["changed"] is False
+    second = pids(node.servers([entry], state="restarted"))
+    assert second != first
+    assert node.servers([entry])["changed"] is False
+
+
+def test_a_daemon_that_read_another_reaper_gets_the_new_one_with_the_next_start(node, monkeypatch, tmp_path):
+    entry = node.entry("server-0")
+    monkeypatch.setattr(node_python, "link", lambda paths: str(tmp_path / "python"))
+    first = pids(node.servers([entry]))
+    reaper = wait_until(lambda: _reaper(node))
+    monkeypatch.undo()
+    result = node.servers([entry])
+    assert ([action["kind"] for action in result["actions"]], pids(result)) == (["redefine"], first)
+    node.servers([entry], state="restarted")
+    assert wait_until(lambda: _reaper(node)) != reaper
+    assert node.servers([entry])["changed"] is False
+
+
+def test_another_python_of_the_node_changes_a_link_alone(node, tmp_path):
+    entry = node.entry("server-0")
+    first = pids(node.servers([entry]))
+    link = node_python.link(node.paths)
+    chosen = os.readlink(link)
+    node_python.put(node.paths, str(tmp_path / "gone"))
+    result = node.servers([entry], check=True)
+    assert result["diff"] == {"before": link + ": to another Python\n", "after": "%s: to %s\n" % (link, chosen)}
+    result = node.servers([entry])
+    assert (result["changed"], pids(result), os.readlink(link)) == (True, first, chosen)
+    assert node.servers([entry])["changed"] is False
+
+
+def _reaper(node):
+    found = [pid for pid in node.daemons() if "reap" in processes.argv(pid)]
+    return found[0] if found else None
+
+
+def test_a_root_whose_path_is_too_long_for_a_socket(tmp_path):
+    node = SmallNode(tmp_path / ("a-long-name-" * 8))
+    try:
+        entry = node.entry("server-0")
+        node.servers([entry])
+        manager = supervisord.Supervisord(node.paths, sys.prefix)
+        assert len(manager.socket) < 100
+        assert oct(os.stat(manager.socket_folder).st_mode & 0o777) == "0o700"
+        assert node.servers([entry])["changed"] is False
+        node.servers([entry], state="absent")
+        assert not os.path.exists(manager.socket_folder)
+    finally:
+        node.end()

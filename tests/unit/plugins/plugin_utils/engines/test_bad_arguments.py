@@ -1,0 +1,225 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A mistyped argument, or a value that no release takes, is an error of the plan; what the recipes say is none."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, command_line, dynamo
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import notes, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
+from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.engines import bad_arguments
+
+PARTS = ("frontend", "prefill", "decode")  # overlays of a host that has one of them alone
+GUIDE = {
+    "dynamo.frontend": "router-mode http-port",
+    "dynamo.trtllm": "model-path served-model-name extra-engine-args dyn-reasoning-parser dyn-tool-call-parser "
+    "disaggregation-mode max-num-tokens max-batch-size free-gpu-memory-fraction tensor-parallel-size "
+    "expert-parallel-size",
+}
+OFFICIAL = "docker.io/vllm/vllm-openai:v%s"
+
+
+def planned(name, count, override=None, overlays=(), clustered=False):
+    """(servers, what the plan notes of them) of a recipe."""
+    layers = [("fleet_override", override)] if override else []
+    recipe = load.resolve_recipe(load.find_recipe(name, []), layers, overlays)
+    kind = recipe["needs"]["accelerators"][0]
+    hardware = parse_hardware(
+        {"accelerator": kind, "count": count, **({"cores": 2} if kind == "cpu" else {})}, "inventory"
+    )
+    site = plan.Site(root="/r", clustered=clustered, endpoints=(("etcd", "http://x:2379"),))
+    entries = plan.plan_host("h", recipe, hardware, site)
+    items = [{"server": entry["name"], "warnings": []} for entry in entries]
+    found = notes.with_notes(items, entries, plan.deployment(recipe, site, "h"), hardware)
+    return entries, [warning for item in found for warning in item["warnings"]]
+
+
+def refused(*args, **kwargs):
+    with pytest.raises(FleetError) as caught:
+        planned(*args, **kwargs)
+    return caught.value.problems[0]
+
+
+def named(rows):
+    return [pytest.param(*row, id="%d-%s" % (index, row[-1])) for index, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize(("recipe", "override", "code"), named(bad_arguments.VLLM))
+def test_what_vllm_would_refuse(recipe, override, code):
+    assert refused(recipe, bad_arguments.RECIPES[recipe], override).code == code
+
+
+@pytest.mark.parametrize(("override", "code"), named(bad_arguments.DYNAMO))
+def test_what_dynamo_would_refuse_or_never_serve(override, code):
+    assert refused("cpu-dynamo", 1, override).code == code
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "values"),
+    [
+        ("h200-vllm", {"arguments": {"max-num-sequence": 4}},
+         ("vLLM", "0.32.0", "arguments.max-num-sequence", " (did you mean max-num-seqs?)", "Correct or remove it")),
+        ("h200-vllm", {"arguments": {"tensor-paralel-size": 4}},
+         ("vLLM", "0.32.0", "arguments.tensor-paralel-size", " (did you mean tensor-parallel-size?)",
+          "Correct or remove it")),
+        ("h200-vllm", {"arguments": {"compilation-config": {"cudagraph_moed": "FULL"}}},
+         ("vLLM", "0.32.0", "arguments.compilation-config.cudagraph_moed", " (did you mean cudagraph_mode?)",
+          "Correct or remove it")),
+        ("h200-vllm", {"command": ["vllm", "serve", "${model}", "--max-num-sequence", "4"]},
+         ("vLLM", "0.32.0", "command: --max-num-sequence", " (did you mean max-num-seqs?)", "Correct or remove it")),
+        ("h200-vllm", {"config": {"format": "yaml", "content": {"max-num-sequence": 4}}},
+         ("vLLM", "0.32.0", "config.content.max-num-sequence", " (did you mean max-num-seqs?)",
+          "Correct or remove it")),
+        ("cpu-dynamo", bad_arguments.flag("decode", "dyn-reasoning-parsr", "gpt_oss"),
+         ("vLLM", "0.31.0", "arguments.dyn-reasoning-parsr", " (did you mean dyn-reasoning-parser?)",
+          "Correct or remove it")),
+        ("cpu-dynamo", bad_arguments.flag("frontend", "router-moed", "kv"),
+         ("Dynamo", "1.6.1", "arguments.router-moed", " (did you mean router-mode?)", "Correct or remove it")),
+    ],
+)  # fmt: skip
+def test_what_was_meant(recipe, override, values):
+    assert refused(recipe, {"h200-vllm": 8}.get(recipe, 1), override).values[1:] == values
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_num_seqs": 4}, {"max-model-len": "32k"}, {"max-model-len": "auto"}, {"max-num-batched-tokens": "8k"},
+        {"no-enable-prefix-caching": True}, {"enable-prefix-caching": False}, {"seed": "7"}, {"seed": 7},
+        {"quantization": "mxfp4"}, {"compilation-config": {"mode": "vllm_compile"}}, {"q": "mxfp4"},
+        {"compilation-config": {"mode": 3, "pass_config": {"enable_qk_norm_rope_fusion": True}}},
+        {"attention-backend": "flash_attn"},
+        {"compilation-config.mode": 3}, {"compilation-config.pass_config.fuse_act_quant": True},
+        {"hf-overrides": '{"max_position_embeddings": 8192}'}, {"additional-config": {"anything": {"goes": 1}}},
+        {"kv-transfer-config": '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'},
+        {"kv-transfer-config": {"kv_connector": "MyConnector", "kv_connector_module_path": "my.module"}},
+        {"kv-transfer-config": '{"kv_connector": "MyConnector", "kv_connector_module_path": "my.module"}'},
+        {"kv-transfer-config.kv_connector": "MyConnector", "kv_transfer_config.kv_connector_module_path": "my.module"},
+        {"tool-call-parser": "mine", "tool-parser-plugin": "/srv/mine.py"}, {"hf-token": True},
+        {"allowed-origins": '["https://a.example"]'}, {"middleware": ["a.b", "c.d"]}, {"middleware": "a.b"},
+        {"reasoning-parser": "openai_gptoss"}, {"cudagraph-capture-sizes": [1, 2]}, {"load-format": "dummy"},
+        {"max-num-sequence": None}, {"max-num-sequence": False},
+    ],
+)  # fmt: skip
+def test_what_vllm_takes(arguments):
+    assert planned("h200-vllm", 8, {"arguments": arguments})[1] == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "count", "connector", "taken"),
+    [
+        ("trn3-vllm-neuron", 16, "NeuronNixlConnector", True), ("trn3-vllm-neuron", 16, "NixlConnector", True),
+        ("trn3-vllm-neuron", 16, "MooncakeConnectorV1", False), ("trn3-vllm-neuron", 16, "NeuronNixleConnector", False),
+        ("ascend-a2", 8, "MooncakeConnectorV1", True), ("ascend-a2", 8, "AscendStoreConnector", True),
+        ("ascend-a2", 8, "NeuronNixlConnector", False), ("ascend-a2", 8, "AscendStorConnector", False),
+        ("h200-vllm", 8, "MooncakeConnectorV1", False), ("h200-vllm", 8, "NeuronNixlConnector", False),
+    ],
+)  # fmt: skip
+def test_connectors_of_a_vendor_s_build(recipe, count, connector, taken):
+    override = {"arguments": {"kv-transfer-config": {"kv_connector": connector, "kv_role": "kv_both"}}}
+    if taken:
+        planned(recipe, count, override)
+    else:
+        assert refused(recipe, count, override).code == bad_arguments.VALUE
+
+
+def test_a_worker_of_dynamo_with_a_connector_of_a_module():
+    """As its KV block manager is set up."""
+    transfer = {"kv_connector": "DynamoConnector", "kv_role": "kv_both"}
+    override = {"arguments": {"kv-transfer-config": transfer}}
+    assert refused("h200-dynamo-vllm", 8, override).code == bad_arguments.VALUE
+    transfer["kv_connector_module_path"] = "kvbm.vllm_integration.connector"
+    planned("h200-dynamo-vllm", 8, override)
+
+
+@pytest.mark.parametrize(
+    ("container", "arguments", "code"),
+    [
+        ({"image": OFFICIAL % "0.28.0"}, {"max-num-sequence": 4}, bad_arguments.UNKNOWN),  # neither neighbour has it
+        ({"image": OFFICIAL % "0.28.0"}, {"max-num-partial-prefills": 4}, None),
+        ({"image": OFFICIAL % "0.34.0"}, {"max-num-sequence": 4}, None),
+        ({"image": OFFICIAL % "latest"}, {"max-num-sequence": 4}, None),
+        ({"image": "registry.example/own:1"}, {"max-num-sequence": 4}, None),
+        ({"image": "registry.example/own:1", "version": "0.32.0"}, {"max-num-sequence": 4}, bad_arguments.UNKNOWN),
+        ({"image": OFFICIAL % "0.34.0"}, {"seed": "x"}, bad_arguments.VALUE),  # a number is one in every release
+        ({"image": OFFICIAL % "0.34.0"}, {"quantization": "fp9"}, None),
+        ({"image": OFFICIAL % "0.32.0-cu130"}, {"max-num-sequence": 4}, bad_arguments.UNKNOWN),
+    ],
+)  # fmt: skip
+def test_a_release_that_is_not_on_record(container, arguments, code):
+    """Its own parser on the node has the last word, and the plan says so."""
+    override = {"container": container, "arguments": arguments}
+    if code:
+        assert refused("h200-vllm", 8, override).code == code
+        return
+    warnings = planned("h200-vllm", 8, override)[1]
+    assert any("is not on record: its options are checked" in one for one in warnings)
+    (name,) = arguments
+    assert any("arguments.%s" % name in one for one in warnings)
+
+
+def test_a_script_of_one_s_own_decides_what_it_takes():
+    override = {"arguments": {"max-num-sequence": 4}}
+    assert planned("trn3-start-script", 16, override)[1] == []
+
+
+def of_all_recipes():
+    """Every recipe with every overlay, on the hardware that it is for."""
+    for name in load.available([load.OWN_RECIPES]):
+        recipe = load.load_recipe(load.find_recipe(name, []))
+        for overlay in (None, *(recipe.get("overlays") or {})):
+            part = overlay in PARTS and "etcd" in recipe["overlays"]
+            kind = recipe["needs"]["accelerators"][0]
+            count = {"cpu": 1, "gb200": 4, "trainium3": 16, "ascend-a3": 16}.get(kind, 8)
+            chosen = ("etcd", overlay) if part else (overlay,) if overlay else ()
+            clustered = kind == "gb200" or part or overlay == "etcd"
+            yield pytest.param(name, count, chosen, clustered, id="-".join([name, overlay or ""]))
+
+
+@pytest.mark.parametrize(("name", "count", "overlays", "clustered"), list(of_all_recipes()))
+def test_the_recipes_need_no_other_release_than_those_on_record(name, count, overlays, clustered):
+    entries, warnings = planned(name, count, None, overlays, clustered)
+    words = [one for one in warnings if "on record" in one and not one.startswith(("config.", "the version"))]
+    assert entries and words == []
+
+
+@pytest.mark.parametrize("program", GUIDE)
+@pytest.mark.parametrize("version", dynamo.ENGINE.flags.data["recorded"])
+def test_every_flag_of_the_guide_is_taken_by_all_releases(version, program):
+    fields = dynamo.ENGINE.flags
+    known = {name for name in fields.data["models"][program] if fields.taken(program, name, dynamo.Version(version))}
+    assert set(GUIDE[program].split()) <= known
+
+
+@pytest.mark.parametrize(
+    ("spec", "taken", "not_taken"),
+    [
+        ("switch", [True], ["true", 1, "x", [True]]),
+        ("int", [1, "1", -1], [1.5, "x", True, [1]]),
+        ("float", [1, 0.5, "0.5"], ["x", True, [0.5]]),
+        ("size", [4, "4k", "1.5M"], ["4 k", "x", {}, True]),
+        ("size auto", ["auto", -1, "4k"], ["automatic", True]),
+        ("str", ["x", 1, 0.5, {"a": 1}], [True, ["x"]]),
+        ("str=", ["x", True], [["x"]]),
+        ("str...", ["x", ["x", "y"]], [True, []]),
+        ("str or json", ["x", {"a": 1}, '{"a": 1}'], ["{a: 1}", True]),
+        ("json", ["1", "[1]", {"a": 1}], ["{a", "word"]),
+        ("dict", [{"a": 1}, '{"a": 1}', '{"a": 80m}'], ["[1]", "x", 3]),
+        (["a", "b"], ["a"], ["A", "c", ["a"], True]),
+        (["a", "b", "..."], ["a", ["a", "b"]], [["a", "c"]]),
+        (["AUTO", "~"], ["auto", "AUTO"], ["other"]),
+        ([1, 8], [1, "8"], [2]),
+    ],
+)  # fmt: skip
+def test_what_an_option_takes(spec, taken, not_taken):
+    assert [value for value in taken if not command_line.fits(spec, value)] == []
+    assert [value for value in not_taken if command_line.fits(spec, value)] == []
+
+
+def test_each_recorded_engine_has_the_releases_of_the_recipes():
+    assert {"0.11.1", "0.20.2", "0.31.0", "0.32.0", "0.33.0"} <= set(ENGINES["vllm"].flags.data["recorded"])
+    assert {"1.0.2", "1.3.1", "1.6.1"} <= set(ENGINES["dynamo"].flags.data["recorded"])

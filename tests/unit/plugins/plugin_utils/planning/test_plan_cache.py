@@ -1,0 +1,488 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plans of earlier runs: when one is taken, when not, and what may be in the folder beside them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import pathlib
+import re
+import stat
+
+import pytest
+from ansible_collections.inference.fleet.plugins.action import plan as action
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import making, plan_cache, run_plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import inference_hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
+from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
+
+LOCAL = {
+    "fleet_recipe": "cpu-tiny",
+    "fleet_hardware": {"accelerator": "cpu", "count": 1, "cores": 2},
+    "fleet_root": "/r",
+}
+OPTIONS = {"only_check": False, "report": True, "restart": None, "restarts": False, "secrets": False, "strict": True}
+KEY = "sk-never-in-a-file"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The folder of the plans, and a list that gets an item for each plan that is made."""
+    made, make, check_only = [], making.make, making.check_only
+    monkeypatch.setenv(plan_cache.VARIABLE, str(tmp_path / "plans"))
+    monkeypatch.setattr(seen_files, "_seen", {})
+    monkeypatch.setattr(making, "make", lambda *given: made.append(1) or make(*given))
+    monkeypatch.setattr(making, "check_only", lambda *given: made.append(1) or check_only(*given))
+    return tmp_path / "plans", made
+
+
+def ask(variables=None, hosts=("node1",), sources=("/inventory",), limit=None, **options):
+    """(answer, plans) of what the action asks for; variables: of each host, or {host: those of each}."""
+    variables = LOCAL if variables is None else variables
+    each = variables if set(variables) == set(hosts) else dict.fromkeys(hosts, variables)
+    others, options = Hosts(lambda host: Lazy(each[host]), sources), {**OPTIONS, **options}
+    ours = inference_hosts(hosts, others)
+    return action.answer_of(list(hosts), list(limit or hosts), ours, others, run_plan.RunPlan(False), options)
+
+
+def plans(folder):
+    return sorted(folder.glob("*.plan"))
+
+
+def test_a_plan_is_made_once_and_the_same(cache):
+    folder, made = cache
+    first = ask()
+    assert ask() == first
+    assert len(made) == 1
+    assert len(first[1]["node1"]["servers"]) == 2
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+def test_warnings_and_tables_are_kept(cache):
+    many = {"arguments": {"max-num-seqs": 64}, "benchmark": {"input_tokens": 1024, "output_tokens": 1024}}
+    variables = {**LOCAL, "fleet_override": many, "fleet_bind_address": "0.0.0.0"}
+    first, again = ask(variables)[0], ask(variables)[0]
+    assert again == first
+    assert len(cache[1]) == 1
+    assert len(again["warnings"]) == 2
+    assert [one["title"] for one in again["report"]] == ["Plan", "Capacity"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fleet_root": "/other"},
+        {"fleet_override_more": {"start": {"budget_s": 5}}},
+        {"fleet_bind_address": "192.0.2.1"},
+        {"fleet_api_key": KEY},
+        {"serve_drop_ins": "keep"},  # a role's: it is checked, though nothing is planned of it
+        {"ansible_host": "192.0.2.7"},  # two hosts may be one machine then
+        {"fleet_hub_token": KEY},
+    ],
+)
+def test_a_changed_variable_is_planned_anew_and_changed_back_is_not(cache, change):
+    hosts = {"node1": LOCAL, "node2": LOCAL}
+    ask(hosts, hosts)
+    ask({**hosts, "node2": {**LOCAL, **change}}, hosts)
+    assert len(cache[1]) == 2
+    ask(hosts, hosts)
+    ask({**hosts, "node2": {**LOCAL, **change}}, hosts)
+    assert len(cache[1]) == 2
+
+
+def test_a_variable_that_no_plan_reads_changes_nothing(cache):
+    ask()
+    ask({**LOCAL, "theirs": "x", "vault_of_the_boss": RuntimeError("locked")})
+    assert len(cache[1]) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hosts": ("node1", "node2")},
+        {"limit": ("node2",), "hosts": ("node1", "node2")},
+        {"sources": ("/another",)},
+        {"report": False},
+        {"strict": False},
+        {"secrets": True},
+        {"restarts": True, "restart": "server-0"},
+        {"only_check": True},
+    ],
+)
+def test_something_else_that_is_asked_for_is_planned(cache, change):
+    ask()
+    ask(**change)
+    assert len(cache[1]) == 2
+    ask(**change)
+    ask()
+    assert len(cache[1]) == 2
+
+
+def own_recipe(folder, name, like="cpu-tiny"):
+    """A recipe of a site, as one of the collection's."""
+    text = pathlib.Path(load.OWN_RECIPES, like + ".yml").read_text(encoding="utf-8")
+    folder.mkdir(exist_ok=True)
+    path = folder / (name + ".yml")
+    path.write_text(text.replace("name: " + like, "name: " + name), encoding="utf-8")
+    return path
+
+
+def test_a_changed_file_of_the_site_is_planned_anew(cache, tmp_path):
+    (tmp_path / "inventory").mkdir()
+    own = own_recipe(tmp_path / "recipes", "mine", "b200-vllm")
+    hardware = {"accelerator": "b200", "count": 8}
+    variables = {**LOCAL, "fleet_recipe": "mine", "fleet_hardware": hardware, "fleet_tuning": None}
+
+    def made():  # in a run of its own, which has read nothing yet
+        load._load.cache_clear()
+        load._resolved.clear()
+        plan = ask(variables, sources=(str(tmp_path / "inventory"),))[1]["node1"]
+        assert ask(variables, sources=(str(tmp_path / "inventory"),))[1]["node1"] == plan
+        return len(cache[1])
+
+    assert made() == 1
+    own.write_text(own.read_text() + "# a comment\n")
+    assert made() == 2
+    images = own.parent / "images.yml"  # it was looked for before
+    images.write_text("mine: {image: registry.example.com/mine:1}\n")
+    assert made() == 3
+    images.write_text("mine: {image: registry.example.com/mine:2}\n")
+    assert made() == 4
+    images.unlink()
+    os.utime(own)
+    (own.parent / "another.yml").write_text("name: another\n")  # that nobody named
+    assert made() == 4
+
+
+def test_a_recipe_that_appears_before_the_one_that_was_taken(cache, tmp_path):
+    source = tmp_path / "inventory"
+    source.mkdir()
+    ask(sources=(str(source),))
+    own = own_recipe(tmp_path / "recipes", "cpu-tiny")
+    own.write_text(own.read_text().replace("budget_s: ", "budget_s: 1"))
+    changed = ask(sources=(str(source),))[1]
+    assert len(cache[1]) == 2
+    own.unlink()
+    assert ask(sources=(str(source),))[1] != changed
+    assert len(cache[1]) == 2
+
+
+def test_what_planning_looks_at_is_noted():
+    """Besides the collection's own files, which the digest of the code has, and modules that do not plan."""
+    looks = re.compile(
+        r"\bopen\(|os\.(path\.(exists|lexists|is\w+)|scandir|listdir|walk|environ)\b"
+        r"|read(able)?_(json|text|bytes)\("
+    )
+    known = {
+        "engines/versioned_fields.py": 1,
+        "planning/making.py": 1,  # noted there
+        "planning/variables.py": 3,
+        "platforms/neuron/checks.py": 1,
+        "recipe/load.py": 1,  # in an error's text
+        "recipe/schema.py": 1,
+    }
+    others = ("plan_cache.py", "run_look.py", "run_plan.py", "site_recipes.py", "step_values.py")
+    root, found = pathlib.Path(seen_files.__file__).parent, {}
+    for folder in ("engines", "models", "planning", "platforms", "recipe"):
+        for path in sorted((root / folder).rglob("*.py")):
+            count = len(looks.findall(path.read_text(encoding="utf-8")))
+            if count and path.name not in others:
+                found[str(path.relative_to(root))] = count
+    assert found == known
+
+
+def test_a_checkpoint_of_another_family_that_appears_is_refused(cache, tmp_path):
+    model = {"source": "path", "path": str(tmp_path), "source_path": None, "revision": None}
+    variables = {**LOCAL, "ansible_connection": "local", "fleet_override": {"model": model}}
+    ask(variables)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    for _turn in range(2):
+        with pytest.raises(FleetError) as caught:
+            ask(variables)
+        assert caught.value.code == "plan.model-unsupported"
+
+
+def test_other_code_plans_anew(cache, tmp_path, monkeypatch):
+    for top in plan_cache.CODE:
+        (tmp_path / "collection" / top).mkdir(parents=True)
+    code = tmp_path / "collection" / "plugins" / "plugin_utils" / "planner.py"
+    code.write_text("one = 1\n")
+    monkeypatch.setattr(plan_cache, "COLLECTION", str(tmp_path / "collection"))
+    ask()
+    os.utime(code)
+    ask()
+    assert len(cache[1]) == 1
+    code.write_text("one = 2\n")
+    ask()
+    specs = tmp_path / "collection" / "roles" / "serve" / "meta" / "argument_specs.yml"
+    specs.parent.mkdir(parents=True)
+    specs.write_text("---\n")
+    ask()
+    assert len(cache[1]) == 3
+    tasks = specs.parent.parent / "tasks" / "main.yml"
+    tasks.parent.mkdir()
+    tasks.write_text("[]\n")
+    ask()
+    (tasks.parent.parent / "README.md").write_text("# serve\n")
+    ask()
+    assert len(cache[1]) == 4
+
+
+def test_the_code_of_a_plan_is_this_collection():
+    files = set(plan_cache._code_files())
+    assert {
+        "plugins/action/plan.py",
+        "plugins/plugin_utils/planning/variables.yml",
+        "plugins/plugin_utils/engines/vllm_flags.json",
+        "plugins/module_utils/fleet_node/node/server_spec.py",
+        "recipes/recipe.schema.json",
+        "recipes/images.yml",
+        "roles/serve/meta/argument_specs.yml",
+        "roles/serve/defaults/main.yml",
+        "roles/serve/tasks/main.yml",
+        "playbooks/steps/serve.yml",
+    } <= files
+    assert not [name for name in files if "__pycache__" in name]
+
+
+@pytest.mark.parametrize(
+    ("variables", "options"),
+    [
+        ({**LOCAL, "fleet_root": "here"}, {}),
+        ({**LOCAL, "fleet_root": "here"}, {"only_check": True}),
+        ({**LOCAL, "fleet_override": {"secrets": {"HF_TOKEN": "hf"}}}, {"secrets": True}),
+        (LOCAL, {"restarts": True, "restart": "none-such"}),
+    ],
+)
+def test_what_is_wrong_is_never_kept(cache, variables, options):
+    for _turn in range(2):
+        with pytest.raises(FleetError):
+            ask(variables, **options)
+    assert len(cache[1]) == 2
+    assert not plans(cache[0])
+
+
+def test_a_host_that_cannot_be_planned_says_so_each_time(cache):
+    hosts = {"good": LOCAL, "bad": {**LOCAL, "fleet_recipe": "none-such"}}
+    for _turn in range(2):
+        assert list(ask(hosts, hosts, strict=False)[1]) == ["good"]
+    assert list(ask(hosts, hosts, limit=["good"])[1]) == ["good"]
+    assert len(cache[1]) == 3
+    assert not plans(cache[0])
+
+
+def test_no_secret_is_in_any_file(cache):
+    secrets = {
+        "fleet_api_key": [KEY, KEY + "-2"],
+        "fleet_hub_token": KEY + "-hub",
+        "hf": KEY + "-hf",
+        "container_engine_logins": {"registry.example.com": {"username": "me", "password": KEY + "-login"}},
+        "fleet_override": {"secrets": {"HF_TOKEN": "hf"}},
+    }
+    ask({**LOCAL, **secrets}, secrets=True)
+    ask({**LOCAL, **secrets, "hf": KEY + "-other"}, secrets=True)
+    assert len(cache[1]) == 2
+    values = [KEY, *(KEY + end for end in ("-2", "-hub", "-hf", "-login", "-other"))]
+    for path in cache[0].iterdir():
+        data = path.read_bytes()
+        for value in values:
+            text = value.encode()
+            for form in (text, base64.b64encode(text)[:-4], hashlib.sha256(text).hexdigest().encode()):
+                assert form not in data
+
+
+def spoil(path, how, elsewhere):
+    """Put something else in the place of a file."""
+    data = path.read_bytes()
+    if how == "link":
+        elsewhere.write_bytes(data)
+        path.unlink()
+        path.symlink_to(elsewhere)
+    elif how == "others may write":
+        path.chmod(0o666)
+    elif how == "others may read":
+        path.chmod(0o644)
+    elif how == "cut":
+        path.write_bytes(data[:-20])
+    elif how == "edited":
+        path.write_bytes(data.replace(b"127.0.0.1", b"127.0.0.2").replace(b"fleet_root", b"fleet_boot"))
+    elif how == "not JSON":
+        path.write_bytes(b"\xff\x00")
+    elif how == "another type":
+        path.write_bytes(data.partition(b"\n")[0] + b"\n[1]")
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    elif how == "folder":
+        path.unlink()
+        path.mkdir()
+
+
+SPOILED = (
+    "another type", "cut", "edited", "empty", "folder", "link", "not JSON", "others may read", "others may write",
+    "pipe",
+)  # fmt: skip
+
+
+ENDINGS = (".plan", ".made_of", "key")  # nothing can be edited in the key alone
+
+
+@pytest.mark.parametrize(
+    ("how", "ending"), [(how, end) for how in SPOILED for end in ENDINGS if (how, end) != ("edited", "key")]
+)
+def test_a_file_that_is_not_ours_or_not_whole_is_none(cache, tmp_path, how, ending):
+    folder, made = cache
+    first = ask()
+    (path,) = folder.glob("*" + ending)
+    spoil(path, how, tmp_path / "elsewhere")
+    assert ask() == first
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("ending", [".plan", ".made_of"])
+def test_a_sealed_file_of_another_shape_is_none(cache, ending):
+    folder, made = cache
+    first = ask()
+    (path,) = folder.glob("*" + ending)
+    sealed = plan_cache.PlanCache({})
+    for value in (None, 3, [], {}, [[]], [{}], {"plan": 1, "warnings": [], "report": None}):
+        sealed._store(path.name, value)
+        made.clear()
+        assert ask() == first
+        assert len(made) == 1
+
+
+def test_a_plan_under_another_name_is_none(cache):
+    folder, made = cache
+    ask()
+    ask({**LOCAL, "fleet_root": "/other"})
+    first, second = plans(folder)
+    first.rename(folder / "kept")
+    second.rename(first)
+    (folder / "kept").rename(second)
+    assert ask()[1]["node1"]["servers"][0]["directories"]["work"].startswith("/r/")
+    assert len(made) == 3
+
+
+def test_files_of_another_account_are_none(cache, monkeypatch):
+    folder, made = cache
+    first = ask()
+    mine = os.geteuid()
+    monkeypatch.setattr(plan_cache.os, "geteuid", lambda: mine + 1)
+    assert ask() == first
+    assert len(made) == 2
+    assert len(plans(folder)) == 1
+
+
+@pytest.mark.parametrize("how", ["file", "link", "others may write", "below a file"])
+def test_a_folder_that_is_none_of_ours_keeps_nothing(tmp_path, cache, monkeypatch, how):
+    folder, made = cache
+    if how == "file":
+        folder.write_text("")
+    elif how == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif how == "others may write":
+        folder.mkdir()
+        folder.chmod(0o777)
+    else:
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv(plan_cache.VARIABLE, str(tmp_path / "file" / "plans"))
+    assert ask() == ask()
+    assert len(made) == 2
+    assert not list((tmp_path / "elsewhere").glob("*"))
+
+
+def test_a_full_disk_keeps_nothing(cache, monkeypatch):
+    def full(path, data, mode):
+        raise OSError(28, "No space left on device", path)
+
+    ask()
+    monkeypatch.setattr(plan_cache, "write_atomic", full)
+    other = {**LOCAL, "fleet_root": "/other"}
+    assert ask(other) == ask(other)
+    assert len(cache[1]) == 3
+
+
+def test_no_cache_where_none_is_wanted(cache, monkeypatch):
+    monkeypatch.setenv(plan_cache.VARIABLE, "")
+    assert ask() == ask()
+    assert len(cache[1]) == 2
+    assert not cache[0].exists()
+
+
+def test_where_it_is(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    for given, base, found in (
+        (None, None, "/home/me/.cache/inference-fleet/plans"),
+        (None, "/var/cache", "/var/cache/inference-fleet/plans"),
+        (None, "relative", "/home/me/.cache/inference-fleet/plans"),
+        ("~/plans", "/var/cache", "/home/me/plans"),
+        ("", "/var/cache", None),
+    ):
+        for name, value in ((plan_cache.VARIABLE, given), ("XDG_CACHE_HOME", base)):
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
+        assert plan_cache.folder() == found
+
+
+def test_it_does_not_grow(cache, monkeypatch):
+    folder, made = cache
+    monkeypatch.setattr(plan_cache, "KEPT", 2)
+    (folder).mkdir(mode=0o700)
+    (folder / ".left.plan.x").write_text("by a run that was killed")
+    os.utime(folder / ".left.plan.x", (0, 0))
+    for number in range(5):
+        ask({**LOCAL, "fleet_root": "/r%d" % number})
+    assert len(list(folder.iterdir())) == 5  # and the key
+    assert not (folder / ".left.plan.x").exists()
+    ask({**LOCAL, "fleet_root": "/r4"})
+    assert len(made) == 5
+    monkeypatch.setattr(plan_cache, "MOST", 30_000)
+    ask({**LOCAL, "fleet_root": "/r5"})
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 30_100
+
+
+def test_it_is_as_large_as_there_are_hosts(cache):
+    """A cluster, whose frontends must find the workers of all hosts."""
+
+    def size(number):
+        names = ["n%02d" % index for index in range(number)]
+        groups = {"all": names, "etcd": names[:3], "nats": names[:3]}
+        hosts = {
+            name: {
+                "fleet_recipe": "b200-dynamo-vllm-disagg", "fleet_hardware": {"accelerator": "b200", "count": 8},
+                "fleet_overlay": "etcd", "fleet_cluster": "one", "groups": groups, "ansible_host": "192.0.2.%d" % index,
+                "group_names": ["etcd", "nats"] if index < 3 else [],
+            }
+            for index, name in enumerate(names)
+        }  # fmt: skip
+        for path in plans(cache[0]):
+            path.unlink()
+        first = ask(hosts, names, report=False)
+        assert ask(hosts, names, report=False) == first
+        assert len(first[1]["n00"]["deployment"]["workers_elsewhere"]) == 8 * (number - 1)
+        (path,) = plans(cache[0])
+        return path.stat().st_size, max(one.stat().st_size for one in cache[0].glob("*.made_of"))
+
+    few, many = size(4), size(16)
+    assert many[0] < 4.1 * few[0]
+    assert many[1] < 2 * few[1]
+
+
+def test_a_plan_for_files_is_what_it_was(cache):
+    """Through JSON and back nothing becomes another type."""
+    first, again = ask()[1], ask()[1]
+    assert json.dumps(first, sort_keys=True) == json.dumps(again, sort_keys=True)

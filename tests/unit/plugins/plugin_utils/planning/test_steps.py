@@ -1,0 +1,479 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the plan says of the steps of a run: the roles' tasks with their arguments, and nothing else that they do."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
+    fleet,
+    run_steps,
+    step_values,
+    steps,
+    variables,
+)
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import Platform
+from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
+from ansible_collections.inference.fleet.tools import known_tasks
+
+CLONE = pathlib.Path(__file__).resolve().parents[5]
+HARDWARE = {
+    "cpu": {"accelerator": "cpu", "count": 1, "cores": 64, "memory_gib": 512},
+    "b200": {"accelerator": "b200", "count": 8},
+    "ascend-a2": {"accelerator": "ascend-a2", "count": 8},
+    "trainium3": {"accelerator": "trainium3", "count": 16},
+}
+SECRET = "NotToBeSeen"
+LOGIN = {"registry.example.com": {"username": "me", "password": SECRET}}
+# Everything that a site says of the network, and of what the servers need.
+SITE = {
+    "fleet_root": "/srv/fleet",
+    "fleet_proxy_env": {"HTTPS_PROXY": "http://me:%s@proxy:3128" % SECRET},
+    "fleet_ca_bundle": "/etc/ssl/site.pem",
+    "fleet_pip_index_url": "https://me:%s@pip.example.com/simple" % SECRET,
+    "fleet_registry_mirror": "mirror.example.com/x",
+    "fleet_registry_auth": LOGIN,
+    "fleet_hf_token": "hf_" + SECRET,
+    "fleet_hf_endpoint": "https://me:%s@hub.example.com" % SECRET,
+    "fleet_api_key": "sk-" + SECRET,
+    "fleet_weights_min_rate": 1000,
+    "fleet_artifact_source": "/srv/artifacts",
+    "fleet_watchdog": "yes",
+    "fleet_log_rate": 0,
+    "fleet_start_on_boot": "auto",
+    "fleet_changes": "together",
+    "container_engine_restart": "never",
+    "fleet_override": {"secrets": {"HF_TOKEN": "fleet_hf_token", "OTHER": "not_set"}},
+}
+# Variables of roles, each other than its default.
+ROLES = {
+    "fleet_container_engine": "podman", "toolkit_root": "/tools", "toolkit_user": "somebody", "toolkit_python": "3.12",
+    "toolkit_packages": ["uv"], "toolkit_find_links": ["https://me:%s@wheels" % SECRET], "neuron_reboot": "yes",
+    "toolkit_index_url": "https://me:%s@pip" % SECRET, "vllm_torch": "torch==2.13.0+cpu",
+    "vllm_torch_index_url": "https://me:%s@torch" % SECRET, "vllm_extra_index_urls": ["https://me:%s@e" % SECRET],
+    "vllm_environment": {"HTTP_PROXY": "http://me:%s@p" % SECRET}, "vllm_packages": ["a==1"], "vllm_create": False,
+    "cpu_packages": {}, "container_engine_settings": {"features": {"more": True}, "proxies": {"http-proxy": SECRET}},
+    "container_engine_registry_mirrors": ["https://me:%s@m" % SECRET], "container_engine_auth": LOGIN,
+    "nvidia_repositories": {"apt": {"url": "https://me:%s@apt" % SECRET}}, "nvidia_root": "/n",
+    "tiktoken_encodings_controller": "/here/o200k_base.tiktoken", "tiktoken_encodings_names": [],
+    "model_weights_source": "modelscope", "model_weights_path": "/elsewhere", "model_weights_poll_s": 3,
+    "model_weights_token": SECRET, "model_weights_site_endpoint": "https://me:%s@h" % SECRET,
+    "model_weights_verify": "full", "serve_state": "restarted", "serve_toolkit": "/st", "serve_log_rate": 1,
+    "serve_watchdog": False, "serve_start_on_boot": "No", "serve_reports_dir": "/rd", "serve_drop_ins": "keep",
+}  # fmt: skip
+HOSTS = {
+    "cpu": {"fleet_recipe": "cpu-tiny"},
+    "cpu, site": {"fleet_recipe": "cpu-dynamo", **SITE},
+    "cpu, roles": {"fleet_recipe": "cpu-tiny", **SITE, **ROLES},
+    "neuron": {"fleet_recipe": "trn3-eagle3", **SITE},
+    "neuron, roles": {"fleet_recipe": "trn3-vllm-neuron", **ROLES},
+    "nvidia": {"fleet_recipe": "b200-vllm"},
+    "nvidia, site": {"fleet_recipe": "b200-dynamo-vllm", **SITE},
+    "nvidia, roles": {"fleet_recipe": "b200-max-throughput", **SITE, **ROLES},
+    "nvidia, service": {"fleet_recipe": "b200-dynamo-disagg", "fleet_overlay": "etcd", "fleet_cluster": "one",
+                        "groups": {"etcd": ["n2"], "nats": ["n2"]}},
+    "ascend": {"fleet_recipe": "ascend-a2", "model_weights_begin": True, "serve_only": ["server-0"]},
+}  # fmt: skip
+OTHER = {"ansible_host": "192.0.2.2", "group_names": ["etcd", "nats"], "etcd_tls": True}
+KINDS = {"cpu": "cpu", "b200": "b200", "ascend": "ascend-a2", "trn3": "trainium3"}
+
+
+def planned(given):
+    """(the plan of a host, its HostVariables)."""
+    kind = KINDS[given["fleet_recipe"].partition("-")[0]]
+    given = Lazy({"fleet_capacity": "warn", "fleet_hardware": HARDWARE[kind], **given})
+    if "cpu-tiny" not in given["fleet_recipe"] and kind != "trainium3":  # their engines have no API keys
+        given.pop("fleet_api_key", None)
+    others = Hosts({"n1": given, "n2": Lazy(OTHER)}.get)
+    return fleet.plan_hosts(["n1"], others, True)["n1"], others("n1")
+
+
+def calls_of(given, only=("all",)):
+    """[(step, operation, arguments as they are sent)] of a host."""
+    plan, host = planned(given)
+    assert [one for one in plan["steps"] if "reason" in one] == []
+    return [(one["step"], one["operation"], run_steps.filled(one, plan, host, only)) for one in plan["steps"]]
+
+
+def names(plan):
+    found = {}
+    for one in plan["steps"]:
+        found.setdefault(one["step"], []).append(one.get("operation"))
+    return found
+
+
+CPU = {
+    "preflight": ["node_preflight"],
+    "prepare": ["node_layout", "python_environment", "shared_libraries", "python_environment"],
+    "weights": ["tiktoken_encodings", "model_weights"],
+    "serve": ["engine_servers"],
+    "verify": ["endpoint_verify"],
+}
+
+
+def test_what_runs_on_a_cpu_node():
+    assert names(planned(HOSTS["cpu"])[0]) == CPU
+
+
+def test_what_runs_on_a_node_with_containers():
+    found = names(planned(HOSTS["nvidia"])[0])
+    assert found["prepare"] == ["node_layout", "python_environment", "nvidia_toolkit", "container_engine",
+                                "container_image"]  # fmt: skip
+    assert found["serve"] == ["container_engine", "engine_servers"]
+    assert names(planned({**HOSTS["nvidia"], "fleet_container_engine": "podman"})[0])["serve"] == ["engine_servers"]
+
+
+def test_a_vendor_that_compiles_runs_its_packages_and_artifacts():
+    found = names(planned(HOSTS["neuron"])[0])
+    assert found["prepare"] == ["node_layout", "python_environment", "neuron_packages", "python_environment"]
+    assert found["weights"] == ["tiktoken_encodings", "model_weights", "compiled_artifact"]
+
+
+# ---- the roles' tasks ------------------------------------------------------------------------------------------------
+
+PREFLIGHT, SERVE = "playbooks/steps/preflight.yml", "roles/serve/tasks/main.yml"
+# (operation, file of its task)
+TASKS = {
+    ("node_preflight", PREFLIGHT),
+    ("node_layout", "roles/toolkit/tasks/main.yml"),
+    ("python_environment", "roles/toolkit/tasks/main.yml"),
+    ("shared_libraries", "roles/cpu/tasks/main.yml"),
+    ("neuron_packages", "roles/neuron/tasks/main.yml"),
+    ("compiled_artifact", "roles/neuron/tasks/artifacts.yml"),
+    ("nvidia_toolkit", "roles/nvidia/tasks/main.yml"),
+    ("container_engine", "roles/container_engine/tasks/main.yml"),
+    ("container_image", "roles/container_engine/tasks/images.yml"),
+    ("python_environment", "roles/vllm/tasks/main.yml"),
+    ("tiktoken_encodings", "roles/tiktoken_encodings/tasks/main.yml"),
+    ("model_weights", "roles/model_weights/tasks/main.yml"),
+    ("container_engine", SERVE),
+    ("service_certificate", "roles/serve/tasks/certificates.yml"),
+    ("engine_servers", SERVE),
+    ("endpoint_verify", "roles/verify/tasks/main.yml"),
+}
+NODE = "inference.fleet.node"
+HARMLESS = {"ansible.builtin." + name for name in ("assert", "debug", "fail", "set_fact")}
+INCLUDES = ("ansible.builtin.include_tasks", "ansible.builtin.include_role", "ansible.builtin.import_role")
+ROLES_RUN = sorted(one.partition("/")[2] for one in step_values.known() if one.startswith("roles/"))
+
+
+def load(path):
+    return yaml.safe_load((CLONE / path).read_text(encoding="utf-8"))
+
+
+def tasks_in(tasks, conditions=()):
+    """(task, the texts of its and its blocks' conditions) of all tasks that run unless another one finds something."""
+    for task in tasks or ():
+        texts = [*conditions, json.dumps([task.get("when"), task.get("loop"), task.get("vars")])]
+        if "block" in task:  # rescue and always come after it
+            yield from tasks_in(task["block"], texts)
+        else:
+            yield task, texts
+
+
+def module_of(task):
+    """The module of a task; of one that runs an operation, inference.fleet. and the operation's name."""
+    (module,) = [word for word in task if "." in word]
+    return "inference.fleet." + task[module]["operation"] if module == NODE else module
+
+
+def runs(path, role):
+    """{(operation, file)} of what a file of tasks runs by itself; a task that is neither that nor follows from one is
+    an error."""
+    content = load(path)
+    tasks = content[0]["tasks"] if path.startswith("playbooks") else content
+    found, registered = set(), set()
+    for task, texts in tasks_in(tasks):
+        module = module_of(task)
+        name = module.removeprefix("inference.fleet.")
+        follows = any(one in text for one in registered for text in texts)
+        if (name, path) in TASKS and not follows:
+            found.add((name, path))
+        elif module in INCLUDES and not follows:
+            given = task[module]
+            if module == INCLUDES[0]:
+                found |= runs("roles/%s/tasks/%s" % (role, given), role)
+        else:
+            assert follows or module in HARMLESS, "%s: %s is not in the plan" % (path, task["name"])
+        if "register" in task and (follows or name in {one for one, _file in TASKS}):
+            registered.add(task["register"])
+    return found
+
+
+def test_every_task_is_in_the_plan_or_follows_from_one_that_is():
+    files = {"roles/%s/tasks/main.yml" % role: role for role in ROLES_RUN}
+    files |= {"roles/neuron/tasks/artifacts.yml": "neuron"}
+    files |= {steps.PLAYBOOK % step: None for step in steps.STEPS}
+    found = set()
+    for path, role in files.items():
+        found |= runs(path, role)
+    assert found == TASKS
+
+
+def test_the_playbooks_run_roles_that_the_plan_knows():
+    """By names that are written there, or are a platform's or an engine's."""
+    known = {"inference.fleet." + one for one in known_tasks.ROLES}
+    for step in steps.STEPS:
+        (play,) = load(steps.PLAYBOOK % step)
+        assert not {"roles", "pre_tasks", "post_tasks", "handlers"} & set(play)
+        for task, _texts in tasks_in(play["tasks"]):
+            module = module_of(task)
+            assert module in ("inference.fleet.node_preflight", *INCLUDES[1:])
+            if module in INCLUDES:
+                name = task[module]["name"]
+                assert name in known or "platform" in name or "engine" in name
+
+
+def test_every_operation_of_the_plan_is_known_on_nodes_with_its_arguments():
+    found = set()
+    for given in HOSTS.values():
+        for _step, name, arguments in calls_of(given):
+            assert set(arguments) <= set(operation_of(name).ARGUMENTS), name
+            found.add(name)
+    assert found == {name for name, _file in TASKS}
+
+
+# A line of JSON for each line: [[file, operation, variables]] gives [[arguments of the task, or of each turn of its
+# loop]]. Templates look up variables and use filters, whose plugins are found in a process that is Ansible's.
+CHILD = """
+import json, pathlib, sys, traceback
+from ansible.plugins.loader import init_plugin_loader
+init_plugin_loader()
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+loader = DataLoader()
+def read(path):
+    return loader.load_from_file(path, cache="all", trusted_as_template=True)
+def named(tasks, module):
+    for task in tasks:
+        if "block" in task:
+            yield from named(task["block"], module)
+        elif module in task or task.get("inference.fleet.node", {}).get("operation") == module.rpartition(".")[2]:
+            yield task
+def given_to(task, module):
+    return task[module] if module in task else task["inference.fleet.node"].get("arguments", {})
+def arguments(path, operation, given):
+    module = "inference.fleet." + operation
+    content, lower, upper = read(path), {}, {}
+    if "playbooks" in path:
+        upper, content = {**content[0]["vars"]}, content[0]["tasks"]
+    else:
+        lower = read(path.partition("/tasks/")[0] + "/defaults/main.yml")
+    task = next(named(content, module))
+    values = {**lower, **upper, **given, **task.get("vars", {})}
+    if "loop" not in task:
+        return [Templar(loader, values).template(given_to(task, module))]
+    name = task["loop_control"]["loop_var"]
+    return [Templar(loader, {**values, name: item}).template(given_to(task, module))
+            for item in Templar(loader, values).template(task["loop"])]
+for line in sys.stdin:
+    try:
+        answer = [arguments(*one) for one in json.loads(line)]
+    except Exception:
+        answer = traceback.format_exc()
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def child():
+    argv = [sys.executable, "-c", CHILD]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+def tasks_of(plan, host, only):
+    """[(file, operation, variables)] of the tasks that the roles of this collection run on a host."""
+    deployment = plan["deployment"]
+    shared = {
+        **{name: host.peek(name) for name in host.names}, "fleet_servers": plan["servers"], "inventory_hostname": "n1",
+        "fleet_deployment": deployment, "ansible_run_tags": list(only), "playbook_dir": str(CLONE / "playbooks/steps"),
+        "serve_engine_result": {"changed": False}, "role_path": "",
+    }  # fmt: skip
+
+    def task(path, operation, **more):
+        return [str(CLONE / path), operation, {**shared, **more}]
+
+    def role(name, *operations, file="main", **more):
+        return [task("roles/%s/tasks/%s.yml" % (name, file), one, **more) for one in operations]
+
+    platform = {"cpu": "shared_libraries", "neuron": "neuron_packages", "nvidia": "nvidia_toolkit"}
+    found = [task(PREFLIGHT, "node_preflight"), *role("toolkit", "node_layout", "python_environment")]
+    if deployment["platform"] in platform:
+        found += role(deployment["platform"], platform[deployment["platform"]])
+    if any(one["container"] for one in plan["servers"]):
+        found += role("container_engine", "container_engine")
+        found += role("container_engine", "container_image", file="images")
+    for venv in deployment["venvs"]:
+        found += role("vllm", "python_environment", fleet_deployment={**deployment, "venv": venv})
+    for number, model in enumerate(deployment["models"]):
+        given = {**deployment, "model": model}
+        found += role("tiktoken_encodings", "tiktoken_encodings", fleet_deployment=given) if not number else []
+        found += role("model_weights", "model_weights", fleet_deployment=given)
+    if any("compile_cache" in one["hooks"] for one in plan["servers"]):
+        found += role("neuron", "compiled_artifact", file="artifacts")
+    found += role("serve", "container_engine") if not shared.get("serve_only") else []
+    for client in deployment["service_clients"]:
+        found += role("serve", "service_certificate", file="certificates", serve_client=client)
+    verified = role("verify", "endpoint_verify", ansible_inventory_sources=[])
+    return found + role("serve", "engine_servers") + verified
+
+
+@pytest.mark.parametrize("only", [("all",), ("serve",)], ids=lambda one: one[0])
+@pytest.mark.parametrize("name", HOSTS)
+def test_the_arguments_are_those_of_the_roles_tasks(child, name, only):
+    plan, host = planned(HOSTS[name])
+    asked = tasks_of(plan, host, only)
+    child.stdin.write(json.dumps(asked) + "\n")
+    child.stdin.flush()
+    answer = json.loads(child.stdout.readline())
+    assert isinstance(answer, list), answer
+    told = [[task[1], arguments] for task, each in zip(asked, answer) for arguments in each]
+    found = [[operation, arguments] for _step, operation, arguments in calls_of(HOSTS[name], only)]
+    for operation, arguments in told:
+        if operation == "endpoint_verify" and "fleet_reports_dir" not in HOSTS[name]:
+            assert arguments.pop("reports_dir") == "reports/inventory"  # of the run's inventory, not of the plan
+    given = {key: one for _operation, arguments in told for key, one in arguments.items() if one is None}
+    assert set(given) <= {"reports_dir", "servers_changed"}  # None is not given
+    assert found == [[one, {key: value for key, value in given.items() if value is not None}] for one, given in told]
+
+
+# ---- what is no part of the plan -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_the_plan_has_no_secret(name):
+    plan, _host = planned(HOSTS[name])
+    assert SECRET not in json.dumps(plan["steps"])
+    assert json.loads(json.dumps(plan["steps"])) == plan["steps"]
+    for one in plan["steps"]:
+        later = {where["at"][0] for where in one["later"]}
+        options = operation_of(one["operation"]).ARGUMENTS
+        for argument in (name for name, option in options.items() if "no_log" in option):
+            assert argument in later or not one["arguments"].get(argument)
+
+
+OPEN = {"environment", "keys", "logins", "token", "password", "index", "indexes", "url"}  # may hold a password
+
+
+def test_what_may_hold_a_password_is_not_read():
+    """Of all variables of the roles, by their kind."""
+    hidden = {
+        name for name, (option, row) in variables.of_roles().items()
+        if name.startswith(tuple(one + "_" for one in ROLES_RUN))
+        and (option.get("no_log") or (row and row["kind"] in OPEN))
+    } | {name for name, row in variables.shared().items() if row.get("secret") or row["kind"] in OPEN}  # fmt: skip
+    read = set()
+    for given in HOSTS.values():
+        _plan, host = planned(given)
+        read |= host.read
+    # an API key is looked at for whether there is one
+    assert read & hidden - {"fleet_api_key"} == set()
+    assert {"fleet_registry_mirror", "toolkit_packages", "serve_log_rate"} <= read
+
+
+def test_a_variable_that_only_a_play_can_work_out_lets_its_step_run_each_time():
+    given = {**HOSTS["cpu"], "serve_drop_ins": RuntimeError("'fleet_deployment' is undefined"), "vllm_packages": ["a"]}
+    plan, host = planned(given)
+    assert {step: found[-1] for step, found in names(plan).items()}["serve"] is None
+    (reason,) = [one["reason"] for one in plan["steps"] if "reason" in one]
+    assert reason.startswith("it cannot be looked at: variable serve_drop_ins cannot be worked out for the plan")
+    assert "vllm_packages" in host.read
+    assert "serve_drop_ins" in host.looked - host.read  # its message may be another in each play
+
+
+def test_a_variable_of_an_odd_form_lets_its_step_run_each_time():
+    plan, _host = planned({**HOSTS["cpu"], "serve_servers": [{"name": "mine"}]})
+    reason = "it cannot be looked at: KeyError: 'container'"
+    found = [one for one in plan["steps"] if "reason" in one]
+    assert found == [{"step": "serve", "reason": reason, "changed": False}]
+
+
+def test_a_platform_that_does_not_say_what_it_runs_runs_each_time(monkeypatch):
+    monkeypatch.setattr(type(PLATFORMS["cpu"]), "operations", Platform.operations)
+    plan, _host = planned(HOSTS["cpu"])
+    (found,) = [one for one in plan["steps"] if "reason" in one]
+    assert (found["step"], found["reason"]) == (
+        "prepare", "what the role cpu does is known to no plan, so it is run each time"
+    )  # fmt: skip
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """The roles and playbooks as an operator has them, in a folder of their own."""
+    for place in step_values.known():
+        target = tmp_path / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (CLONE / place).is_dir():
+            for path in (CLONE / place).rglob("*"):
+                if path.is_file() and "files" not in path.parts:
+                    (tmp_path / path.relative_to(CLONE)).parent.mkdir(parents=True, exist_ok=True)
+                    (tmp_path / path.relative_to(CLONE)).write_bytes(path.read_bytes())
+        else:
+            target.write_bytes((CLONE / place).read_bytes())
+    monkeypatch.setattr(step_values, "COLLECTION", str(tmp_path))
+    caches = (step_values.is_known, step_values.defaults_of)
+    for one in caches:
+        one.cache_clear()
+    yield tmp_path
+    for one in caches:
+        one.cache_clear()
+
+
+def reasons(given=None):
+    return {one["step"]: one["reason"] for one in planned(given or HOSTS["cpu"])[0]["steps"] if "reason" in one}
+
+
+def test_a_task_of_an_operator_runs_each_time(copy):
+    assert reasons() == {}
+    for place in ("roles/toolkit/README.md", "roles/toolkit/files/one", "roles/toolkit/.main.yml.swp",
+                  "roles/toolkit/tasks/main.yml~",
+                  "roles/neuron/tasks/main.yml"):  # fmt: skip
+        (copy / place).parent.mkdir(exist_ok=True)
+        (copy / place).write_text("[]")
+    step_values.is_known.cache_clear()
+    assert reasons() == {}
+    (copy / "roles/vllm/tasks/mine.yml").write_text("[]")
+    with (copy / "roles/serve/tasks/main.yml").open("a") as stream:
+        stream.write("- name: Mine\n  ansible.builtin.command: /mine\n  when: serve_result.waves | length > 99\n")
+    with (copy / "playbooks/steps/weights.yml").open("a") as stream:
+        stream.write("    - name: Mine\n      ansible.builtin.command: /mine\n")
+    step_values.is_known.cache_clear()
+    text = "%s is not as the collection brought it, so it is run each time"
+    assert reasons() == {"prepare": text % "roles/vllm", "weights": text % "playbooks/steps/weights.yml",
+                         "serve": text % "roles/serve"}  # fmt: skip
+    (copy / "roles/vllm/tasks/mine.yml").unlink()
+    step_values.is_known.cache_clear()
+    assert set(reasons()) == {"weights", "serve"}
+
+
+def test_the_known_roles_and_playbooks_are_those_of_the_collection():
+    """After a change of a task: python tools/run.py python tools/known_tasks.py"""
+    assert pathlib.Path(step_values.KNOWN).read_text() == known_tasks.text()
+
+
+def test_a_default_that_is_a_template_must_be_said_here():
+    role = step_values.Role("serve", planned(HOSTS["cpu"])[1])
+    assert role.value("serve_manager") == "auto"
+    with pytest.raises(AssertionError, match="the default of serve_changes is a template"):
+        role.value("serve_changes")
+
+
+def test_a_secret_that_is_locked_is_an_error_when_it_is_sent():
+    given = {**HOSTS["cpu"], "fleet_proxy_env": RuntimeError("Decryption failed")}
+    plan, host = planned(given)
+    assert [one for one in plan["steps"] if "reason" in one] == []
+    tools = next(one for one in plan["steps"] if one["operation"] == "python_environment")
+    with pytest.raises(FleetError, match="fleet_proxy_env"):
+        run_steps.filled(tools, plan, host, [])
