@@ -1,11 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Asks servers of a test node in turn, twice a second, until a file appears; then prints what came of it as JSON.
+"""Sends requests to servers of a test node in turn, twice a second, until a file appears; prints counts as JSON.
 
-    python3 asking_client.py END_FILE PORT [PORT ...]
+    python3 asking_client.py [--any] END_FILE PORT [PORT ...]
 
-A request that is refused, cut or answered with an error has failed.
+A request that is refused, cut or answered with an error has failed. With --any, a refused connection is no failure if
+another server answers, as behind a load balancer. Each request is followed by a line {"answered": N, "failed": [...]}.
 """
 
 import itertools
@@ -16,11 +17,15 @@ import time
 import urllib.request
 
 EVERY_S = 0.5
-LONGEST_S = 900
+LONGEST_S = 3600
+
+
+class Refused(Exception):
+    """The server accepts no connection."""
 
 
 def ask(port):
-    """None, or what went wrong."""
+    """Send one request. Returns None, or the failure as a string. Raises Refused."""
     base = "http://127.0.0.1:%s/v1/" % port
     try:
         with urllib.request.urlopen(base + "models", timeout=60) as answer:
@@ -32,21 +37,36 @@ def ask(port):
             reason = json.load(answer)["choices"][0]["finish_reason"]
         return None if reason in ("stop", "length") else "%s: finish_reason %s" % (port, reason)
     except (OSError, ValueError, LookupError) as error:
+        if isinstance(getattr(error, "reason", None), ConnectionRefusedError):
+            raise Refused("%s: %r" % (port, error)) from error
         return "%s: %r" % (port, error)
 
 
-def main(end, *ports):
+def first_answer(ports):
+    """Send one request to the first of the servers that accepts the connection. Returns None or the failure."""
+    problem = None
+    for port in ports:
+        try:
+            return ask(port)
+        except Refused as error:
+            problem = str(error)
+    return problem
+
+
+def main(*arguments):
+    others = arguments[0] == "--any"
+    end, *ports = arguments[others:]
     answered, failed, began = 0, [], time.monotonic()
-    for port in itertools.cycle(ports):
+    for number in itertools.cycle(range(len(ports))):
         if os.path.exists(end) or time.monotonic() - began > LONGEST_S:
             break
-        problem = ask(port)
+        problem = first_answer(ports[number:] + ports[:number] if others else ports[number : number + 1])
         if problem:
             failed.append(problem)
         else:
             answered += 1
+        print(json.dumps({"answered": answered, "failed": failed}), flush=True)
         time.sleep(EVERY_S)
-    print(json.dumps({"answered": answered, "failed": failed}))
 
 
 if __name__ == "__main__":

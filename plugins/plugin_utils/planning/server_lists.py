@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import split_reference
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.images import DOCKER_HUB, mirrored
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
 
@@ -40,5 +38,11 @@ def container_images(servers):
 
 def registries(images, mirror=""):
     """Hosts of the registries that images (container_images) are pulled from, through the mirror where one is set."""
+    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import split_reference
+    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.images import (
+        DOCKER_HUB,
+        mirrored,
+    )  # here: a converged run needs none of it
+
     names = (split_reference(mirrored(image["image"], mirror))[0] for image in images)
     return sorted({name or DOCKER_HUB for name in names})

@@ -28,6 +28,7 @@ SHAPE = {  # of what is on a node
     ),
 }  # fmt: skip
 ROLES = ("server", "frontend", "prefill", "decode")
+PROBED_ROLES = ("server", "frontend")  # clients send requests to these
 LAUNCHERS = ("process", "container")
 KEYS = frozenset(
     (

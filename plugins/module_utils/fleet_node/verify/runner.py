@@ -11,7 +11,7 @@ import datetime
 from ..errors import FleetError
 from ..node import http_client
 from ..node.redact import Redactor
-from ..node.server_spec import check_entries
+from ..node.server_spec import PROBED_ROLES, check_entries
 from ..node.values import all_ok
 from ..servers import identity
 from ..servers.api_keys import api_keys
@@ -22,7 +22,6 @@ from .asking import Failed, Options
 SCHEMA = 1
 MODES = ("auto", "full", "quick")
 NOT_VERIFIED = "not verified (check)"
-PROBED_ROLES = ("server", "frontend")
 PROBE_KEYS = frozenset(("name", "path", "body", "expect"))
 EXPECT_KEYS = frozenset(("status", "contains", "field"))
 
