@@ -57,26 +57,29 @@ def pids(real):
     return {name: real.state(name)["pid"] for name in SERVERS}
 
 
-@pytest.mark.parametrize(
-    ("override", "word"),
-    [
-        ({"container": {"image": "127.0.0.1:5000/" + MISSING}}, "v0.32.9"),
-        ({"arguments": {"max-num-sequence": 4}}, "max-num-seqs"),
-    ],
-    ids=["image", "flag"],
-)
-def test_a_wrong_change_is_refused_and_touches_no_server(real, override, word):
+def with_change(real, section, key, value):
+    """Variables of a run whose recipe differs in one key."""
+    override = real.override()
+    override[section][key] = value
+    return {"fleet_override": override}
+
+
+def with_image(real, name):
+    return with_change(real, "container", "image", "127.0.0.1:5000/" + name)
+
+
+def test_a_wrong_change_is_refused_and_touches_no_server(real):
     before = pids(real)
     with load(real):
-        run = real.play("site.yml", fleet_override_test=override)
-    run.failed(word)
+        real.play("site.yml", **with_image(real, MISSING)).failed("images.", "v0.32.9")
+        real.play("site.yml", **with_change(real, "arguments", "max-num-sequence", 4)).failed("max-num-seqs")
     assert pids(real) == before
 
 
 def test_an_image_whose_engine_does_not_start_is_rolled_back(real):
     before = pids(real)
     with load(real):
-        run = real.play("site.yml", fleet_override_test={"container": {"image": "127.0.0.1:5000/" + BROKEN}})
+        run = real.play("site.yml", **with_image(real, BROKEN))
     run.failed("Versions: server-0: old, rolled back; server-1: old.")
     after = pids(real)
     assert (after["server-1"], after["server-0"] != before["server-0"]) == (before["server-1"], True)
@@ -86,5 +89,5 @@ def test_an_image_whose_engine_does_not_start_is_rolled_back(real):
 def test_a_valid_change_loses_no_request(real):
     before = pids(real)
     with load(real):
-        real.play("site.yml", fleet_override_test={"arguments": {"max-num-seqs": 4}}).ok()
+        real.play("site.yml", **with_change(real, "arguments", "max-num-seqs", 4)).ok()
     assert all(pid != before[name] for name, pid in pids(real).items())
