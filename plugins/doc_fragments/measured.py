@@ -16,10 +16,6 @@ options:
     description: Seconds to wait for the end of the job before the module returns.
     type: int
     default: 5
-  api_key:
-    description: API key of the servers. It is given to the tool in its environment alone, and is in no command line.
-    type: str
-    default: ''
   deployment:
     description: The recipe as resolved for this host, for the result. It is not sent to the node.
     type: dict

@@ -9,10 +9,8 @@ import math
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import client_key
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import restart
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.server_lists import (
-    api_key_names,
     container_engines,
     container_images,
     registries,
@@ -106,8 +104,6 @@ class FilterModule:
     def filters(self):
         """Name → function."""
         return {
-            "api_key_names": api_key_names,
-            "client_key": client_key,
             "container_engines": container_engines,
             "container_images": container_images,
             "drift_lines": drift_lines,

@@ -144,12 +144,6 @@ options:
       - Seconds for the whole of V(quick).
     type: float
     default: 20
-  api_key:
-    description:
-      - API key of the servers, sent as a bearer token. It is printable ASCII without spaces; a line break at its end
-        is cut off.
-    type: str
-    default: ""
   reports_dir:
     description:
       - Directory on the controller for the reports, made where it is missing. Empty writes none. For the action plugin.

@@ -10,7 +10,7 @@ import pkgutil
 
 from . import engines, operations, platforms
 from .errors import FleetError
-from .node.redact import parameter_secrets
+from .node.redact import parameter_secrets, read_on_node
 
 
 def run(name, arguments, check_mode, validate, hide, unkept=None):
@@ -37,7 +37,10 @@ def run(name, arguments, check_mode, validate, hide, unkept=None):
 
     parameters = validated(operation, arguments)
     more = {"operation_of": operation_of, "validated": validated} if getattr(operation, "NESTED", False) else {}
-    result = operation.run(parameters, check_mode, **more)
+    try:
+        result = operation.run(parameters, check_mode, **more)
+    finally:
+        hide(read_on_node)
     return result, result.pop("warnings", ())
 
 

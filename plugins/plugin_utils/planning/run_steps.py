@@ -8,8 +8,6 @@ A run whose plan is kept needs this and not the planner, so nothing of that is i
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import client_key
-
 # The tags of the steps' playbooks.
 TAGS = {
     "preflight": ("preflight", "prepare", "serve"),
@@ -56,8 +54,6 @@ def filled(call, plan, variables, only):
             for name in one["plan"]:
                 value = value[name]
             place[key] = value
-        elif "keys" in one:
-            place[key] = client_key([variables.peek(name) for name in one["keys"]])
         else:
             _fill(place, key, one, variables.peek(one["variable"]))
     return arguments

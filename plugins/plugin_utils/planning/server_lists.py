@@ -5,19 +5,12 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
 
 
 def secret_names(servers):
     """Names of the variables that hold the servers' secrets, sorted, each once."""
     return sorted({one for entry in servers for one in entry["secrets"].values() if not is_file(one)})
-
-
-def api_key_names(servers):
-    """Names of the variables that hold the API keys which the servers' clients send, each once."""
-    named = (entry["secrets"][name] for entry in servers for name in API_KEYS if name in entry["secrets"])
-    return list(dict.fromkeys(named))
 
 
 def container_engines(servers):

@@ -45,16 +45,6 @@ class Later:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClientKey:
-    """The API key that clients send, filled in when it is sent. variables: those that hold API keys."""
-
-    variables: tuple
-
-    def packed(self, at):
-        return {"at": at, "keys": list(self.variables)}
-
-
-@dataclasses.dataclass(frozen=True)
 class Of:
     """An argument that is a part of the host's plan. path: keys of it."""
 
@@ -83,7 +73,7 @@ def packed(step, operation, arguments):
 
 
 def _plain(value, at, later):
-    if isinstance(value, (ClientKey, Later, Of)):
+    if isinstance(value, (Later, Of)):
         later.append(value.packed(at))
         return None
     if isinstance(value, IfPrepared):

@@ -16,7 +16,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model i
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import server_lists, step_values
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.step_values import (
-    ClientKey,
     IfPrepared,
     Later,
     Of,
@@ -344,9 +343,6 @@ def _verify(host):
     """What node_state asks of a host on which nothing differs."""
     role, recipe = host.role("verify"), host.recipe
     asked = recipe["verify"]
-    key = role.later("verify_api_key", default="")
-    if not role.has("verify_api_key"):
-        key = ClientKey(tuple(name for name in server_lists.api_key_names(host.entries) if role.has(name)))
     yield _call(
         "endpoint_verify",
         servers=role.value("verify_servers", host.servers),
@@ -361,7 +357,6 @@ def _verify(host):
         responses_api=role.value("verify_responses_api", asked["responses_api"]),
         timeout=role.value("verify_timeout_s", asked["timeout_s"]),
         quick_timeout=role.value("verify_quick_timeout_s"),
-        api_key=key,
         reports_dir=role.value("verify_reports_dir", host.read("fleet_reports_dir")),
         deployment=role.value("verify_deployment", host.deployment),
         simulated=role.value("verify_simulated"),

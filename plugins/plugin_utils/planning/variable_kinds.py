@@ -12,7 +12,6 @@ import urllib.parse
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.images import check_mirror
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import api_keys
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import FALSE, show
 from ansible_collections.inference.fleet.plugins.plugin_utils.connection.known_hosts import accepted_fingerprints
@@ -277,7 +276,6 @@ KINDS = {
     "hosts": (lambda name, value, _spec: _items(name, value, _certificate_host), "list of names and addresses"),
     "index": (lambda name, value, _spec: _index(name, value), "URL"),
     "indexes": (lambda name, value, _spec: _items(name, value, _index), "list of URLs"),
-    "keys": (lambda name, value, _spec: api_keys(value, name), "string or list of strings"),
     "limits": (lambda name, value, _spec: limits_of(value, {}, name), "mapping of numbers above 0"),
     "line": (lambda name, value, _spec: checks.check_string(name, value), "string on one line"),
     "local": (lambda name, value, _spec: _local(name, value), "path on the controller"),

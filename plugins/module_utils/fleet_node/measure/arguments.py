@@ -8,7 +8,6 @@ from __future__ import annotations
 MEASURED_ARGUMENTS = {
     "tool_version": {"type": "str"},
     "wait_s": {"type": "int", "default": 5},
-    "api_key": {"type": "str", "default": "", "no_log": True},
     "deployment": {"type": "dict", "default": {}},
     "hardware": {"type": "dict", "default": {}},
 }

@@ -21,6 +21,7 @@ from ..node import files, http_client
 from ..node.jobs import DetachedJob
 from ..node.server_spec import canonical, check_entries
 from ..servers import identity
+from ..servers.api_keys import common_client_key
 from ..servers.node_arguments import node_of
 from . import datasets, result, starts
 
@@ -58,6 +59,7 @@ def run(params, check_mode):
     node = node_of(params)
     if check_mode and not os.path.exists(_python(params)):
         return _answer(True, "would evaluate %s" % params["eval"])
+    params = {**params, "api_key": common_client_key(node.paths, entries)}
     folder = os.path.join(params["datasets"] or node.paths.lib + "/datasets")
     data = datasets.look(folder, [params["eval"]], params["checksums"] or {}).get(params["eval"])
     job = DetachedJob("%s/measurements/evaluation-%s" % (node.paths.lib, _key(params, entries, data)))

@@ -23,7 +23,7 @@ from ..node.jobs import DetachedJob
 from ..node.paths import PATH
 from ..node.server_spec import canonical, check_entries
 from ..servers import identity
-from ..servers.api_keys import api_keys
+from ..servers.api_keys import client_key, common_client_key
 from ..servers.node_arguments import node_of
 from ..verify import runner
 from ..verify.asking import Options
@@ -118,7 +118,7 @@ class _Run:
 
     def start(self):
         """Check what must be right, then send load."""
-        key = next(iter(api_keys(self.params["api_key"], "benchmark_api_key")), "")
+        key = common_client_key(self.node.paths, self.planned.values())
         before = self.check()
         make_directory(self.folder)
         argv, variables, python = self.program()
@@ -170,9 +170,11 @@ class _Run:
 
     def check(self):
         """Every server is the planned one and answers: {name: which process}. Raises FleetError."""
-        options = Options(mode="quick", api_key=next(iter(api_keys(self.params["api_key"], "benchmark_api_key")), ""))
         watch = identity.Watch(self.node)
-        found = runner.verify_servers(list(self.planned.values()), options, watch.over)
+        planned, paths = list(self.planned.values()), self.node.paths
+        found = runner.verify_servers(
+            planned, Options(mode="quick"), watch.over, key_of=lambda entry: client_key(paths, entry)
+        )
         bad = [verdict for verdict in found["verdicts"] if verdict["ok"] is not True]
         if bad or not found["verdicts"]:
             why = "; ".join("%s: %s" % (one["server"], _cause(one)) for one in bad) or "none has a port"
@@ -182,7 +184,8 @@ class _Run:
                 (why,),
             )
         processes = self.processes()
-        headers = {"Authorization": "Bearer " + options.api_key} if options.api_key else None
+        key = common_client_key(paths, planned)
+        headers = {"Authorization": "Bearer " + key} if key else None
         for name, url in self.others().items():
             answer = http_client.request("GET", url + "/v1/models", headers=headers)
             if answer.status != 200:

@@ -45,6 +45,8 @@ PRINTABLE = re.compile(r"[!-~]+")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ESCAPE = re.compile(r"%[0-9A-F]{2}")
 
+read_on_node = set()  # secrets that this process has read from files; called.py masks them in the result
+
 
 def clean_token(name, value):
     """The token that the variable `name` gives, without blanks and line breaks around it; None where there is none.

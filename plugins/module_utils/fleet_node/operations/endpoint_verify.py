@@ -52,7 +52,6 @@ ARGUMENTS = {
     "timeout": {"type": "float", "default": 120},
     "quick_timeout": {"type": "float", "default": 20},
     **NODE_ARGUMENTS,
-    "api_key": {"type": "str", "default": "", "no_log": True},
     "reports_dir": {"type": "path", "default": ""},
     "deployment": {"type": "dict", "default": {}},
     "simulated": {"type": "str", "default": ""},

@@ -12,6 +12,9 @@ from __future__ import annotations
 from ..engines.health_request import PRINTABLE
 from ..engines.registry import API_KEYS, OTHER_API_KEYS
 from ..errors import FleetError
+from ..node import redact
+from ..node.files import read_json
+from ..node.os_errors import os_words
 
 VARIABLE = "fleet_api_key"
 LONGEST = 1024
@@ -62,10 +65,44 @@ def _wrong(key):
     return "has %s as character %d of %d" % (kind, at + 1, len(key))
 
 
-def client_key(values):
-    """The API key that clients send, of the values of the variables that hold API keys; "" where there is none."""
-    keys = [key for value in values for key in api_keys(value)]
-    return keys[0] if keys else ""
+def client_key(paths, entry):
+    """The API key that clients of a planned server send, from its file of secrets; "" if its plan has no key.
+
+    paths: NodePaths. The key is masked in the result of this call. Raises FleetError if the file cannot be read or
+    contains no key.
+    """
+    names = [name for name in API_KEYS if name in entry["secrets"]]
+    if not names:
+        return ""
+    path = paths.secret(entry["name"])
+    try:
+        found = read_json(path)
+        key = found.get(names[0]) if isinstance(found, dict) else None
+        usable = isinstance(key, str) and PRINTABLE.fullmatch(key)
+        reason = None if usable else "%s is missing or contains no %s" % (path, names[0])
+    except OSError as error:
+        reason = os_words(error)
+    if reason is not None:
+        raise FleetError(
+            "api-key.not-on-node",
+            "The API key of %s cannot be read on the node: %s. Run site.yml as an account that can read it; it deploys "
+            "the key with the server.",
+            (entry["name"], reason),
+        )
+    redact.read_on_node.add(key)
+    return key
+
+
+def common_client_key(paths, entries):
+    """The API key of servers that are asked by one client. Raises FleetError if they have different keys."""
+    keys = {entry["name"]: client_key(paths, entry) for entry in entries}
+    if len(set(keys.values())) > 1:
+        raise FleetError(
+            "api-key.differs",
+            "The servers %s have different API keys, and a client sends one. Set the same variable in their secrets.",
+            (", ".join(keys),),
+        )
+    return next(iter(keys.values()), "")
 
 
 def is_file(source):

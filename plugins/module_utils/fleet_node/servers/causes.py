@@ -23,8 +23,8 @@ PARAMETER = (
 )
 API_KEY = "the server asks for an API key and none was sent: set fleet_api_key to it"
 API_KEY_REFUSED = (
-    "the server refuses the API key that was sent: it was started with another one than fleet_api_key now holds "
-    "(verify_api_key, where that is set); run site.yml, which restarts it with this one"
+    "the server refuses the API key in its file of secrets: it was started with another one, or a proxy in front of it "
+    "asks for one; run site.yml, which restarts it with this key"
 )
 LIMITED = "the server or something in front of it limits requests: verify when it is idle, or raise its limit"
 GATEWAY = "a gateway answers on this port, and the server behind it does not"

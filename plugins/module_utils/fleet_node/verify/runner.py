@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import datetime
 
 from ..errors import FleetError
@@ -14,7 +15,7 @@ from ..node.redact import Redactor
 from ..node.server_spec import PROBED_ROLES, check_entries
 from ..node.values import all_ok
 from ..servers import identity
-from ..servers.api_keys import api_keys
+from ..servers.api_keys import client_key
 from ..servers.node_arguments import node_of
 from . import probes, workers
 from .asking import Failed, Options
@@ -26,7 +27,7 @@ PROBE_KEYS = frozenset(("name", "path", "body", "expect"))
 EXPECT_KEYS = frozenset(("status", "contains", "field"))
 
 
-def verify_servers(entries, options, watch, servers_changed=None, check_mode=False, elsewhere=()):
+def verify_servers(entries, options, watch, servers_changed=None, check_mode=False, elsewhere=(), key_of=None):
     """Probe every server of `entries` that has a port of its own: {"ok": bool|None, "mode", "verdicts": […]}.
 
     entries: plan entries of one host; options: asking.Options (mode auto is settled here by servers_changed);
@@ -35,6 +36,7 @@ def verify_servers(entries, options, watch, servers_changed=None, check_mode=Fal
     servers_changed: whether an earlier task changed the servers, None where nobody knows;
     check_mode: servers that are not there, or that are about to change, are not verified instead of failed.
     elsewhere: workers of the deployment on other hosts, {host, name, role, bind, ports}; a frontend must find them too.
+    key_of: a function of an entry that returns the API key to send; by default that of the options.
     A verdict: {schema, host, server, ok, mode, at, url, model_id, hash, not_verified, probes}. Raises FleetError on bad
     input.
     """
@@ -49,7 +51,8 @@ def verify_servers(entries, options, watch, servers_changed=None, check_mode=Fal
     with concurrent.futures.ThreadPoolExecutor(len(probed)) as pool:
         verdicts = list(
             pool.map(
-                lambda entry: _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode), probed
+                lambda entry: _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode, key_of),
+                probed,
             )
         )
     return {"ok": all_ok(verdict["ok"] for verdict in verdicts), "mode": options.mode, "verdicts": verdicts}
@@ -69,13 +72,19 @@ def verify_from_parameters(parameters, check_mode):
         effort_parameter=parameters["effort_parameter"],
         responses_api=parameters["responses_api"],
         timeout=parameters["timeout"],
-        api_key=next(iter(api_keys(parameters["api_key"], "verify_api_key")), ""),
         quick_timeout=parameters["quick_timeout"],
     )
-    watch = identity.Watch(node_of(parameters))
+    node = node_of(parameters)
+    watch = identity.Watch(node)
     elsewhere = parameters.get("workers_elsewhere") or ()
     result = verify_servers(
-        parameters["servers"], options, watch.over, parameters["servers_changed"], check_mode, elsewhere
+        parameters["servers"],
+        options,
+        watch.over,
+        parameters["servers_changed"],
+        check_mode,
+        elsewhere,
+        lambda entry: client_key(node.paths, entry),
     )
     if not check_mode:
         watch.note_ready(verdict["server"] for verdict in result["verdicts"] if verdict["ok"])
@@ -162,7 +171,7 @@ def _known(where, mapping, keys):
         )
 
 
-def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode):
+def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode, key_of):
     beside = workers.workers_of(entry, entries)
     others = [{**one, "name": "%(host)s/%(name)s" % one} for one in workers.workers_of(entry, elsewhere)]
     strangers = []  # why it is not the planned server, each time that it was looked
@@ -174,6 +183,7 @@ def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mod
             strangers.append("%s%s" % (stranger, " (since the probes began)" if acceptance.url_asked else ""))
             raise Failed(str(stranger), identity.NOT_VERIFIED + strangers[-1]) from stranger
 
+    options = copy.copy(options)
     acceptance = probes.Acceptance(entry, [*beside, *others], options, identify)
     if check_mode and (servers_changed or _nothing_listens(acceptance.url) or _about_to(identify, servers_changed)):
         strangers.clear()
@@ -182,6 +192,8 @@ def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mod
             for name in probes.probe_names(acceptance.workers, options)
         ]
     else:
+        if key_of is not None:
+            options.api_key = key_of(entry)
         results = acceptance.results()
     measured = [result["ok"] for result in results if result["ok"] is not None]
     return {

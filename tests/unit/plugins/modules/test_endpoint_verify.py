@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
@@ -64,16 +65,61 @@ def test_check_mode_where_nothing_listens(run):
     assert {probe["cause"] for probe in result["verdicts"][0]["probes"]} == {"not verified (check)"}
 
 
+KEYED = {"secrets": {"VLLM_API_KEY": "fleet_api_key"}}
+
+
+def keyed_entry(port):
+    return plan_entry(port, **KEYED)
+
+
+def key_file(root, content):
+    """The file of secrets of server-0 with these bytes."""
+    path = pathlib.Path(NodePaths(str(root)).secret("server-0"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_the_key_is_read_on_the_node_and_masked(run, tmp_path):
+    key_file(tmp_path, b'{"VLLM_API_KEY": "sk-first", "INFERENCE_FLEET_OTHER_API_KEYS": "sk-second"}')
+    echo = {"/health": lambda: "Bearer sk-first"}
+    with (
+        ScriptedEngine(api_key="sk-first", pages=echo) as engine,
+        deployed(tmp_path, engine.port, keyed_entry) as entry,
+    ):
+        status, result = run(servers=[entry], timeout=60)
+    assert (status, result["ok"]) == (0, True)
+    assert "api-key" in [probe["name"] for probe in result["verdicts"][0]["probes"]]
+    assert "sk-first" not in json.dumps(result)
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"{", b"[]", b"{}", b'{"VLLM_API_KEY": 7}', b'{"VLLM_API_KEY": "sk-secret\n"}']
+)
+def test_a_planned_key_that_the_node_lacks_is_an_error_that_does_not_show_it(run, tmp_path, content):
+    if content is not None:
+        key_file(tmp_path, content)
+    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, keyed_entry) as entry:
+        status, result = run(servers=[entry])
+    assert (status, result["code"]) == (1, "api-key.not-on-node")
+    assert "sk-secret" not in json.dumps(result)
+    assert engine.requests == []
+
+
+def test_check_mode_needs_no_key_of_a_server_that_is_not_deployed(run):
+    status, result = run(True, servers=[keyed_entry(free_port())])
+    assert (status, result["ok"]) == (0, None)
+
+
 def test_options_reach_the_requests(run, tmp_path):
     with (
-        ScriptedEngine(effort="chat_template_args", api_key="sk-secret") as engine,
+        ScriptedEngine(effort="chat_template_args") as engine,
         deployed(tmp_path, engine.port, plan_entry) as entry,
     ):
         status, result = run(
             servers=[entry],
             effort_parameter="chat_template_args",
             responses_api=False,
-            api_key="sk-secret",
             timeout=60,
             servers_changed=True,
             reports_dir="/nowhere",

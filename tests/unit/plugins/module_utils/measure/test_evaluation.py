@@ -14,12 +14,13 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import evaluation
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
 
 RECORDED = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure" / "evals"
 GOOD = 'cp %s/basic-good/*.json* "$6"' % RECORDED
 ENTRY = {
     "name": "server-0", "role": "server", "port": 8000, "bind": "127.0.0.1", "model_id": "m", "host": "h",
-    "hash": "a" * 64, "platform": "cpu", "engine": "x", "devices": [0],
+    "hash": "a" * 64, "platform": "cpu", "engine": "x", "devices": [0], "secrets": {},
 }  # fmt: skip
 LONG_S = 120
 
@@ -60,7 +61,7 @@ class Site:
             "servers": [ENTRY], "eval": "basic", "effort": "low", "venv": str(self.venv), "tool_version": "1",
             "config": None, "datasets": None, "checksums": {}, "threads": 1, "max_tokens": 512, "shorten": False,
             "temperature": 1.0, "examples": None, "retries": 2, "budget_s": LONG_S, "wait_s": LONG_S, "refresh": False,
-            "api_key": "", "root": str(self.root), "manager": "supervisord", "toolkit": None, **more,
+            "root": str(self.root), "manager": "supervisord", "toolkit": None, **more,
         }  # fmt: skip
         return evaluation.run(params, check_mode)
 
@@ -165,7 +166,10 @@ def test_a_restarted_server_makes_it_void(site):
 
 def test_the_key_is_in_no_file_and_no_argument(site):
     site.tool('echo "$OPENAI_API_KEY" >%s\necho "$@" >"$6"/arguments\n%s' % (site.root.parent / "seen", GOOD))
-    result = site.run(api_key="sk-very-secret-1")
+    secret = pathlib.Path(NodePaths(str(site.root)).secret(ENTRY["name"]))
+    secret.parent.mkdir(parents=True)
+    secret.write_text('{"VLLM_API_KEY": "sk-very-secret-1"}')
+    result = site.run(servers=[{**ENTRY, "secrets": {"VLLM_API_KEY": "fleet_api_key"}}])
     assert (site.root.parent / "seen").read_text() == "sk-very-secret-1\n"
     assert "sk-very-secret-1" not in json.dumps(result)
     folder = pathlib.Path(site.job().folder)

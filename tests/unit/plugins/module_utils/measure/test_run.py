@@ -81,14 +81,14 @@ class Bench:
         path = self.folder / "calls"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def call(self, caller="one", wait_s=60, check_mode=False, again=False, api_key="", beside=(), **point):
+    def call(self, caller="one", wait_s=60, check_mode=False, again=False, beside=(), **point):
         point = {
             "tool": "aiperf", "model": "m", "tokenizer": "/m", "urls": ["http://127.0.0.1:1"], "input_tokens": 64,
             "output_tokens": 32, "requests": 8, "concurrency": 2, "timeout_s": 600, **point,
         }  # fmt: skip
         params = {
             "point": point, "servers": [plan_entry(8000)], "beside": beside, "elsewhere": [], "head": HEAD,
-            "caller": caller, "again": again, "api_key": api_key, "wait_s": wait_s, "root": str(self.folder / "root"),
+            "caller": caller, "again": again, "wait_s": wait_s, "root": str(self.folder / "root"),
             "manager": "supervisord", "toolkit": None, "environment_path": None,
         }  # fmt: skip
         return run.bring(params, check_mode)
@@ -228,7 +228,8 @@ def test_a_key_is_never_an_argument(bench, monkeypatch):
         DetachedJob, "launch", lambda job, argv, *more: seen.append((argv, more)) or launch(job, argv, *more)
     )
     monkeypatch.setattr(run.TOOLS["aiperf"], "with_key", lambda program: program)
-    assert bench.call(api_key="sk-secret")["document"]["ok"] is True
+    monkeypatch.setattr(run, "common_client_key", lambda paths, entries: "sk-secret")
+    assert bench.call()["document"]["ok"] is True
     argv, (request, environment) = seen[0]
     assert "sk-secret" not in json.dumps([argv, request]) and environment["OPENAI_API_KEY"] == "sk-secret"
 
@@ -303,7 +304,7 @@ def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_
     monkeypatch.setattr(run.starts, "observe", lambda *given: {})
     monkeypatch.setattr(run.identity, "Watch", lambda node: types.SimpleNamespace(over=None))
     verdicts = {"verdicts": [{"server": "server-0", "ok": True}]}
-    monkeypatch.setattr(run.runner, "verify_servers", lambda *given: verdicts)
+    monkeypatch.setattr(run.runner, "verify_servers", lambda *given, **more: verdicts)
 
     def request(method, url, headers=None):
         status, text = answers[url.replace("http://10.0.0.2:8000", "")]
@@ -313,7 +314,7 @@ def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_
     point = run.Point("aiperf", "m", "/m", ("http://127.0.0.1:8000", "http://10.0.0.2:8000"), 1, 1, 1)
     one = run._Run.__new__(run._Run)
     one.point, one.planned, one.node = point, {"server-0": plan_entry(8000)}, types.SimpleNamespace(paths=0, manager=0)
-    one.params = {"api_key": "", "elsewhere": [
+    one.params = {"elsewhere": [
         {"host": "b", "name": "frontend", "hash": "h", "url": "http://10.0.0.2:8000"},
         {"host": "b", "name": "decode-0", "hash": "h", "url": None},
     ]}  # fmt: skip

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import health_request as asking
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import vllm_api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import write_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import api_keys
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,6 +123,20 @@ def test_what_no_secret_can_hold(name, value, message):
     with pytest.raises(FleetError) as caught:
         api_keys.secret_value(name, "vault_x", value)
     assert caught.value.message == message
+
+
+def test_servers_with_different_keys_cannot_be_asked_by_one_client(tmp_path):
+    paths = NodePaths(str(tmp_path))
+    entries = [{"name": name, "secrets": {NAME: "fleet_api_key"}} for name in ("a", "b")]
+    os.makedirs(paths.secrets)
+    for name, key in (("a", "k1"), ("b", "k1")):
+        write_json(paths.secret(name), {NAME: key, OTHERS: "k2"})
+    assert api_keys.common_client_key(paths, entries) == "k1"
+    write_json(paths.secret("b"), {NAME: "k2"})
+    with pytest.raises(FleetError) as caught:
+        api_keys.common_client_key(paths, entries)
+    assert (caught.value.code, caught.value.values) == ("api-key.differs", ("a, b",))
+    assert api_keys.common_client_key(paths, [{"name": "c", "secrets": {}}]) == ""
 
 
 @pytest.mark.parametrize(

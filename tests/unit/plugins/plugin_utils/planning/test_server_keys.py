@@ -257,14 +257,3 @@ def test_all_of_them_in_one_message_and_equal_hosts_once():
 @pytest.mark.parametrize("key", [KEY, KEY + "\n", [KEY], [KEY, "b"]])
 def test_secrets_with_values_are_enough(key):
     assert lacking({"fleet_api_key": key, "vault_token": "t"}, {"HF_TOKEN": "vault_token"}) is None
-
-
-def test_the_first_key_is_what_clients_send():
-    from ansible_collections.inference.fleet.plugins.filter import servers as filters
-
-    entries = entries_of({**LOCAL, "fleet_api_key": KEY})
-    assert filters.api_key_names(entries) == ["fleet_api_key"]
-    own = entries_of({**LOCAL, "fleet_override": {"secrets": {"VLLM_API_KEY": "vault_key"}}})
-    assert filters.api_key_names(own) == ["vault_key"]
-    assert filters.api_key_names(entries_of(LOCAL)) == []
-    assert [filters.client_key(values) for values in ([], [""], ["a\n"], [["b", "a"]])] == ["", "", "a", "b"]
