@@ -10,7 +10,7 @@ import math
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import client_key
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import restart
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import server_lists
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.server_lists import (
     api_key_names,
     container_engines,
@@ -59,7 +59,7 @@ def drift_lines(servers):
 def restart_batches(servers, meant):
     """restart.batches(); AnsibleFilterError where servers are meant that are not planned."""
     try:
-        return restart.batches(servers, meant)
+        return server_lists.batches(servers, meant)
     except FleetError as error:
         raise AnsibleFilterError(error.message) from error
 
