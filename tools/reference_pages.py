@@ -15,8 +15,7 @@ import re
 from pathlib import Path
 
 import yaml
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import variable_kinds
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import row_of, table
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import row_of, table, words_of
 
 CLONE = Path(__file__).resolve().parent.parent
 KEYS = CLONE / "docs" / "using" / "recipe-keys.md"
@@ -123,7 +122,7 @@ def shared_variables():
         for name, row in section["variables"].items():
             names = "`%s`" % name + (", `%s_LAYER`" % name if name == "fleet_override" else "")
             scope = [", ".join("`%s`" % one for one in row["scope"].split(", "))] if scoped else []
-            cells = [names, *scope, variable_kinds.words(row), str(row.get("default", ""))]
+            cells = [names, *scope, words_of(row), str(row.get("default", ""))]
             lines.append("| %s |" % " | ".join([*cells, row["text"]]))
         lines.append("")
     return "\n".join(lines)
@@ -159,7 +158,7 @@ def role_variables():
             if option.get("choices"):
                 text += " One of %s." % ", ".join("`%s`" % one for one in option["choices"])
             row = row_of(name, option)
-            kind = variable_kinds.words(row) if row else TYPES.get(option.get("type", "str"), "string")
+            kind = words_of(row) if row else TYPES.get(option.get("type", "str"), "string")
             lines.append("| `%s` | %s | %s | %s |" % (name, kind, default_of(name, defaults), cell(marked(text))))
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"

@@ -15,8 +15,7 @@ from ansible.plugins.loader import connection_loader
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.connection import host_keys, known_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import inference_hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, inference_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import replace_command
 
 

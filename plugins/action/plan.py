@@ -15,9 +15,10 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.fi
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import words
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
+    Hosts,
     address_given,
+    check_inventory_folders,
     check_limit,
     inference_hosts,
     no_host,
@@ -25,7 +26,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.plan_cache import PlanCache
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_plan import ELSEWHERE, RunPlan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.site_recipes import check_inventory_folders
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 
@@ -115,19 +115,19 @@ class ActionModule(ActionBase):
 
 
 def answer_of(hosts, play_hosts, ours, others, run_plan, options):
-    """({plan, warnings, report}, {host: plan}): what an earlier run has kept, or made now; see making.make()."""
+    """({plan, warnings, report}, {host: plan}): what an earlier run has kept, or made now; see fleet.make()."""
     asked = {key: options[key] for key in ("only_check", "report", "restart", "restarts", "secrets", "strict")}
     sources = [str(source) for source in others.inventory_sources]
     cache = PlanCache({**asked, "hosts": hosts, "limit": play_hosts, "sources": sources, "address": address_given()})
     answer = cache.recall(others)
     if answer is not None:
         return answer, run_plan.take(answer["plan"], others)
-    from ansible_collections.inference.fleet.plugins.plugin_utils.planning import making
+    from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 
     if options["only_check"]:
-        answer, whole = making.check_only(play_hosts, others)
+        answer, whole = fleet.check_only(play_hosts, others)
     else:
-        answer, whole = making.make(hosts, play_hosts, ours, others, run_plan, options)
+        answer, whole = fleet.make(hosts, play_hosts, ours, others, run_plan, options)
     if whole:  # what could not be planned says so each time
         cache.keep(others, answer)
     return answer, run_plan.planned()

@@ -11,8 +11,7 @@ import os
 from ansible import constants as C
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import inference_hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, inference_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 

@@ -9,7 +9,7 @@ import math
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import restart
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import server_lists
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.server_lists import (
     container_engines,
     container_images,
@@ -57,7 +57,7 @@ def drift_lines(servers):
 def restart_batches(servers, meant):
     """restart.batches(); AnsibleFilterError where servers are meant that are not planned."""
     try:
-        return restart.batches(servers, meant)
+        return server_lists.batches(servers, meant)
     except FleetError as error:
         raise AnsibleFilterError(error.message) from error
 

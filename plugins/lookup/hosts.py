@@ -79,8 +79,8 @@ from ansible.plugins.loader import lookup_loader
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
+    Hosts,
     inference_hosts,
     no_host,
     no_recipe,

@@ -8,36 +8,47 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import format_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import readable_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import canonical
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
+from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks as input_checks
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE, some
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE, show, some
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import points
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
     capacity,
-    notes,
     plan,
-    restart,
     server_keys,
+    server_lists,
     services,
     steps,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import ACCELERATORS, parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import one_machine
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.site_recipes import check_inventory_folders
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
+    Hosts,
+    check_inventory_folders,
+    one_machine,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import (
     check_variables,
     overlays_of,
     read_checked,
     recipe_paths,
 )
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import folded
 
 UNPLANNED = {"servers": [], "deployment": None, "capacity": [], "steps": []}  # of a host without fleet_recipe
 
@@ -81,7 +92,7 @@ def plan_one(variables, deploys=False, others=None, made=None):
         if others is not None and site.clustered and "frontend" in {entry["role"] for entry in entries}:
             found = services.cluster_workers(variables.host, groups, others, planned_of, made)
             deployment["workers_elsewhere"] = services.elsewhere(found, variables.host)
-        fits = notes.with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
+        fits = with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
         if rule == "warn":
             fits = capacity.overruled(fits)
         refused = capacity.refusals(fits) if deploys else ""
@@ -249,12 +260,12 @@ def check_hosts(hosts, others):
 
 
 def check_restarted(planned, hosts, meant):
-    """FleetError unless the servers `meant` (see restart.batches) are planned for each of the hosts."""
+    """FleetError unless the servers `meant` (see server_lists.batches) are planned for each of the hosts."""
     mistakes = {}
     for host in hosts:
         try:
             if host in planned:
-                restart.batches(planned[host]["servers"], meant)
+                server_lists.batches(planned[host]["servers"], meant)
         except FleetError as error:
             mistakes.setdefault(error.message, (error, []))[1].append(host)
     _raise_any(mistakes)
@@ -314,3 +325,170 @@ def check_secrets(planned, hosts, others):
             "Secrets of servers have no value, nothing was changed:\n%s",
             ("\n".join(lines),),
         )
+
+
+def with_notes(found, entries, deployment, hardware):
+    """capacity.check's result with the notes of each server's engine and platform among its warnings.
+
+    deployment: the resolved recipe. hardware: Hardware.
+    """
+    entries = {entry["name"]: entry for entry in entries}
+    result = []
+    for item in found:
+        entry = entries[item["server"]]
+        base = entry["name"].rpartition("-")[0]
+        group = next((one for one in deployment["servers"] if group_name(one) == base), {})
+        recipe = plan.for_group(deployment, group)
+        own = (deployment.get("instances") or {}).get(entry["name"]) or {}
+        container = {**(recipe.get("container") or {}), **(own.get("container") or {})} if entry["container"] else None
+        engine = ENGINES[entry["engine"]].running(recipe.get("backend"))
+        notes = engine.notes(entry, engine.version({**recipe, "container": container}), hardware)
+        notes = [*notes, *PLATFORMS[entry["platform"]].notes(entry)]
+        result.append({**item, "warnings": [*item["warnings"], *notes]})
+    return result
+
+
+LOCAL = ("local", "ansible.builtin.local")
+
+
+def check_only(play_hosts, others):
+    """(answer, True) where nothing is wrong with the variables of these hosts; see make()."""
+    check_hosts(play_hosts, others)
+    return {"plan": {"hosts": {}, "of": [], "names": {}, "workers": []}, "warnings": [], "report": None}, True
+
+
+def make(hosts, play_hosts, ours, others, run_plan, options):
+    """({plan, warnings, report}, whether all hosts could be planned). Raises FleetError.
+
+    hosts: to be planned. play_hosts: those of them that --limit leaves. ours: those with a recipe. others: Hosts.
+    run_plan: RunPlan that takes the plan. options: the arguments of inference.fleet.plan.
+    """
+    reasons = {}
+    if options["strict"]:
+        planned = plan_hosts(hosts, others, True, run_plan, play_hosts)
+        for host, item in planned.items():
+            if item["deployment"] and others(host).peek("ansible_connection") in LOCAL:
+                check_models(host, item["deployment"]["models"])
+    else:
+        each = plan_each(hosts, others, run_plan, reasons)
+        planned = {host: item for host, item in each.items() if item}
+        run_plan.refuse({host: why for host, why in reasons.items() if host in play_hosts})
+    if options["secrets"]:
+        check_secrets(planned, play_hosts, others)
+    if options["restarts"]:
+        check_restarted(planned, [host for host in play_hosts if host in ours], options["restart"])
+    warnings = host_warnings(hosts, others)
+    outside = [host for host in hosts if host not in planned and host not in play_hosts]
+    if outside:
+        warnings.append("%s: outside of --limit, and cannot be planned. plan.yml says why." % some(outside))
+    warnings += [*capacity_warnings(planned), *exposed_warnings(planned)]
+    report = None
+    if options["report"]:
+        report = [plan_table(planned), *tuning_tables(planned), capacity_table(planned)]
+    return {"plan": run_plan.packed(), "warnings": warnings, "report": report}, len(planned) == len(hosts)
+
+
+def check_models(host, models):
+    """Checkpoints in directories of this machine are of a family that is served. Raises FleetError.
+
+    What else is wrong with them is found where they are read in full.
+    """
+    for model in models:
+        path = os.path.join(model.get("source_path") or model["path"], "config.json")
+        config = None
+        if model["source"] == "path":
+            seen_files.note_content(path)
+            config = readable_json(path)
+        kind = config.get("model_type") if isinstance(config, dict) else None
+        if kind is not None and kind not in FAMILIES:
+            raise FleetError(
+                "plan.model-unsupported",
+                "%s: model_type in %s is %s; allowed: %s. Set model.path, or model.source_path, to such a checkpoint.",
+                (host, path, show(kind), ", ".join(FAMILIES)),
+            )
+
+
+def plan_table(planned):
+    """The plan as a report {title, columns, rows} for people; hosts whose plans differ in their own address alone share
+    their rows."""
+    rows, equal = [], {}
+    for host, item in planned.items():
+        texts = [
+            canonical({**entry, "host": None, "hash": None}).decode("utf-8", "replace") for entry in item["servers"]
+        ]
+        binds = {entry["bind"] for entry in item["servers"] if not server_keys.is_loopback(entry["bind"])}
+        for bind in binds - {"0.0.0.0", "::"}:
+            texts = [text.replace(bind, "${bind}") for text in texts]
+        equal[host] = str(texts)
+        for entry in item["servers"]:
+            rows.append(
+                [
+                    host,
+                    entry["name"],
+                    entry["role"],
+                    "%s:%s" % (entry["bind"], entry["port"]) if entry["port"] else "-",
+                    format_cpu_list(entry["devices"]) or "-",
+                    entry["model_id"],
+                    " + ".join([item["deployment"]["name"], *item["deployment"].get("overlays", ())]),
+                    ", ".join(entry["start"]["after"]) or "-",
+                    entry["hash"][:12],
+                ]
+            )
+    columns = ["host", "server", "role", "address", "devices", "model id", "recipe", "after", "hash"]
+    return {"title": "Plan", "columns": columns, "rows": folded(columns, rows, equal)}
+
+
+def tuning_tables(planned):
+    """Which measured settings were taken (fleet_tuning), as reports [{title, columns, rows}]; [] where none was."""
+    found = {}
+    for host, item in planned.items():
+        if item["deployment"] and item["deployment"].get("tuning"):
+            found.setdefault(item["deployment"]["tuning"], []).append(host)
+    rows = [[some(hosts), text] for text, hosts in found.items()]
+    return [{"title": "Tuning", "columns": ["host", "setting"], "rows": rows}] if rows else []
+
+
+def capacity_table(planned):
+    """Whether it fits, as a report {title, columns, rows}: one row for equal servers of a host. Sizes of one device."""
+    rows = []
+    for host, item in planned.items():
+        for names, fits in capacity.grouped(item["capacity"]):
+            sizes = [
+                capacity.gib(fits[key] * capacity.GIB) if fits.get(key) is not None else None for key in capacity.SIZES
+            ]
+            rows.append([host, capacity.servers_text(names), *sizes, fits["verdict"], fits["text"]])
+    return {
+        "title": "Capacity",
+        "columns": ["host", "server", "memory", "weights", "kv cache", "verdict", "details"],
+        "rows": rows,
+    }
+
+
+def capacity_warnings(planned):
+    """What may not fit, as sentences for people; equal ones of several servers, and of several hosts, once."""
+    found = {}
+    for host, item in planned.items():
+        warned = {}
+        for fits in item["capacity"]:
+            for warning in fits["warnings"]:
+                warned.setdefault(warning, []).append(fits["server"])
+        for warning, names in warned.items():
+            found.setdefault("%s: %s" % (capacity.servers_text(names), warning), []).append(host)
+    return ["%s: %s" % (some(hosts), text) for text, hosts in found.items()]
+
+
+def exposed_warnings(planned):
+    """[A sentence on all servers that listen beyond loopback and ask for no API key]; [] where there are none."""
+    addresses, hosts = {}, {}
+    for host, item in planned.items():
+        for entry in item["servers"]:
+            exposed = entry["port"] and not server_keys.is_loopback(entry["bind"])
+            if exposed and not set(API_KEYS) & set(entry["secrets"]):
+                addresses[entry["bind"]] = hosts[host] = True
+    if not hosts:
+        return []
+    return [
+        "%s: the servers listen on %s (fleet_bind_address) and ask for no API key, so whoever reaches them can use "
+        "them. Set fleet_api_key, or leave fleet_bind_address at 127.0.0.1 and put a gateway that asks for a key in "
+        "front." % (some(list(hosts)), some(list(addresses)))
+    ]

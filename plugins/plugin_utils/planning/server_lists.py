@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.start_order import (
+    leaders_to_follow,
+    start_order,
+)
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 
 
 def secret_names(servers):
@@ -39,3 +45,45 @@ def registries(images, mirror=""):
 
     names = (split_reference(mirrored(image["image"], mirror))[0] for image in images)
     return sorted({name or DOCKER_HUB for name in names})
+
+
+def batches(servers, meant):
+    """[[names]] of the servers that are meant, leaders first, each with those that restart with it. Raises FleetError.
+
+    servers: plan entries of a host. meant: a name, several with commas between them, a list of names, or "all".
+    """
+    entries = {entry["name"]: entry for entry in servers}
+    known = ", ".join(entries) or "none"
+    names = [name.strip() for name in meant.split(",") if name.strip()] if isinstance(meant, str) else meant
+    if not meant or not names:
+        raise FleetError(
+            "restart.server-missing",
+            "fleet_server is missing: say which servers to restart, -e fleet_server=NAME, several with commas between "
+            "them, or all. There are: %s.",
+            (known,),
+        )
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise FleetError(
+            "restart.server-not-a-name",
+            "fleet_server is %s; allowed: a name, several with commas between them, a list of names, or all. There "
+            "are: %s.",
+            (show(meant), known),
+        )
+    names = list(entries) if list(names) == ["all"] else names
+    unknown = sorted(set(names) - set(entries))
+    if unknown:
+        raise FleetError(
+            "restart.server-unknown",
+            "fleet_server names %s, which %s not planned here; allowed: %s, or all. Use --limit to leave out hosts.",
+            (", ".join(show(name) for name in unknown), "is" if len(unknown) == 1 else "are", known),
+        )
+    found, done = [], set()
+    for name in start_order(entries):
+        if name in names and name not in done:
+            batch = [name]
+            for other in start_order(entries):  # leaders come first, so that followers of followers are found
+                if other not in batch and set(leaders_to_follow(entries[other])) & set(batch):
+                    batch.append(other)
+            found.append(batch)
+            done.update(batch)
+    return found

@@ -18,7 +18,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify.
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.addresses import address_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import PLACEHOLDER, strings
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import TRUE
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.devices import assign, group_counts, server_names
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import (
+    assign,
+    group_counts,
+    server_names,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import PROVIDED
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 

@@ -8,16 +8,366 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import functools
+import ipaddress
 import os
+import posixpath
+import re
+import urllib.parse
 
 import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.images import check_mirror
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import variable_kinds
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import LOCKED
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.site_recipes import check_outside, recipes_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import FALSE, show
+from ansible_collections.inference.fleet.plugins.plugin_utils.connection.known_hosts import accepted_fingerprints
+from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.tune import limits_of
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
+    LOCKED,
+    check_outside,
+    recipes_of,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides
+
+PATTERNS = {
+    "account": (r"[a-z_][a-z0-9_-]{0,31}", "the name of an account, such as inference-fleet"),
+    "digest": (r"sha256:[0-9a-f]{64}", "sha256: and 64 hexadecimal digits"),
+    "image": (r"[a-z0-9][A-Za-z0-9._:/-]*", "an image, REGISTRY/NAME:TAG"),
+    "interpreter": (r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a version such as 3.12, a command or an absolute path"),
+    "name": (r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", "a name of letters, digits, '.', '_' and '-'"),
+    "package": (r"[A-Za-z0-9][A-Za-z0-9._\[\],-]*([=<>!~]=?=?[A-Za-z0-9.*+!_-]+(,[=<>!~]=?=?[A-Za-z0-9.*+!_-]+)*)?",
+                "a pinned package, such as torch==2.13.0+cpu"),
+    "release": (r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}", "a version, such as 3.6.14"),
+    "repository": (r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?", "a repository, OWNER/NAME"),
+    "sha256": (r"[0-9a-fA-F]{64}", "64 hexadecimal digits"),
+}  # fmt: skip
+ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PROXY = re.compile(
+    r"(?:(?:https?|socks[45][ah]?)://)?(?:[^\s/@]*@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]+))?/?"
+)
+LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
+REGISTRY = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?")
+SETTING = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+BOOT = ("auto", "crontab", "user-unit")
+ALL_PORTS = 65535
+
+
+def _pattern(name, value, kind):
+    if kind == "interpreter" and isinstance(value, str) and value.startswith("/"):
+        _path(name, value)
+        return
+    pattern, words = PATTERNS[kind]
+    text = str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not re.fullmatch(pattern, text):
+        raise FleetError("input.pattern-mismatch", "%s is %s; allowed: %s.", (name, show(value), words))
+
+
+def _host(name, value):
+    """A name or an address at which hosts are reached, without port."""
+    text = value if isinstance(value, str) else ""
+    try:
+        ipaddress.ip_address(text)
+        return
+    except ValueError:
+        pass
+    labels = text.rstrip(".").split(".")
+    numeric = re.fullmatch(r"[0-9.]*", text)
+    if numeric or len(text) > 253 or not all(LABEL.fullmatch(one) for one in labels):
+        raise FleetError(
+            "input.host-invalid",
+            "%s is %s; allowed: a host's name or its IPv4 or IPv6 address, without port, brackets, user or spaces.",
+            (name, show(value)),
+        )
+
+
+def _url(name, value, schemes=("http", "https")):
+    text = value if isinstance(value, str) else ""
+    plain = text.replace("{version}", "0").replace("{architecture}", "x")
+    try:
+        parts = urllib.parse.urlsplit(plain)
+        good = parts.scheme in schemes and (parts.scheme == "file" or bool(parts.hostname)) and parts.port != 0
+        if good and parts.hostname:
+            _host(name, parts.hostname)
+    except (ValueError, FleetError):
+        good = False
+    if not good or re.search(r"[\s\\\"'<>{}|^`]", plain) or checks.invisible(plain):
+        raise FleetError(
+            "input.url-invalid",
+            "%s is %s; allowed: an address that begins with %s and a host's name, without spaces.",
+            (name, show(value), " or ".join(one + "://" for one in schemes)),
+        )
+
+
+def _index(name, value):
+    """A package index: an address, or a folder of the node."""
+    if isinstance(value, str) and value.startswith("/"):
+        _path(name, value)
+    else:
+        _url(name, value, ("https", "http", "file"))
+
+
+def _path(name, value):
+    checks.check_string(name, value)
+    if not value.startswith("/") or ".." in value.split("/") or posixpath.normpath(value) == "/":
+        raise FleetError(
+            "input.path-invalid",
+            "%s is %s; allowed: an absolute path on the node without '..'.%s",
+            (name, show(value), " ~ is not expanded; write the whole path." if value.startswith("~") else ""),
+        )
+
+
+def _local(name, value):
+    """A file or folder of the controller, or an address."""
+    checks.check_string(name, value)
+    if "://" in value:
+        _url(name, value, ("https", "http", "file"))
+
+
+def _folder(name, value, spec):
+    checks.check_folder(name, value, "/srv/inference-fleet" + "; empty for the system's own" * bool(spec.get("empty")))
+
+
+def _items(name, value, check):
+    if not isinstance(value, list):
+        raise FleetError("input.not-a-list", "%s is %s; allowed: a list. With -e give JSON.", (name, show(value)))
+    for index, one in enumerate(value):
+        check("%s[%d]" % (name, index), one)
+
+
+def _mapping(name, value, shown=True):
+    if not isinstance(value, dict):
+        raise FleetError(
+            "input.not-a-mapping",
+            "%s is %s; allowed: a mapping. With -e give JSON.",
+            (name, show(value) if shown else "no mapping"),
+        )
+
+
+def _environment(name, value):
+    """Values are not shown: a proxy may have a password."""
+    _mapping(name, value, shown=False)
+    for key, one in value.items():
+        text = str(one) if isinstance(one, int) and not isinstance(one, bool) else one
+        if not ENVIRONMENT_NAME.fullmatch(key):
+            raise FleetError(
+                "input.environment-name",
+                "%s has the key %s; allowed: the name of an environment variable, such as HTTPS_PROXY.",
+                (name, show(key)),
+            )
+        proxy = key.lower().endswith("_proxy") and key.lower() != "no_proxy"
+        found = PROXY.fullmatch(text) if proxy and isinstance(text, str) else None
+        if (
+            not isinstance(text, str)
+            or checks.invisible(text)
+            or (proxy and text and (not found or int(found.group(2) or 1) not in range(1, ALL_PORTS + 1)))
+        ):
+            raise FleetError(
+                "input.environment-value",
+                "%s.%s is not usable (it is not shown, as it may hold a password); allowed: %s.",
+                (name, key, "a proxy such as http://proxy.example.org:3128" if proxy else "a string on one line"),
+            )
+
+
+def _logins(name, value):
+    """Values are not shown."""
+    _mapping(name, value, shown=False)
+    for registry, login in value.items():
+        fit = isinstance(login, dict) and set(login) == {"username", "password"}
+        if not REGISTRY.fullmatch(registry) or not fit or not all(_secret_line(one) for one in login.values()):
+            raise FleetError(
+                "input.login-invalid",
+                "%s[%s] is not usable (it is not shown, as it may hold a password); allowed: {REGISTRY: {username, "
+                "password}} with a registry HOST or HOST:PORT and two strings.",
+                (name, show(registry)),
+            )
+
+
+def _secret_line(value):
+    return isinstance(value, str) and bool(value) and not checks.invisible(value)
+
+
+def _password(name, value):
+    if not _secret_line(value) or value != value.strip():
+        raise FleetError(
+            "input.password-invalid",
+            "%s is not usable (it is not shown); allowed: a string on one line, without spaces at its ends. Quote one "
+            "that YAML takes for a number.",
+            (name,),
+        )
+
+
+def _token(name, value):
+    text = value.rstrip("\r\n") if isinstance(value, str) else value
+    if not _secret_line(text) or re.search(r"\s", text):
+        raise FleetError(
+            "input.token-invalid",
+            "%s is not usable (it is not shown); allowed: a string without spaces or line breaks. Quote one that YAML "
+            "takes for a number.",
+            (name,),
+        )
+
+
+def _names(name, value):
+    given = value.split(",") if isinstance(value, str) else value
+    if not isinstance(given, list) or not given:
+        raise FleetError("input.not-a-list", "%s is %s; allowed: a name or a list of names.", (name, show(value)))
+    for one in given:
+        _pattern(name, one.strip() if isinstance(one, str) else one, "name")
+
+
+def _boot(name, value):
+    if str(value).lower() not in FALSE | {"none"} and value not in BOOT:
+        raise FleetError(
+            "input.choice-unknown", "%s is %s; allowed: %s.", (name, show(value), "false, " + ", ".join(BOOT))
+        )
+
+
+def _sums(name, value):
+    _mapping(name, value)
+    for key, one in value.items():
+        _pattern("%s.%s" % (name, key), one, "sha256")
+
+
+def _certificates(name, value):
+    _mapping(name, value)
+    if value and set(value) != {"ca", "certificate", "key"}:
+        raise FleetError(
+            "input.certificates-invalid",
+            "%s has %s; allowed: ca, certificate and key, each an absolute path on the node, or an empty mapping.",
+            (name, show(sorted(value))),
+        )
+    for key, one in value.items():
+        _path("%s.%s" % (name, key), one)
+
+
+def _settings(name, value):
+    _mapping(name, value)
+    for key, one in value.items():
+        if not SETTING.fullmatch(key):
+            raise FleetError(
+                "input.setting-invalid",
+                "%s has the key %s; allowed: the name of a setting, such as quota-backend-bytes.",
+                (name, show(key)),
+            )
+        if isinstance(one, (list, dict)) or one is None or checks.invisible(str(one)):
+            raise FleetError(
+                "input.setting-value",
+                "%s.%s is %s; allowed: a number, true, false or a string on one line.",
+                (name, key, show(one)),
+            )
+
+
+def _certificate_host(name, value):
+    _host(name, value[2:] if isinstance(value, str) and value.startswith("*.") else value)
+
+
+def _registry(name, value):
+    if not isinstance(value, str) or not REGISTRY.fullmatch(value):
+        raise FleetError("input.pattern-mismatch", "%s is %s; allowed: %s.", (name, show(value), "HOST or HOST:PORT"))
+
+
+def _message(name, value):
+    if not isinstance(value, str):
+        raise FleetError("input.not-a-string", "%s is %s; allowed: a string.", (name, show(value)))
+
+
+# kind → (check(name, value, spec), what is allowed in words)
+KINDS = {
+    "address": (lambda name, value, _spec: checks.check_address(name, value), "IP address"),
+    "archive": (lambda name, value, _spec: _url(name, value, ("https", "http", "file")), "URL"),
+    "batches": (lambda name, value, _spec: checks.check_batches(name, value), "number, percentage or list"),
+    "boot": (lambda name, value, _spec: _boot(name, value), "`false`, `auto`, `crontab`, `user-unit`"),
+    "certificates": (lambda name, value, _spec: _certificates(name, value), "`{ca, certificate, key}`"),
+    "choice": (lambda name, value, spec: checks.check_choice(name, value, spec["choices"]), ""),
+    "engine": (lambda name, value, _spec: checks.check_choice(name, value, sorted(ENGINES)), "name of an engine"),
+    "environment": (lambda name, value, _spec: _environment(name, value), "mapping of environment variables"),
+    "fingerprints": (lambda _name, value, _spec: accepted_fingerprints(value), "fingerprint or list"),
+    "folder": (_folder, "absolute path, a folder of its own"),
+    "host": (lambda name, value, _spec: _host(name, value), "host name or IP address"),
+    "hosts": (lambda name, value, _spec: _items(name, value, _certificate_host), "list of names and addresses"),
+    "index": (lambda name, value, _spec: _index(name, value), "URL"),
+    "indexes": (lambda name, value, _spec: _items(name, value, _index), "list of URLs"),
+    "limits": (lambda name, value, _spec: limits_of(value, {}, name), "mapping of numbers above 0"),
+    "line": (lambda name, value, _spec: checks.check_string(name, value), "string on one line"),
+    "local": (lambda name, value, _spec: _local(name, value), "path on the controller"),
+    "logins": (lambda name, value, _spec: _logins(name, value), "mapping of registries"),
+    "message": (lambda name, value, _spec: _message(name, value), "string"),
+    "mirror": (lambda _name, value, _spec: check_mirror(value), "`HOST[:PORT][/PREFIX]` or mapping"),
+    "names": (lambda name, value, _spec: _names(name, value), "name or list of names"),
+    "number": (
+        lambda name, value, spec: checks.check_number(name, value, spec["high"], whole=False, low=spec.get("low")),
+        "number",
+    ),
+    "path": (lambda name, value, _spec: _path(name, value), "absolute path on the node"),
+    "plan": (lambda _name, _value, _spec: None, ""),
+    "port": (lambda name, value, _spec: checks.check_number(name, value, ALL_PORTS), "port, 1 to 65535"),
+    "registries": (lambda name, value, _spec: _items(name, value, _registry), "list of `HOST[:PORT]`"),
+    "settings": (lambda name, value, _spec: _settings(name, value), "mapping of settings"),
+    "sums": (lambda name, value, _spec: _sums(name, value), "mapping of SHA-256"),
+    "switch": (lambda name, value, _spec: checks.check_switch(name, value), "`true` or `false`"),
+    "password": (lambda name, value, _spec: _password(name, value), "string"),
+    "token": (lambda name, value, _spec: _token(name, value), "string without spaces"),
+    "url": (lambda name, value, _spec: _url(name, value), "URL"),
+    "version_of_key": (lambda name, value, _spec: checks.check_version(name, value), "string or number"),
+    "whole": (
+        lambda name, value, spec: checks.check_number(name, value, spec["high"], low=spec.get("low")),
+        "whole number",
+    ),
+    **{
+        kind: (lambda name, value, _spec, kind=kind: _pattern(name, value, kind), words)
+        for kind, (_pattern_text, words) in PATTERNS.items()
+    },
+}
+
+
+def check_value(name, value, spec):
+    """FleetError unless the variable `name` may have this value. spec: of variables.yml or spec_of_option()."""
+    if value is None or (value == "" and spec.get("empty")):
+        return
+    KINDS[spec["kind"]][0](name, value, spec)
+
+
+def words_of(spec):
+    """What a variable may be, in words."""
+    if spec.get("words"):
+        return spec["words"]
+    if spec.get("choices"):
+        return ", ".join("`%s`" % one for one in spec["choices"])
+    text = KINDS[spec["kind"]][1]
+    if spec["kind"] in ("whole", "number"):
+        low = spec.get("low")
+        text += ", above 0, at most %d" % spec["high"] if low is None else ", %d to %d" % (low, spec["high"])
+    return text
+
+
+def check_option(name, value, option):
+    """FleetError unless a role's variable has the type and the choices of its argument spec, where it has no kind."""
+    kind, shown = option.get("type", "str"), not option.get("no_log")
+    if value is None:
+        return
+    if kind == "bool":
+        checks.check_switch(name, value)
+    elif kind == "dict":
+        _mapping(name, value, shown)
+    elif kind == "list":
+        if not isinstance(value, list):
+            raise FleetError(
+                "input.not-a-list",
+                "%s is %s; allowed: a list. With -e give JSON.",
+                (name, show(value) if shown else "no list"),
+            )
+        for index, one in enumerate(value):
+            where = "%s[%d]" % (name, index)
+            if option.get("elements") == "dict":
+                _mapping(where, one, shown)
+            elif option.get("choices"):
+                checks.check_choice(where, one, option["choices"])
+            else:
+                checks.check_string(where, one)
+    elif option.get("choices"):
+        checks.check_choice(name, value, option["choices"])
+
 
 COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 ELSEWHERE = "'hostvars' is undefined"  # jinja's words for a value of another host's, which only plays work out
@@ -125,13 +475,13 @@ def check_variables(variables, mistakes):
     for name, row in shared().items():
         if name in variables.names and row["kind"] != "plan":
             with mistakes.noted():
-                _check(variables, name, functools.partial(variable_kinds.check, name, spec=row), row.get("secret"))
+                _check(variables, name, functools.partial(check_value, name, spec=row), row.get("secret"))
     ours = variables.has_recipe
     for name, (option, row) in of_roles().items() if ours or _serves(variables) else ():
         if (ours or name.startswith(SERVICES)) and variables.has(name):
-            check = functools.partial(variable_kinds.check_option, name, option=option)
+            check = functools.partial(check_option, name, option=option)
             if row:
-                check = functools.partial(variable_kinds.check, name, spec=row)
+                check = functools.partial(check_value, name, spec=row)
             with mistakes.noted():
                 _check(variables, name, check, lazy=True)
 

@@ -17,8 +17,12 @@ from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_DEPTH, clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, path_text, show, visible
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import overrides, tuning
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import COLLECTION, coerce, recipe_schema
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import (
+    COLLECTION,
+    all_problems,
+    coerce,
+    recipe_schema,
+)
 
 try:
     import yaml

@@ -15,19 +15,27 @@ import os
 import re
 import sys
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import probes
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_LINE, invisible
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import RESERVED
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import (
     FALSE,
     NUMBER,
     TRUE,
     WHOLE,
+    holds_secret,
+    names_secret,
     odd_characters,
     path_text,
     show,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES
+from ansible_collections.inference.fleet.plugins.plugin_utils.models import FAMILIES, other_family
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 
 try:
     import jsonschema
@@ -217,3 +225,262 @@ def problems(recipe, text_of=path_text):
     found = {text: path for path, text in (_message(error, text_of) for error in _validator().iter_errors(recipe))}
     found = [(path, text) for text, path in found.items()]
     return sorted(found, key=lambda item: (path_text(item[0]), item[1]))
+
+
+# Where a string may have several lines, be empty, or hold Jinja that is not for Ansible.
+FREE = (
+    "description", "guide", "probes", "config", "arguments", "environment", "command", "benchmark", "evaluate", "tune",
+)  # fmt: skip
+EMPTY = ("entrypoint",)
+JINJA = re.compile(r"\{\{.*\}\}|\{%.*%\}", re.DOTALL)
+OPEN_SECRET = (
+    "holds a secret, which everybody who sees the plan or the node's processes could read. Remove it, and name the "
+    "variable that holds it in 'secrets', as {HF_TOKEN: fleet_hf_token}, with its value in a vault"
+)
+NO_SECRET = ("", "empty", "none", "null", "dummy", "unused", "not-needed", "auto", "true", "false")
+WITH_CHECK = ("api-key", *API_KEYS)  # of an engine: planning/server_keys.py says what to set instead
+ANSWERS = ("server", "frontend")
+
+
+def all_problems(recipe, text_of=path_text, in_file=False):
+    """All mistakes of a recipe: [(path, text)] in a stable order: of the schema, of strings, and between keys.
+
+    text_of: how a path is written in messages. in_file: whether it is a file, which holds no Jinja.
+    """
+    opened = [(path, "'%s' %s" % (text_of(path), text)) for path, text in _open_secrets(recipe)]
+    # other sentences on such a value would show it
+    found = opened + [item for item in problems(recipe, text_of) if not _covered(item[0], opened)]
+    found += [item for item in _strings(recipe, [], text_of, in_file) if not _covered(item[0], found)]
+    if not found:
+        for rule in (_models, _needs, _groups, _backends, _services, _start, _variables, _probes):
+            found += [(path, "'%s' %s" % (text_of(path), text)) for path, text in rule(recipe)]
+    return found
+
+
+def _open_secrets(value, path=()):
+    """Secrets that are written into a recipe: it is in the plan, which everybody may read, and so are processes."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _open_secrets(item, (*path, str(key))) if key not in ("secrets", "secret_versions") else ()
+        return
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            before = value[index - 1] if index and isinstance(value[index - 1], str) else ""
+            if _is_secret(before.lstrip("-"), item) and before.startswith("-"):
+                yield [*path, index], OPEN_SECRET
+            else:
+                yield from _open_secrets(item, (*path, index))
+        return
+    keys = [one for one in path if isinstance(one, str)]
+    if not keys or keys[-1] in WITH_CHECK or "description" in keys or not isinstance(value, str):
+        return
+    name, mark, given = value.lstrip("-").partition("=")
+    if _is_secret(keys[-1], value) or (mark and _is_secret(name, given)) or holds_secret(value):
+        yield list(path), OPEN_SECRET
+
+
+def _is_secret(name, value):
+    """Whether this is the value of what is named like a secret; a placeholder, a word for none and a file are not."""
+    known = not isinstance(value, str) or value.strip().lower() in NO_SECRET or value.startswith(("${", "/", "{{"))
+    return names_secret(name) and not known and name.replace("_", "-") not in WITH_CHECK
+
+
+def _covered(path, found):
+    return any(list(path) == list(other) for other, _text in found)
+
+
+def _strings(value, path, text_of, in_file):
+    """(path, text) for strings of keys that mean one word or one line, which are empty or hold what cannot be seen."""
+    if isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _strings(item, [*path, key], text_of, in_file)
+    elif isinstance(value, str):
+        text = _string(value, {one for one in path if isinstance(one, str)}, str(path[-1]), in_file)
+        if text:
+            yield path, "'%s' is %s%s" % (text_of(path), show(value), text)
+
+
+def _string(value, keys, last, in_file):
+    if in_file and JINJA.search(value) and "template" not in last and not {"probes", "config", "description"} & keys:
+        return (
+            ", but a recipe file holds no Jinja; allowed: placeholders such as ${models}. Write it in fleet_override "
+            "where Jinja must be"
+        )
+    if {"arguments", "environment"} & keys and value != value.rstrip("\r\n"):
+        return "; allowed: a string without a line break at its end. Remove it, in YAML with |- instead of |"
+    if keys & set(FREE) or (not value and last in EMPTY):
+        return ""
+    if not value or value != value.strip() or invisible(value) or len(value) > MAX_LINE:
+        return (
+            "%s; allowed: one line that is not empty, of %d characters at most, without spaces around it or characters "
+            "that cannot be seen. Remove these, or the key" % (odd_characters(value), MAX_LINE)
+        )
+    return ""
+
+
+def _needs(recipe):
+    for index, name in enumerate(recipe["needs"]["accelerators"]):
+        known = list(PLATFORMS[recipe["platform"]].accelerators)
+        if name not in known:
+            yield (
+                ["needs", "accelerators", index],
+                ("is %s; allowed for platform %s: %s" % (show(name), recipe["platform"], ", ".join(known))),
+            )
+    words = recipe["command"]
+    if not words[0] or (words[0] != "".join(words[0].split()) and not words[0].startswith(("/", "${"))):
+        yield (
+            ["command", 0],
+            "is %s; allowed: the program alone. Write each word as an item" % show(words[0]),
+        )
+
+
+def _groups(recipe):
+    groups = {}
+    for index, group in enumerate(recipe["servers"]):
+        path, name = ["servers", index], group_name(group)
+        if name in groups:
+            yield [*path, "name"], "is '%s', as of another group. Set another name" % name
+        groups[name] = group
+        if group["role"] in ANSWERS and group.get("port") is None:
+            yield (
+                [*path, "port"],
+                (
+                    "is null, but a server of role %s answers on a port; allowed: 1 to 65535. Set one, or another role"
+                    % group["role"]
+                ),
+            )
+        if group["role"] != "frontend" and not group["devices"]:
+            yield [*path, "devices"], "is 0; allowed: at least 1 for role %s, 0 for a frontend" % group["role"]
+        if group.get("cpus"):
+            yield from _cpus([*path, "cpus"], group["cpus"])
+        yield from _ports(path, group, recipe)
+        if group.get("venv") and not recipe.get("venv") and not group["venv"].get("path"):
+            yield [*path, "venv", "path"], "is not set, and the recipe has no venv. Set it"
+    for name, own in (recipe.get("instances") or {}).items():
+        if own and own.get("cpus"):
+            yield from _cpus(["instances", name, "cpus"], own["cpus"])
+    for index, group in enumerate(recipe["servers"]):
+        for other in group.get("after", ()):
+            if other not in groups:
+                yield (
+                    ["servers", index, "after"],
+                    ("names the group %s; allowed: %s" % (show(other), ", ".join(groups))),
+                )
+            elif _reaches(groups, other, group_name(group), set()):
+                yield (
+                    ["servers", index, "after"],
+                    (
+                        "names '%s', which starts after '%s' itself, so each would wait for the other. Remove one"
+                        % (other, group_name(group))
+                    ),
+                )
+
+
+def _backends(recipe):
+    """An engine that wraps others has to be told which; no other may be."""
+    allowed = ENGINES[recipe["engine"]].wraps
+    for path, given in [([], recipe), *((["servers", index], group) for index, group in enumerate(recipe["servers"]))]:
+        name = given.get("backend")
+        if name and name not in allowed:
+            yield (
+                [*path, "backend"],
+                "is %s; allowed for the engine %s: %s"
+                % (show(name), recipe["engine"], ", ".join(allowed) or "none, remove it"),
+            )
+        if allowed and given.get("devices") and not name and not recipe.get("backend"):
+            yield [*path, "backend"], "is not set; needed for the engine %s: %s" % (
+                recipe["engine"], " or ".join(allowed),
+            )  # fmt: skip
+
+
+def _ports(path, group, recipe):
+    ports = group.get("ports") or {}
+    for name in ports:
+        if name in RESERVED or name in (recipe.get("services") or {}):
+            yield [*path, "ports", name], "has the name of another placeholder. Use another name"
+    asked = (group.get("health") or {}).get("port")
+    if asked is not None and ports.get(asked) is None:
+        yield (
+            [*path, "health", "port"],
+            "is %s; allowed: %s. Set that port" % (show(asked), ", ".join(sorted(ports)) or "null without ports"),
+        )
+
+
+def _services(recipe):
+    for name in recipe.get("services") or {}:
+        if name in RESERVED:
+            yield ["services", name], "has the name of another placeholder. Use another name"
+
+
+def _cpus(path, text):
+    try:
+        parse_cpu_list(text)
+    except ValueError as error:
+        yield path, "is %s: %s. Use numbers and ranges such as 0-47,96-143" % (show(text), error)
+
+
+def _reaches(groups, name, goal, seen):
+    if name == goal:
+        return True
+    if name in seen or name not in groups:
+        return False
+    seen.add(name)
+    return any(_reaches(groups, other, goal, seen) for other in groups[name].get("after", ()))
+
+
+def _start(recipe):
+    groups = [(["servers", index], group.get("start")) for index, group in enumerate(recipe["servers"])]
+    for path, own in [([], {}), *groups]:
+        yield from _poll(path, {**(recipe.get("start") or {}), **(own or {})}) if own is not None else ()
+
+
+def _poll(path, start):
+    if start.get("poll_s", 0) > start.get("budget_s", float("inf")):
+        yield [*path, "start", "poll_s"], "is %g, but 'start.budget_s' is %g; allowed: up to that. Lower it" % (
+            start["poll_s"], start["budget_s"]
+        )  # fmt: skip
+
+
+def _variables(recipe):
+    """A variable is either in environment or in secrets."""
+    layers = [recipe.get("secrets"), *(group.get("secrets") for group in recipe["servers"])]
+    secrets = {name for layer in layers for name, variable in (layer or {}).items() if variable is not None}
+    places = [(["environment"], recipe.get("environment"))]
+    places += [(["servers", index, "environment"], group.get("environment"))
+               for index, group in enumerate(recipe["servers"])]  # fmt: skip
+    places += [(["instances", name, "environment"], (own or {}).get("environment"))
+               for name, own in (recipe.get("instances") or {}).items()]  # fmt: skip
+    for path, environment in places:
+        for name, value in (environment or {}).items():
+            if name in secrets and value is not None:
+                yield [*path, name], "is set, and so is 'secrets.%s'; one of them would be lost. Remove one" % name
+
+
+def _probes(recipe):
+    names = set(probes.FULL + probes.QUICK)
+    for index, probe in enumerate(recipe.get("probes", ())):
+        path = ["probes", index]
+        if probe["name"] in names:
+            taken = "the name of a built-in probe" if probe["name"] in probes.FULL + probes.QUICK else "given twice"
+            yield [*path, "name"], "is '%s', %s. Use another name" % (probe["name"], taken)
+        names.add(probe["name"])
+        if probe.get("body") is None and probe.get("path", probes.CHAT) == probes.CHAT:
+            yield [*path, "body"], "is not set, but %s must get one. Set it, with messages" % probes.CHAT
+
+
+def _models(recipe):
+    """Checkpoints that are of another family by their name; the node would only find out once all is installed."""
+    groups = [(["servers", index], group) for index, group in enumerate(recipe["servers"])]
+    for path, place in [([], recipe), *groups]:
+        model = place.get("model") or {}
+        other = other_family(model.get("repo") or "")
+        if other and not model.get("family") and not recipe["model"].get("family"):
+            yield (
+                [*path, "model", "repo"],
+                "is '%s', whose name says %s; allowed: checkpoints of %s, such as %s. Where it is one, set "
+                "model.family to %s"
+                % (
+                    model["repo"], other, " or ".join(family.label for family in FAMILIES.values()),
+                    ", ".join(name for family in FAMILIES.values() for name in family.models), " or ".join(FAMILIES),
+                ),
+            )  # fmt: skip

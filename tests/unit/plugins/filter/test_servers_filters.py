@@ -8,7 +8,7 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.filter import servers
 from ansible_collections.inference.fleet.plugins.filter.servers import restart_batches
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import restart
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import server_lists
 
 
 def entry(budget_s=300, poll_s=2, after=(), **secrets):
@@ -159,7 +159,7 @@ THREE = "server-0, server-1, server-2"
 )
 def test_servers_that_are_not_there_are_named_with_those_that_are(meant, code, values):
     with pytest.raises(FleetError) as caught:
-        restart.batches(PLAIN, meant)
+        server_lists.batches(PLAIN, meant)
     assert (caught.value.code, caught.value.values) == (code, values)
     with pytest.raises(AnsibleFilterError):
         restart_batches(PLAIN, meant)

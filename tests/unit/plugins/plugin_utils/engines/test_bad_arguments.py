@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES, command_line, dynamo
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import notes, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.engines import bad_arguments
@@ -34,7 +34,7 @@ def planned(name, count, override=None, overlays=(), clustered=False):
     site = plan.Site(root="/r", clustered=clustered, endpoints=(("etcd", "http://x:2379"),))
     entries = plan.plan_host("h", recipe, hardware, site)
     items = [{"server": entry["name"], "warnings": []} for entry in entries]
-    found = notes.with_notes(items, entries, plan.deployment(recipe, site, "h"), hardware)
+    found = fleet.with_notes(items, entries, plan.deployment(recipe, site, "h"), hardware)
     return entries, [warning for item in found for warning in item["warnings"]]
 
 

@@ -15,7 +15,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines import dyn
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import all_problems
 
 TRANSFER = {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"}
 ETCD = {"DYN_DISCOVERY_BACKEND": "etcd", "DYN_FILE_KV": None, "ETCD_ENDPOINTS": "http://10.0.0.1:2379"}

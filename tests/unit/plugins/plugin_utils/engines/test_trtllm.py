@@ -12,9 +12,9 @@ import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import trtllm
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, notes, plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import all_problems
 from packaging.version import Version
 
 ENGINE = trtllm.ENGINE
@@ -49,7 +49,7 @@ def planned(declared):
     hardware = parse_hardware({"accelerator": declared["needs"]["accelerators"][0], "count": 8}, "h")
     entries = plan.plan_host("h", declared, hardware, plan.Site())
     deployment = plan.deployment(declared, plan.Site(), "h")
-    return entries, notes.with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
+    return entries, fleet.with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
 
 
 def error(declared):

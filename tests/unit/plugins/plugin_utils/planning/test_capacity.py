@@ -15,13 +15,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENG
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import read_number
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import load_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.models.gpt_oss import GPT_OSS_20B, GPT_OSS_120B, MODELS
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
-    capacity,
-    fleet,
-    plan,
-    server_memory,
-    tables,
-)
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, fleet, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.capacity import (
     GIB,
     Server,
@@ -131,7 +125,7 @@ def neuron(accelerator, tensor, more, environment=None, draft=None):
 )
 def test_tensor_bytes_are_the_checkpoints(model, weights_format, total_size):
     assert model.tensor_bytes(weights_format) == total_size
-    assert server_memory.weights_bytes(model, weights_format) == total_size
+    assert capacity.weights_bytes(model, weights_format) == total_size
 
 
 def test_dimensions_of_the_stand_in_are_its_config_s():
@@ -155,7 +149,7 @@ def test_recipes_name_models_that_are_known():
 
 def test_kv_cache_of_one_request_is_what_vllm_asks_for():
     # "4.54 GiB KV cache is needed": 131072 tokens, --max-num-batched-tokens 1024 (vllm#27508)
-    needs = server_memory.request_bytes(GPT_OSS_120B, 131072, batched=1024)
+    needs = capacity.request_bytes(GPT_OSS_120B, 131072, batched=1024)
     assert "%.2f" % (needs / GIB) == "4.54"
     blocks = 131072 // 16 + (127 + 1024) // 16 + 1 + 1  # the window and the step's tokens, and one block for its edges
     assert needs == 18 * 16 * blocks * 2048
@@ -163,15 +157,15 @@ def test_kv_cache_of_one_request_is_what_vllm_asks_for():
 
 def test_kv_cache_without_windows_is_what_llama_cpp_allocates():
     # "KV buffer size = 9216.00 MiB (131072 cells, 18 layers, 2/2 seqs)", f16: only the full layers (ollama#16480)
-    full = 18 * 131072 * 2 * server_memory.kv_layer_bytes(GPT_OSS_120B)
+    full = 18 * 131072 * 2 * capacity.kv_layer_bytes(GPT_OSS_120B)
     assert full == 9216 * 2**20
-    whole = server_memory.request_bytes(GPT_OSS_120B, 131072, windowed=False)
+    whole = capacity.request_bytes(GPT_OSS_120B, 131072, windowed=False)
     assert whole == full  # two sequences in half of the layers are one in all of them
 
 
 def test_key_value_heads_are_replicated_beyond_their_number():
-    assert [server_memory.kv_layer_bytes(GPT_OSS_120B, degree) for degree in (1, 2, 8, 16)] == [2048, 1024, 256, 256]
-    eight, sixteen = (server_memory.weights_bytes(GPT_OSS_120B, "bf16", degree, 1) for degree in (8, 16))
+    assert [capacity.kv_layer_bytes(GPT_OSS_120B, degree) for degree in (1, 2, 8, 16)] == [2048, 1024, 256, 256]
+    eight, sixteen = (capacity.weights_bytes(GPT_OSS_120B, "bf16", degree, 1) for degree in (8, 16))
     split = 36 * GPT_OSS_120B.query_bytes + 2 * GPT_OSS_120B.embedding_bytes
     assert eight - sixteen == pytest.approx(split / 16, rel=1e-6)
 
@@ -194,7 +188,7 @@ def test_resident_weights_on_one_gpu_are_what_vllm_reports():
 )
 def test_kernels_of_blackwell_pad_mxfp4(tensor, more, experts):
     found = verdict(hardware("b200"), "vllm", "vllm serve x --tensor-parallel-size %d %s" % (tensor, more))
-    rest = server_memory.weights_bytes(GPT_OSS_120B, "mxfp4", tensor, 128, experts=0)
+    rest = capacity.weights_bytes(GPT_OSS_120B, "mxfp4", tensor, 128, experts=0)
     assert found["weights_gib"] == pytest.approx((rest + experts) / GIB, abs=0.0001)
     if tensor == 1:
         assert "%.1f" % found["weights_gib"] == "65.9"
@@ -217,16 +211,16 @@ def test_the_draft_s_layer_widens_both_groups_of_layers():
     server = capacity.server_of(
         entry_of("vllm serve x --max-model-len 32768"), recipe_of("vllm", draft={"tokens": 3}), hardware("b200")
     )
-    steady = server_memory.request_of(server, 32000, steady=True)
+    steady = capacity.request_of(server, 32000, steady=True)
     assert steady == 19 * 2048 * (32000 + 9 * 16)
-    whole = server_memory.request_of(dataclasses.replace(server, windowed=False), 32000, steady=True)
+    whole = capacity.request_of(dataclasses.replace(server, windowed=False), 32000, steady=True)
     assert whole == (36 + 1) * 2048 * 32000
 
 
 def test_activations_are_about_what_vllm_measured():
     # 0.9 x 79.19 GiB - 65.97 GiB weights - activations = -2.14 GiB (vllm#23278; vLLM's defaults on an H100)
     measured = 0.9 * 79.19 - 65.97 + 2.14
-    assert server_memory.activation_bytes(GPT_OSS_120B, "nvidia", 1024, 8192) / GIB == pytest.approx(measured, abs=0.5)
+    assert capacity.activation_bytes(GPT_OSS_120B, "nvidia", 1024, 8192) / GIB == pytest.approx(measured, abs=0.5)
 
 
 def test_bf16_on_four_ascend_chips():
@@ -257,12 +251,12 @@ def test_the_kv_cache_that_nxd_inference_allocates_for_a_server_of_trn3_eagle3()
     recipe = recipes.load_recipe(str(ROOT / "recipes" / "trn3-eagle3.yml"))
     server = capacity.server_of(planned["servers"][0], recipe, parse_hardware(TRN3["fleet_hardware"], "x"))
     assert (server.budget, server.max_seqs, server.max_len, server.bucket) == ("contiguous", 16, 16384, 256)
-    each = server_memory.request_bytes(GPT_OSS_120B, 16384, 8, bucket=server.bucket)
+    each = capacity.request_bytes(GPT_OSS_120B, 16384, 8, bucket=server.bucket)
     assert each == 18 * (16384 + 256) * 256  # 256 bytes: key and value of one head of 64 in bf16
     assert 16 * each / GIB == pytest.approx(1.14, abs=0.005)
-    assert 16 * server_memory.request_bytes(GPT_OSS_120B, 16384, 8, windowed=False) / GIB == 2.25  # as if all were full
+    assert 16 * capacity.request_bytes(GPT_OSS_120B, 16384, 8, windowed=False) / GIB == 2.25  # as if all were full
     draft = 16 * 16384 * 256  # the layer of the EAGLE3 head attends to everything
-    assert 16 * server_memory.request_of(server, 16384) == 16 * each + draft
+    assert 16 * capacity.request_of(server, 16384) == 16 * each + draft
 
 
 @pytest.mark.parametrize(
@@ -623,8 +617,8 @@ def test_buffers_of_the_kv_transfer_and_the_draft_s_layer_take_their_share():
         recipe_of("vllm", draft={"tokens": 5}),
         hardware("trainium3"),
     )
-    assert server_memory.request_of(server, 16384) == (18 * (16384 + 128) + 16384) * 256
-    assert server_memory.request_of(dataclasses.replace(server, draft=False), 16384) == 18 * (16384 + 128) * 256
+    assert capacity.request_of(server, 16384) == (18 * (16384 + 128) + 16384) * 256
+    assert capacity.request_of(dataclasses.replace(server, draft=False), 16384) == 18 * (16384 + 128) * 256
 
 
 def test_a_frontend_has_no_memory_to_check():
@@ -689,8 +683,8 @@ def test_the_plan_says_for_each_server_whether_it_fits():
     item = planned["node1"]
     assert [one["server"] for one in item["capacity"]] == [entry["name"] for entry in item["servers"]]
     assert {one["verdict"] for one in item["capacity"]} == {"ok"}
-    assert tables.capacity_warnings(planned) == []
-    table = tables.capacity_table(planned)
+    assert fleet.capacity_warnings(planned) == []
+    table = fleet.capacity_table(planned)
     assert table["columns"] == ["host", "server", "memory", "weights", "kv cache", "verdict", "details"]
     sizes = ["36.0 GiB", "9.0 GiB", "25.9 GiB"]
     assert table["rows"] == [
@@ -718,7 +712,7 @@ def test_refusals_of_many_hosts_are_one_message():
 def test_a_refusal_holds_for_who_deploys_and_can_be_overruled():
     assert len(plan_of(TOO_LARGE, deploys=False)["node1"]["servers"]) == 8
     planned = plan_of({**TOO_LARGE, "fleet_capacity": "warn"})
-    assert tables.capacity_warnings(planned) == [
+    assert fleet.capacity_warnings(planned) == [
         "node1: server-0 to server-7: %s Tried all the same, as fleet_capacity is warn." % REFUSAL
     ]
     assert {item["verdict"] for item in planned["node1"]["capacity"]} == {"warning"}
@@ -735,7 +729,7 @@ def test_warnings_of_many_hosts_are_told_once_and_name_the_servers():
             "benchmark": {"concurrency": 500},
         },
     }
-    assert tables.capacity_warnings(plan_of(variables, ["a", "b"])) == [
+    assert fleet.capacity_warnings(plan_of(variables, ["a", "b"])) == [
         "a, b: server-0 to server-7: 500 requests at once are expected, but max-num-seqs 16 x 7 servers + max-num-seqs "
         "2 take 114; the others wait, which counts as latency. Raise max-num-seqs or lower the benchmark's concurrency."
     ]
@@ -799,9 +793,9 @@ def test_windows_never_take_more_and_fp8_never_more_than_bf16(server):
 
 @given(servers)
 def test_what_is_certain_is_at_most_what_is_expected(server):
-    assert certain_weights(server) <= server_memory.expected_weights(server) * (1 + 1e-9)
-    certain = server_memory.request_of(server, server.max_len, certain=True)
-    assert certain <= server_memory.request_of(server, server.max_len)
+    assert certain_weights(server) <= capacity.expected_weights(server) * (1 + 1e-9)
+    certain = capacity.request_of(server, server.max_len, certain=True)
+    assert certain <= capacity.request_of(server, server.max_len)
 
 
 @given(servers)
@@ -812,10 +806,10 @@ def test_what_is_refused_would_be_warned_about_as_well(server):
 
 @given(servers, powers)
 def test_parts_of_all_devices_hold_the_whole_model(server, expert):
-    share = server_memory.weights_bytes(server.model, server.weights_format, server.tensor, server.tensor)
+    share = capacity.weights_bytes(server.model, server.weights_format, server.tensor, server.tensor)
     assert share * server.tensor >= server.model.tensor_bytes(server.weights_format)
-    alone = server_memory.weights_bytes(server.model, server.weights_format, 1, expert)
-    assert alone >= server_memory.weights_bytes(server.model, server.weights_format, expert, expert)
+    alone = capacity.weights_bytes(server.model, server.weights_format, 1, expert)
+    assert alone >= capacity.weights_bytes(server.model, server.weights_format, expert, expert)
 
 
 @given(st.lists(st.sampled_from(["--tp_size", "--max-num-seqs", "-1", "8", "x", "--a=b", "--", "-"]), max_size=12))

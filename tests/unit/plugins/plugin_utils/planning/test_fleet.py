@@ -9,9 +9,9 @@ import re
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks as input_checks
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, inventory, tables
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, inventory
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts, HostVariables
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, HostVariables
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import known, recipe_paths
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
@@ -284,7 +284,7 @@ def test_equal_hosts_share_rows_and_others_do_not():
             if number == 50:
                 changes["fleet_override"] = {"arguments": {"max-num-seqs": 3}}
             planned.update(plan_of({**LOCAL, **changes}, hosts=["n%d" % number]))
-        rows = tables.plan_table(planned)["rows"]
+        rows = fleet.plan_table(planned)["rows"]
         shown = [[host, "server-%d" % number] for host in ("n1, n2, n3 and 96 more", "n50") for number in range(2)]
         assert [row[:2] for row in rows] == shown
         expected = ("10.0.0.1:8000 … 10.0.0.100:8000", "differs") if own else ("127.0.0.1:8000", rows[0][8])
@@ -302,7 +302,7 @@ def test_table_shows_where_each_server_listens():
         }
     )
     planned["node0"] = plan_of(LOCAL, hosts=["node0"])["node0"]
-    rows = tables.plan_table(planned)["rows"]
+    rows = fleet.plan_table(planned)["rows"]
     assert [row[:7] for row in rows] == [
         ["node1", "server-0", "decode", "-", "0", "gpt-oss-tiny-standin", "cpu-tiny"],
         ["node0", "server-0", "server", "127.0.0.1:8000", "0", "gpt-oss-tiny-standin", "cpu-tiny"],

@@ -13,7 +13,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import capacity, plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.rules import all_problems
+from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import all_problems
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -17,9 +17,8 @@ import pytest
 from ansible_collections.inference.fleet.plugins.action import plan as action
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import making, plan_cache, run_plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import inference_hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, plan_cache, run_plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, inference_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
@@ -35,11 +34,11 @@ KEY = "sk-never-in-a-file"
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """The folder of the plans, and a list that gets an item for each plan that is made."""
-    made, make, check_only = [], making.make, making.check_only
+    made, make, check_only = [], fleet.make, fleet.check_only
     monkeypatch.setenv(plan_cache.VARIABLE, str(tmp_path / "plans"))
     monkeypatch.setattr(seen_files, "_seen", {})
-    monkeypatch.setattr(making, "make", lambda *given: made.append(1) or make(*given))
-    monkeypatch.setattr(making, "check_only", lambda *given: made.append(1) or check_only(*given))
+    monkeypatch.setattr(fleet, "make", lambda *given: made.append(1) or make(*given))
+    monkeypatch.setattr(fleet, "check_only", lambda *given: made.append(1) or check_only(*given))
     return tmp_path / "plans", made
 
 
@@ -183,13 +182,13 @@ def test_what_planning_looks_at_is_noted():
     )
     known = {
         "engines/versioned_fields.py": 1,
-        "planning/making.py": 1,  # noted there
+        "planning/fleet.py": 1,  # noted there
         "planning/variables.py": 3,
         "platforms/neuron/checks.py": 1,
         "recipe/load.py": 1,  # in an error's text
         "recipe/schema.py": 1,
     }
-    others = ("plan_cache.py", "run_look.py", "run_plan.py", "site_recipes.py", "step_values.py")
+    others = ("inventory.py", "plan_cache.py", "run_look.py", "run_plan.py", "step_values.py")
     root, found = pathlib.Path(seen_files.__file__).parent, {}
     for folder in ("engines", "models", "planning", "platforms", "recipe"):
         for path in sorted((root / folder).rglob("*.py")):

@@ -11,7 +11,7 @@ import stat
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, host_variables, run_plan
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, inventory, run_plan
 
 LOCAL = {
     "fleet_recipe": "cpu-tiny",
@@ -129,7 +129,7 @@ def test_a_cluster_is_kept_once(kept):
         hosts = cluster(number)
         kept[0].unlink(missing_ok=True)
         first = plan_cluster(hosts)
-        others = host_variables.Hosts(hosts.get, ["/inventory"])
+        others = inventory.Hosts(hosts.get, ["/inventory"])
         assert run_plan.recalled(list(hosts), others, True) == first
         assert [len(item["deployment"]["workers_elsewhere"]) for item in first.values()] == [8 * (number - 1)] * number
         sizes.append(kept[0].stat().st_size)
@@ -149,12 +149,12 @@ def test_other_hosts_are_compared_once_for_a_play(kept, monkeypatch):
     """Not in each task of each host; the host's own variables are."""
     before, read = cluster(3), []
     plan_cluster(before)
-    run_plan.settle(host_variables.Hosts(before.get, ["/inventory"]))
+    run_plan.settle(inventory.Hosts(before.get, ["/inventory"]))
     monkeypatch.setattr(run_plan, "_in_task", lambda: True)
-    hosts = host_variables.Hosts(lambda host: read.append(host) or before[host], ["/inventory"])
+    hosts = inventory.Hosts(lambda host: read.append(host) or before[host], ["/inventory"])
     assert run_plan.RunPlan().recall("n00", hosts, True)
     assert read == ["n00"]
     changed = cluster(3, n01={"fleet_bind_address": "192.0.2.9"})
-    assert run_plan.RunPlan().recall("n01", host_variables.Hosts(changed.get, ["/inventory"]), True) is None
-    run_plan.settle(host_variables.Hosts(changed.get, ["/inventory"]))
-    assert run_plan.RunPlan().recall("n02", host_variables.Hosts(changed.get, ["/inventory"]), True) is None
+    assert run_plan.RunPlan().recall("n01", inventory.Hosts(changed.get, ["/inventory"]), True) is None
+    run_plan.settle(inventory.Hosts(changed.get, ["/inventory"]))
+    assert run_plan.RunPlan().recall("n02", inventory.Hosts(changed.get, ["/inventory"]), True) is None

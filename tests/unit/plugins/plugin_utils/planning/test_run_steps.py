@@ -10,7 +10,7 @@ import pathlib
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_steps
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import HostVariables
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import HostVariables
 
 CLONE = pathlib.Path(__file__).resolve().parents[5]
 STEPS = [{"step": step, "operation": step, "arguments": {}, "later": []} for step in run_look.STEPS]

@@ -9,8 +9,8 @@ import json
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, tables
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
 KEY = "sk-never-in-a-plan"
@@ -169,7 +169,7 @@ WARNING = (
 
 @pytest.mark.parametrize("bind", ["127.0.0.1", "127.8.0.1", "::1"])
 def test_on_loopback_no_key_is_needed(bind):
-    assert tables.exposed_warnings(plan_of({**LOCAL, "fleet_bind_address": bind})) == []
+    assert fleet.exposed_warnings(plan_of({**LOCAL, "fleet_bind_address": bind})) == []
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::", "10.1.2.3", "fd00::7"])
@@ -177,12 +177,12 @@ def test_beyond_loopback_without_a_key_is_one_warning_for_the_fleet(bind):
     variables = {**LOCAL, "fleet_bind_address": bind}
     hosts = ["node%d" % number for number in range(1, 6)]
     planned = plan_of(variables, hosts=hosts)
-    assert tables.exposed_warnings(planned) == [WARNING % ("node1, node2, node3 and 2 more", bind)]
-    assert tables.exposed_warnings(plan_of({**variables, "fleet_api_key": KEY}, hosts=hosts)) == []
+    assert fleet.exposed_warnings(planned) == [WARNING % ("node1, node2, node3 and 2 more", bind)]
+    assert fleet.exposed_warnings(plan_of({**variables, "fleet_api_key": KEY}, hosts=hosts)) == []
     assert [entry["bind"] for entry in planned["node1"]["servers"]] == [bind, bind]
     assert all(bind in entry["command"] for entry in planned["node1"]["servers"])  # ${bind}
     mixed = {**planned, **plan_of({**LOCAL, "fleet_bind_address": "192.168.0.9"}, hosts=["other"])}
-    assert tables.exposed_warnings(mixed) == [WARNING % ("node1, node2, node3 and 3 more", bind + ", 192.168.0.9")]
+    assert fleet.exposed_warnings(mixed) == [WARNING % ("node1, node2, node3 and 3 more", bind + ", 192.168.0.9")]
 
 
 # -- secrets without a value -------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
     steps,
     variables,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.host_variables import Hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import Platform
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy

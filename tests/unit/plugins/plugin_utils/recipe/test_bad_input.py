@@ -15,8 +15,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks as input_checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variable_kinds import KINDS
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import of_roles, shared, table
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import KINDS, of_roles, shared, table
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy

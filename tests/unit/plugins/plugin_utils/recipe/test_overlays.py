@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, tables
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import tuning
 from hypothesis import given
@@ -110,7 +110,7 @@ def test_of_several_overlays_the_last_one_wins(tmp_path, given):
     write(tmp_path, overlays=OVERLAYS)
     found = planned(tmp_path, fleet_overlay=given)
     assert [entry["arguments"]["max-model-len"] for entry in found["node1"]["servers"]] == [2048]
-    assert tables.plan_table(found)["rows"][0][6] == "mine + short + one"
+    assert fleet.plan_table(found)["rows"][0][6] == "mine + short + one"
 
 
 def test_an_unknown_overlay_is_named_with_those_that_there_are(tmp_path):
@@ -149,10 +149,10 @@ def test_the_nearest_measured_setting_is_taken(tmp_path):
     assert [benchmark[key] for key in ("input_tokens", "output_tokens", "concurrency")] == [2000, 700, 9]
     said = "measured on 1 cpu for 2048 tokens in, 512 out, 16 requests at once, nearest to 2000, 700, 9 (us)"
     assert found["node1"]["deployment"]["tuning"] == said
-    assert tables.tuning_tables(found) == [
+    assert fleet.tuning_tables(found) == [
         {"title": "Tuning", "columns": ["host", "setting"], "rows": [["node1", said]]}
     ]
-    assert tables.tuning_tables(planned(tmp_path)) == []
+    assert fleet.tuning_tables(planned(tmp_path)) == []
 
 
 def test_of_two_points_equally_near_the_one_with_more_requests_is_taken():

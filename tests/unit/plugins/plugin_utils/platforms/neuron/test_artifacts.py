@@ -13,8 +13,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.se
     entry_hash,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.entries import Draft
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.plan import Draft
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache
