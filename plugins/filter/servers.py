@@ -55,7 +55,7 @@ def drift_lines(servers):
 
 
 def restart_batches(servers, meant):
-    """restart.batches(); AnsibleFilterError where servers are meant that are not planned."""
+    """server_lists.batches(); AnsibleFilterError where servers are meant that are not planned."""
     try:
         return server_lists.batches(servers, meant)
     except FleetError as error:
