@@ -1,12 +1,13 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs make's checks in lanes side by side: each step after the one before it in its lane, all lanes at once.
+"""Runs targets of the Makefile, two at a time, in the given order: the longest first keeps both processors busy.
 
-    .venv/bin/python tools/checks.py nodes=nodes,molecule here=sanity,unit,e2e
+    .venv/bin/python tools/checks.py nodes e2e unit 'molecule/*' sanity
 
-Each line carries its lane's name; the end says what each step cost and repeats the last lines of those that failed and
-what failed in them, since a log is often kept by its end alone. The first failure ends its lane, not the others.
+TARGET/SCENARIO is `make TARGET SCENARIO=SCENARIO`; molecule/* is every scenario. Each line of output starts with its
+target. The end shows the time of each target, and repeats the last lines and the failures of those that failed, since
+often only the end of a log is kept. A failure does not stop the other targets.
 """
 
 from __future__ import annotations
@@ -14,98 +15,112 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
+import queue
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import nodes
+
 ROOT = Path(__file__).resolve().parent.parent
-REPEATED = 30  # last lines of a failed step
+WORKERS = 2  # a third one makes all of them slower on two processors
+REPEATED = 30  # last lines of a failed target
 FAILURES = ("FAILED ", "ERROR ")  # how pytest and the scenarios begin a line about what failed
 MAKE_VARIABLES = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # of the make that runs this: its job slots are not ours
 
 
 @dataclasses.dataclass
 class Step:
-    """A target of the Makefile in a lane; status: make's exit status, None before its end."""
+    """A target of the Makefile, for a scenario if it has any; status: the exit status of make, None before its end."""
 
-    lane: str
     target: str
+    scenario: str = ""
     status: int | None = None
     seconds: float = 0.0
     cpu: float = 0.0  # seconds of processor time, without what containers used
     last: collections.deque = dataclasses.field(default_factory=lambda: collections.deque(maxlen=REPEATED))
     failures: list = dataclasses.field(default_factory=list)
 
+    @property
+    def name(self):
+        return self.scenario or self.target
+
+    @property
+    def arguments(self):
+        return [self.target, "SCENARIO=" + self.scenario] if self.scenario else [self.target]
+
     def verdict(self):
-        if self.status is None:
-            return "left out"
-        return "ok" if self.status == 0 else "FAILED, exit status %d" % self.status
+        return "ok" if self.status == 0 else "FAILED, exit status %s" % self.status
 
 
-def parse(arguments):
-    """{lane: [Step]} of words like nodes=nodes,molecule. ValueError for another form."""
-    lanes = {}
-    for word in arguments:
-        lane, equals, targets = word.partition("=")
-        if not lane or not equals or not all(targets.split(",")) or lane in lanes:
-            raise ValueError("%r is no lane; write LANE=TARGET,TARGET, each lane once." % word)
-        lanes[lane] = [Step(lane, target) for target in targets.split(",")]
-    return lanes
+def parse(words):
+    """The steps of words such as unit, molecule/default and molecule/*."""
+    steps = []
+    for word in words:
+        target, _slash, scenario = word.partition("/")
+        names = [scenario]
+        if scenario == "*":
+            names = sorted(path.parent.name for path in (ROOT / target).glob("*/molecule.yml"))
+        steps += [Step(target, name) for name in names]
+    return steps
 
 
-def run_lane(steps, make, say):
-    """Run the steps one after the other until one fails. say(text): prints a line."""
+def run(step, make, say):
+    """Run a step. say(line): prints a line."""
     environment = {key: value for key, value in os.environ.items() if key not in MAKE_VARIABLES}
-    for step in steps:
-        began = time.monotonic()
-        say("[%s] == %s" % (step.lane, step.target))
-        with subprocess.Popen(
-            [*make, step.target], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace",
-        ) as process:  # fmt: skip
-            for line in process.stdout:
-                step.last.append(line.rstrip("\n"))
-                if line.startswith(FAILURES):
-                    step.failures.append(line.rstrip("\n")[:200])
-                say("[%s] %s" % (step.lane, step.last[-1]))
-            status, used = os.wait4(process.pid, 0)[1:]
-            process.returncode = os.waitstatus_to_exitcode(status)
-        step.status, step.seconds = process.returncode, time.monotonic() - began
-        step.cpu = used.ru_utime + used.ru_stime
-        if step.status:
-            return
+    environment[nodes.KEEP] = "1"  # the targets share a Docker engine
+    began = time.monotonic()
+    say("[%s] ==" % step.name)
+    with subprocess.Popen(
+        [*make, *step.arguments], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace",
+    ) as process:  # fmt: skip
+        for line in process.stdout:
+            step.last.append(line.rstrip("\n"))
+            if line.startswith(FAILURES):
+                step.failures.append(line.rstrip("\n")[:200])
+            say("[%s] %s" % (step.name, step.last[-1]))
+        status, used = os.wait4(process.pid, 0)[1:]
+        process.returncode = os.waitstatus_to_exitcode(status)
+    step.status, step.seconds = process.returncode, time.monotonic() - began
+    step.cpu = used.ru_utime + used.ru_stime
 
 
 def main(arguments, make=("make", "--no-print-directory")):
-    """Exit status: 0 where every step passed."""
-    try:
-        lanes = parse(arguments)
-    except ValueError as error:
-        print("checks: %s" % error, file=sys.stderr)
-        return 2
-    lock = threading.Lock()
-
-    def say(text):
-        with lock:
-            print(text, flush=True)
-
-    threads = [threading.Thread(target=run_lane, args=(steps, make, say)) for steps in lanes.values()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    steps = [step for lane in lanes.values() for step in lane]
+    """Exit status: 0 if every step passed."""
+    steps, lock = parse(arguments), threading.Lock()
+    waiting = queue.SimpleQueue()
     for step in steps:
-        times = (step.seconds, step.cpu)
-        say("checks: %-10s %-10s %5d s, %5d s of CPU  %s" % (step.lane, step.target, *times, step.verdict()))
+        waiting.put(step)
+
+    def say(line):
+        with lock:
+            print(line, flush=True)
+
+    def work():
+        while True:
+            try:
+                step = waiting.get_nowait()
+            except queue.Empty:
+                return
+            run(step, make, say)
+
+    workers = [threading.Thread(target=work) for _ in range(WORKERS)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    nodes.end_engine()
+    for step in steps:
+        say("checks: %-14s %5d s, %5d s of CPU  %s" % (step.name, step.seconds, step.cpu, step.verdict()))
     for step in steps:
         if step.status:
-            say("\n".join(["checks: the end of %s:" % step.target, *step.last]))
+            say("\n".join(["checks: the end of %s:" % step.name, *step.last]))
     for step in steps:
         for line in step.failures:
-            say("checks: %s: %s" % (step.target, line))
+            say("checks: %s: %s" % (step.name, line))
     return int(any(step.status != 0 for step in steps))
 
 

@@ -136,8 +136,15 @@ def ensure_engine():
         return
     if os.getuid() != 0:
         raise Unavailable("no Docker engine runs, and only root can start one. Start Docker, or run this as root.")
-    ensure_packages({"dockerd": "docker.io", "docker": "docker.io"})
     OWN.mkdir(mode=0o700, exist_ok=True)
+    with open(OWN / "start.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not engine_runs():
+            _start_engine()
+
+
+def _start_engine():
+    ensure_packages({"dockerd": "docker.io", "docker": "docker.io"})
     (CACHE / "docker").mkdir(parents=True, exist_ok=True)
     log = CACHE / "dockerd.log"
     with open(log, "wb") as stream:
