@@ -187,7 +187,6 @@ def _containers(host):
         yield _call(
             "container_engine",
             engine=engine,
-            allow_missing=True,
             settings=settings,
             registry_mirrors=role.later("container_engine_registry_mirrors"),
             insecure_registries=role.value("container_engine_insecure_registries"),

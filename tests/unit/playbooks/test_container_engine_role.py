@@ -1,11 +1,16 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which packages the role container_engine installs on which distribution, with modules that only write down calls."""
+"""The role container_engine: packages by distribution, and the settings that it writes below a folder.
+
+Modules that change a system only record their calls. The others run for real, with /etc and /run below a folder.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,49 +19,87 @@ import yaml
 from ansible_collections.inference.fleet.tests.runs import play
 
 ROLE = Path(__file__).resolve().parents[3] / "roles" / "container_engine"
+RECORDED = ("ansible.builtin.apt", "ansible.builtin.package", "ansible.builtin.systemd_service", "inference.fleet.node")
 MODULE = """#!%s
 # WANT_JSON
 import json, sys
-name, arguments = sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0], json.load(open(sys.argv[1]))
+name, given = sys.argv[0].rsplit("stand_in_", 1)[-1].split(".")[0], json.load(open(sys.argv[1]))
 if name == "node":
-    name, arguments = arguments["operation"], arguments["arguments"]
+    name, given = given["operation"], given["arguments"]
 with open(%r, "a") as stream:
-    stream.write(json.dumps([name, arguments.get("name")]))
-    stream.write("\\n")
+    stream.write(json.dumps([name, given.get("state") or given.get("name")]) + "\\n")
 print(json.dumps({"changed": True}))
 """
+FOUND = {"engine": "docker", "due": "x", "missing": [], "running": True, "daemon_json": None, "cdi": False,
+         "servers": [], "others": [], "proxies": False}  # fmt: skip
+PROXY = {"HTTPS_PROXY": 'http://user:pass\\"word@proxy:3128', "NO_PROXY": "127.0.0.1"}
+
+
+class Node:
+    """A folder in the place of /, and the role whose tasks refer to it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.root = folder / "sys"
+        self.calls = folder / "calls"
+        role = folder / "roles" / "container_engine"
+        shutil.copytree(ROLE, role)
+        (role / "library").mkdir()
+        for module in RECORDED:
+            text = MODULE % (sys.executable, str(self.calls))
+            (role / "library" / ("stand_in_%s.py" % module.rpartition(".")[2])).write_text(text)
+        for path in (role / "tasks").glob("*.yml"):
+            tasks = yaml.safe_load(path.read_text())
+            text = json.dumps([one for one in tasks if "ansible.builtin.setup" not in one])
+            for module in RECORDED:
+                text = text.replace('"%s":' % module, '"stand_in_%s":' % module.rpartition(".")[2])
+            path.write_text(
+                re.sub(r'(["\'])/etc/(?!inference-fleet/docker-proxy\.env\\n)', r"\1%s/etc/" % self.root, text)
+            )
+
+    def write(self, path, text):
+        place = self.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    def read(self, path):
+        return (self.root / path).read_text() if (self.root / path).exists() else None
+
+    def run(self, tasks, check=False, **variables):
+        """([calls], the Run) of a file of the role's tasks."""
+        self.calls.write_text("")
+        role = {"name": "container_engine", "tasks_from": tasks}
+        plays = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "check_mode": check,
+                  "tasks": [{"ansible.builtin.include_role": role}]}]  # fmt: skip
+        (self.folder / "play.yml").write_text(json.dumps(plays))
+        given = {
+            "container_engine_platform_settings": {}, "container_engine_images": [], "container_engine_mirror": "",
+            "container_engine_auth": {}, "container_engine_proxy_env": {}, "container_engine_ca_bundle": "",
+            "container_engine_root": str(self.root), "ansible_python_interpreter": sys.executable, **variables,
+        }  # fmt: skip
+        done = play(str(self.folder / "play.yml"), "localhost,", variables=given)
+        return [json.loads(line) for line in self.calls.read_text().splitlines()], done
+
+    def docker(self, check=False, found=(), **variables):
+        facts = {**FOUND, "daemon_json": "0640" if self.read("etc/docker/daemon.json") else None, **dict(found)}
+        given = {"container_engine_" + name: one for name, one in variables.items()}
+        return self.run("docker", check, container_engine_found=facts, **given)
 
 
 @pytest.fixture
-def install(tmp_path):
-    """Plays the role's install.yml on a host with these facts: ([calls], the Run)."""
-    calls = tmp_path / "calls"
-    tasks = yaml.safe_load((ROLE / "tasks" / "install.yml").read_text())[1:]  # the first gathers the facts
-    text = json.dumps(tasks)
-    (tmp_path / "library").mkdir()
-    for module in ("ansible.builtin.apt", "ansible.builtin.package", "inference.fleet.node"):
-        name = module.rpartition(".")[2]
-        (tmp_path / "library" / ("stand_in_%s.py" % name)).write_text(MODULE % (sys.executable, str(calls)))
-        text = text.replace('"%s":' % module, '"stand_in_%s":' % name)
-    plays = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": json.loads(text),
-              "vars_files": [str(ROLE / "vars" / "main.yml")]}]  # fmt: skip
-    (tmp_path / "play.yml").write_text(json.dumps(plays))
+def node(tmp_path):
+    return Node(tmp_path)
 
-    def run(missing, distribution, version, family, manager, packages=()):
-        calls.write_text("")
-        facts = {"distribution": distribution, "distribution_major_version": version.split(".")[0],
-                 "distribution_version": version, "os_family": family, "pkg_mgr": manager}  # fmt: skip
-        variables = {"ansible_facts": facts, "container_engine_missing": missing, "container_engine_names": ["docker"],
-                     "container_engine_packages": list(packages), "container_engine_settings": {},
-                     "container_engine_platform_settings": {},
-                     "container_engine_registry_mirrors": [], "container_engine_insecure_registries": [],
-                     "container_engine_images": [], "container_engine_mirror": "", "container_engine_ca_bundle": "",
-                     "container_engine_proxy_env": {}, "container_engine_restart": "auto", "container_engine_root": "",
-                     "ansible_python_interpreter": sys.executable}  # fmt: skip
-        done = play(str(tmp_path / "play.yml"), "localhost,", variables=variables)
-        return [json.loads(line) for line in calls.read_text().splitlines()], done
 
-    return run
+# ---- packages
+
+
+def installed(node, missing, distribution, version, family, manager, packages=()):
+    facts = {"distribution": distribution, "distribution_major_version": version.split(".")[0],
+             "distribution_version": version, "os_family": family, "pkg_mgr": manager}  # fmt: skip
+    return node.run(
+        "install", ansible_facts=facts, container_engine_missing=missing, container_engine_packages=list(packages)
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,13 +114,125 @@ def install(tmp_path):
         (["docker"], ("RedHat", "9.4", "RedHat", "dnf", ["docker-ce"]), ["package", ["docker-ce"]]),
     ],
 )
-def test_packages_by_distribution(install, missing, host, call):
-    calls, run = install(missing, *host)
+def test_packages_by_distribution(node, missing, host, call):
+    calls, run = installed(node, missing, *host)
     run.ok()
-    assert calls == [call, ["container_engine", None]]
+    assert calls == [call]
 
 
-def test_a_distribution_without_a_known_package(install):
-    calls, run = install(["docker"], "RedHat", "9.4", "RedHat", "dnf")
+def test_a_distribution_without_a_known_package(node):
+    calls, run = installed(node, ["docker"], "RedHat", "9.4", "RedHat", "dnf")
     assert calls == []
     run.failed("No package of RedHat 9.4 is known that holds docker.")
+
+
+# ---- docker
+
+RESTART = ["container_engine", "effective"]
+RELOAD = ["systemd_service", "reloaded"]
+NOTED = "run/inference-fleet/docker-restart"
+
+
+def test_settings_are_added_to_those_of_others_and_reloaded(node):
+    node.write("etc/docker/daemon.json", json.dumps(
+        {"log-driver": "journald", "registry-mirrors": ["https://old.example"], "runtimes": {"a": {}}}))  # fmt: skip
+    calls, run = node.docker(
+        platform_settings={"runtimes": {"nvidia": {"path": "x"}}}, settings={"live-restore": True},
+        registry_mirrors=["https://new.example"], insecure_registries=["10.0.0.1:5000"],
+    )  # fmt: skip
+    run.ok()
+    assert json.loads(node.read("etc/docker/daemon.json")) == {
+        "log-driver": "journald",
+        "registry-mirrors": ["https://old.example", "https://new.example"],
+        "runtimes": {"a": {}, "nvidia": {"path": "x"}},
+        "live-restore": True,
+        "insecure-registries": ["10.0.0.1:5000"],
+    }
+    assert (node.root / "etc/docker/daemon.json").stat().st_mode & 0o777 == 0o640
+    assert (calls, node.read(NOTED)) == ([RELOAD, RESTART], None)
+
+
+def test_settings_that_need_a_restart_are_noted_and_wait_for_servers(node):
+    servers = {"servers": ["inference-fleet-server-0"], "others": []}
+    calls, run = node.docker(found=servers, settings={"log-driver": "journald", "debug": True}, proxy_env=PROXY)
+    run.ok()
+    assert (calls, node.read(NOTED)) == ([RELOAD], "log-driver, proxies\n")
+    assert node.docker(found=servers, settings={"log-driver": "journald"}, restart="always")[0] == [RELOAD, RESTART]
+
+
+def test_containers_of_others_are_protected_before_anything_changes(node):
+    others = {"others": ["database"]}
+    calls, run = node.docker(found=others, settings={"log-driver": "journald"})
+    run.failed("stops containers that are not managed by this collection: database")
+    assert (calls, node.read("etc/docker/daemon.json"), node.read(NOTED)) == ([], None, None)
+    calls, run = node.docker(found=others, settings={"log-driver": "journald"}, restart="never")
+    run.ok()
+    assert node.read(NOTED) == "log-driver\n"
+    node.docker(found=others, settings={"log-driver": "journald", "debug": True})[1].ok()
+
+
+@pytest.mark.parametrize(
+    ("features", "cdi", "noted"),
+    [({"cdi": True}, False, "features\n"), ({"cdi": True}, True, None), ({"cdi": True, "x": True}, True, "features\n")],
+)
+def test_docker_that_serves_cdi_already_needs_no_restart_for_it(node, features, cdi, noted):
+    node.docker(found={"cdi": cdi}, settings={"features": features})[1].ok()
+    assert node.read(NOTED) == noted
+
+
+def test_proxies_are_in_a_private_file_and_removed_when_they_are_no_longer_set(node):
+    calls, run = node.docker(proxy_env=PROXY)
+    assert "word" not in run.ok().output
+    path = node.root / "etc/inference-fleet/docker-proxy.env"
+    assert path.read_text().splitlines()[1:] == [
+        'HTTPS_PROXY="http://user:pass\\\\\\"word@proxy:3128"', 'NO_PROXY="127.0.0.1"',
+    ]  # fmt: skip
+    assert path.stat().st_mode & 0o777 == 0o600
+    drop_in = "etc/systemd/system/docker.service.d/inference-fleet.conf"
+    assert node.read(drop_in).splitlines()[1:] == [
+        "[Service]",
+        "EnvironmentFile=-/etc/inference-fleet/docker-proxy.env",
+    ]
+    assert (calls, node.read(NOTED)) == ([RESTART], "proxies\n")
+    (node.root / NOTED).unlink()
+    node.docker(proxy_env=PROXY)[1].ok()
+    assert node.read(NOTED) is None
+    node.docker(found={"proxies": True})[1].ok()
+    assert (path.exists(), node.read(drop_in), node.read(NOTED)) == (False, None, "proxies\n")
+
+
+def test_certificates_are_trusted_for_registries_and_mirrors_with_tls(node, tmp_path):
+    (tmp_path / "ca.pem").write_text("certificate")
+    mirrors = ["https://mirror.example:5000/", "mirror.example", "http://plain.example"]
+    image = {"image": "a.example/x:1", "digest": "", "engine": "docker", "address": ""}
+    node.docker(ca_bundle=str(tmp_path / "ca.pem"), images=[image], registry_mirrors=mirrors)[1].ok()
+    folder = node.root / "etc/docker/certs.d"
+    assert sorted(path.name for path in folder.iterdir()) == ["a.example", "mirror.example", "mirror.example:5000"]
+    assert (folder / "a.example" / "inference-fleet.crt").read_text() == "certificate"
+
+
+def test_docker_that_does_not_run_is_started(node):
+    calls, run = node.docker(found={"running": False})
+    run.ok()
+    assert calls == [["systemd_service", "started"], RESTART]
+
+
+def test_check_mode_changes_nothing(node):
+    (node.root / "etc/docker").mkdir(parents=True)
+    (node.root / "run/inference-fleet").mkdir(parents=True)
+    node.docker(check=True, settings={"log-driver": "journald"}, proxy_env=PROXY)[1].ok()
+    assert not [path for path in node.root.rglob("*") if path.is_file()]
+
+
+def test_podman_has_a_file_of_mirrors_and_registries_without_tls(node):
+    given = {"container_engine_registry_mirrors": ["http://m.example:5000/"],
+             "container_engine_insecure_registries": ["i.example"]}  # fmt: skip
+    node.run("podman", **given)[1].ok()
+    path = "etc/containers/registries.conf.d/inference-fleet.conf"
+    assert node.read(path).splitlines()[1:] == [
+        "[[registry]]", 'prefix = "docker.io"', 'location = "docker.io"',
+        "[[registry.mirror]]", 'location = "m.example:5000"', "insecure = true",
+        "[[registry]]", 'location = "i.example"', "insecure = true",
+    ]  # fmt: skip
+    node.run("podman")[1].ok()
+    assert node.read(path) is None
