@@ -1,8 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters on services that servers share: what their units say. What they need is imported where they are used, as
-Ansible loads all filters for one of them."""
+"""Filters for shared services. Their imports are in the functions, because Ansible loads all filters for one."""
 
 from __future__ import annotations
 
@@ -10,18 +9,22 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 
 
-def service_container(service, **given):
-    """planning.service_container(); AnsibleFilterError where that cannot be."""
-    from ansible_collections.inference.fleet.plugins.plugin_utils.planning import service_container as planning
+def image_reference(image, digest=""):
+    """The name under which a pulled image is on a node."""
+    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import engine
 
-    try:
-        return planning.service_container(service, **given)
-    except FleetError as error:
-        raise AnsibleFilterError(error.message) from error
+    return engine.digest_tag(image, digest) if digest else image
+
+
+def service_members(*arguments, **named):
+    """planning.services.members()."""
+    from ansible_collections.inference.fleet.plugins.plugin_utils.planning import services
+
+    return services.members(*arguments, **named)
 
 
 def unit_word(word):
-    """systemd.unit_word() of an argument, which an inventory may have as a number; AnsibleFilterError where none is."""
+    """systemd.unit_word() of an argument, which may be a number in an inventory. Raises AnsibleFilterError."""
     from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
 
     try:
@@ -35,4 +38,4 @@ class FilterModule:
 
     def filters(self):
         """Name → function."""
-        return {"service_container": service_container, "unit_word": unit_word}
+        return {"image_reference": image_reference, "service_members": service_members, "unit_word": unit_word}

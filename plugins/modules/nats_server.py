@@ -6,43 +6,28 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nats_server
-short_description: Configures and starts a server of NATS
+short_description: Starts a NATS server
 version_added: 0.1.0
 description:
-  - Says what a server of NATS lacks, puts its configuration in place once the server itself has read it, starts it and
-    waits until it is ready. The role P(inference.fleet.nats#role) installs it.
+  - Compares a NATS server with its plan, starts it and waits until it is ready. The role P(inference.fleet.nats#role)
+    installs it and deploys its files.
 options:
   state:
     description:
-      - V(looked) says what is to be done, and refuses what cannot work. Only this node is asked.
-      - V(configured) writes O(files) and the login.
-      - V(started) starts the unit where it does not run.
-      - V(restarted) restarts it where its files are younger than its process, and waits until it is ready again. It is
-        refused where the others would have no quorum meanwhile. Run it for one at a time.
-      - V(ready) waits until JetStream is up, where it is asked for, and what is published is received.
-      - V(stopped) stops the unit and disables it. Its ports must be free then, and its container gone.
+      - V(looked) reports what differs on this node. A downgrade is an error.
+      - V(started) enables and starts the unit.
+      - V(restarted) restarts a process that is older than its files and waits until it is ready. It fails if the
+        cluster would lose its quorum. Run it for one server at a time.
+      - V(ready) waits until the server is healthy and connected with most of the others.
     type: str
-    choices: [looked, configured, started, restarted, ready, stopped]
+    choices: [looked, started, restarted, ready]
     required: true
-  name:
-    description: Name of this server, one of O(members).
-    type: str
-    required: true
-  members:
-    description: All servers of the cluster, each with C(name) and C(address).
-    type: list
-    elements: dict
-    required: true
-  user:
-    description: Name that clients log in with, where there is a password.
-    type: str
-    default: fleet
-  password:
-    description: Password that clients log in with. Without one there is no login.
+  login:
+    description: Content of C(/etc/nats/login.conf).
     type: str
     default: ''
   jetstream:
-    description: Whether JetStream must be up.
+    description: Whether JetStream must be enabled.
     type: bool
     default: false
   client_port:
@@ -54,62 +39,31 @@ options:
     type: int
     default: 6222
   monitor_port:
-    description: Port for monitoring, on loopback.
+    description: Port for monitoring on loopback.
     type: int
     default: 8222
   unit:
     description: Its unit of systemd.
     type: str
     default: nats.service
-  account:
-    description: The account that it runs as.
-    type: str
-    default: nats
-  conf:
-    description: Its configuration, one of O(files).
-    type: path
-    default: /etc/nats/nats.conf
-  files:
-    description: What its files must contain, by path. Nothing secret, since they are shown.
-    type: dict
-    default: {}
-  programs:
-    description: Programs that must be there.
-    type: list
-    elements: path
-    default: []
-  nats_server:
-    description: The server's program, which reads a configuration before it is put in place, with its first arguments.
-    type: list
-    elements: str
-    default: [nats-server]
-  arguments:
-    description: More arguments of the server. None may contradict the configuration.
-    type: list
-    elements: str
-    default: []
-  timeout_s:
-    description: Seconds to wait until it is ready.
-    type: int
-    default: 120
 extends_documentation_fragment:
   - inference.fleet.service
 attributes:
   check_mode:
-    description: Says what would be done.
+    description: Reports the differences without a change.
     support: full
   diff_mode:
-    description: With O(state=looked) the files that differ.
+    description: With O(state=looked), the files that differ.
     support: full
   idempotent:
-    description: A server that is as it is to be is not touched.
+    description: A member without differences is not changed.
     support: full
 author:
   - inference.fleet contributors (!UNKNOWN)
 """
 
 EXAMPLES = r"""
-- name: Wait until it takes messages
+- name: Wait until the server is ready
   inference.fleet.nats_server:
     state: ready
     name: node-1
@@ -119,20 +73,20 @@ EXAMPLES = r"""
 
 RETURN = r"""
 due:
-  description: What is to be done and why.
+  description: What differs, with the reason of each part.
   type: dict
   returned: with O(state=looked)
   sample: {"unit": "nats.service does not run"}
 message:
-  description: The same as one line.
+  description: The reasons as a line.
   type: str
   returned: with O(state=looked)
 name:
-  description: This server's name.
+  description: Name of the member.
   type: str
   returned: with O(state=looked)
 authority:
-  description: Whether its node has the key of the authority that signs certificates.
+  description: Whether the node has the key of the certificate authority.
   type: bool
   returned: with O(state=looked)
 engine_missing:

@@ -42,6 +42,20 @@ class Service(typing.NamedTuple):
     signs: bool = False
 
 
+def members(hosts, variables_of, name_key, loopback=False):
+    """[{host, name, address}] of the members of a service, in the order of the group.
+
+    variables_of: {host: mapping of its variables}. name_key: the variable with a member's name; by default the host's.
+    loopback: a single member listens on loopback.
+    """
+    found = []
+    for host in hosts:
+        variables = variables_of[host]
+        address = LOOPBACK if loopback and len(hosts) == 1 else address_of(host, variables)
+        found.append({"host": host, "name": str(variables.get(name_key) or host), "address": address})
+    return found
+
+
 def endpoints(host, recipe, groups, variables_of, planned_of, takes_one=lambda name, tls: False, made=None):
     """((placeholder, value), …) of what a recipe names of other hosts; hosts that nothing is asked of are not read.
 

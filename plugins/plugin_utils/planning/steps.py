@@ -309,7 +309,6 @@ def _serve(host):
     for client in recipe.get("service_clients", []):
         yield _call(
             "service_certificate",
-            state="looked",
             path=client["folder"],
             names=[host.name],
             endpoints=client["endpoints"],

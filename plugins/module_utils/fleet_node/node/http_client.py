@@ -135,13 +135,13 @@ def base_url(bind, port):
     return "http://%s:%d" % ("[%s]" % host if ":" in host else host, port)
 
 
-def request(method, url, body=None, timeout=30, headers=None, connection=None):
+def request(method, url, body=None, timeout=30, headers=None, connection=None, context=None):
     """Send one request and return its Response; never raises for what the network or the server does.
 
     body: None or a JSON-ready value; timeout: seconds for the whole exchange, however slowly it drips. connection: a
-    Connection to use and to keep, instead of one for this request alone.
+    Connection to use and to keep, instead of one for this request alone. context: an SSLContext for https.
     """
-    return _exchange(method, url, body, timeout, headers, _Collector(), connection)
+    return _exchange(method, url, body, timeout, headers, _Collector(), connection, context)
 
 
 def stream(method, url, body=None, timeout=30, headers=None, connection=None):
@@ -250,10 +250,10 @@ class _Watchdog:
             return  # the peer was faster
 
 
-def _exchange(method, url, body, timeout, headers, collector, kept=None):
+def _exchange(method, url, body, timeout, headers, collector, kept=None, context=None):
     parts = urllib.parse.urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise ValueError("http_client speaks http:// to one host, got %r" % url)
+    if parts.scheme != ("https" if context else "http") or not parts.hostname:
+        raise ValueError("http_client requests http:// URLs, or https:// with a context, got %r" % url)
     target = (parts.path or "/") + ("?" + parts.query if parts.query else "")
     send_headers = {"Accept": "application/json", "Connection": "keep-alive" if kept else "close"}
     payload = None
@@ -264,6 +264,8 @@ def _exchange(method, url, body, timeout, headers, collector, kept=None):
     result = Response(method, url)
     started = time.monotonic()
     connection = kept.open if kept else None
+    if connection is None and context:
+        connection = http.client.HTTPSConnection(parts.hostname, parts.port or 443, timeout=timeout, context=context)
     connection = connection or http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout)
     try:
         if connection.sock is None:

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a member of a cluster has to do before it runs, decided from what all the others say. Pure."""
+"""What a member must do before it starts, decided from the answers of the other members. Pure."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ def _first(name, planned, empty):
         "etcd.no-quorum",
         "Member '%s' has no data, and no other member answers with a quorum; %s may have the cluster's data. No "
         "cluster was changed. Start what still has data (more than half of the members are needed); run again on all. "
-        "Where that many are lost, restore a snapshot (etcd_restore.yml).",
+        "If that many are lost, empty etcd_data_dir on every member and run again: servers register again in the new "
+        "cluster.",
         (name, ", ".join("'%s'" % one for one in unsure)),
     )

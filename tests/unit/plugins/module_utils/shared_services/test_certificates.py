@@ -1,125 +1,127 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Certificates, made and judged by the real openssl."""
+"""Certificates that the tasks of the role shared_service create, checked with the real openssl."""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import getpass
+import json
 import shutil
 import socketserver
 import ssl
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import service_certificate
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import certificates
+from ansible_collections.inference.fleet.tests.runs import play
 
-NAMES = ["etcd-1", "10.0.0.1", "fd00::1"]
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-pytestmark = needs_openssl
-
-
-def ensure(folder, names=tuple(NAMES), check_mode=False, **others):
-    values = {"authority": "etcd", "authority_certificate": None, "authority_key": None, "days": 90, "renew_days": 30,
-              "owner": None, **others}  # fmt: skip
-    return certificates.ensure(check_mode, str(folder), list(names), **values)
+TASKS = Path(__file__).resolve().parents[5] / "roles" / "shared_service" / "tasks"
+NAMES = ["etcd-1", "127.0.0.1", "fd00::1"]
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 
 
-@pytest.fixture
-def folder(tmp_path):
-    assert ensure(tmp_path)[0] == "there is no authority yet"
-    return tmp_path
+@pytest.fixture(scope="module")
+def create(tmp_path_factory):
+    """Runs the role's tasks for a folder, which is a member of `service` or a client of `signer`."""
+    tasks = tmp_path_factory.mktemp("tasks")
+    for name in ("authority.yml", "certificate.yml"):
+        # /etc/SERVICE/tls of a test is a folder, and all files belong to the account of the test
+        text = (TASKS / name).read_text().replace("/etc/{{ shared_service_name }}/tls", "{{ etc_tls }}")
+        for owner in ("owner: root", 'owner: "{{ shared_service_name }}"'):
+            text = text.replace(owner, "owner: " + getpass.getuser())
+        (tasks / name).write_text(text)
+
+    def run(folder, names=NAMES, days=90, signer=None):
+        folder.mkdir(exist_ok=True)
+        variables = {
+            "shared_service_name": "etcd",
+            "etc_tls": str(signer or folder),
+            "shared_service_authority": "n1",
+            "shared_service_found": {"due": ["certificates"]},
+            "shared_service_certificate_names": list(names),
+            "shared_service_certificate_days": days,
+            "ansible_python_interpreter": sys.executable,
+        }
+        if signer:
+            variables.update(shared_service_folder=str(folder), shared_service_owner="", shared_service_signer="n1")
+        include = {"ansible.builtin.include_tasks": str(tasks / ("certificate.yml" if signer else "authority.yml"))}
+        (tasks / "play.yml").write_text(
+            json.dumps([{"hosts": "n1", "connection": "local", "gather_facts": False, "tasks": [include]}])
+        )
+        (tasks / "hosts").write_text("n1\n")
+        play(str(tasks / "play.yml"), tasks / "hosts", variables=variables).ok()
+        return folder
+
+    return run
 
 
-def content(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+@pytest.fixture(scope="module")
+def member(create, tmp_path_factory):
+    return create(tmp_path_factory.mktemp("member") / "tls")
 
 
-def test_what_is_made_fits_and_stays(folder):
-    before = content(folder)
-    assert sorted(before) == ["ca.crt", "ca.key", "tls.crt", "tls.key"]
-    assert [os.stat(folder / name).st_mode & 0o777 for name in sorted(before)] == [0o644, 0o600, 0o644, 0o600]
-    assert ensure(folder) == []
-    assert content(folder) == before
+@pytest.fixture(scope="module")
+def other(create, tmp_path_factory):
+    """A member of another service."""
+    return create(tmp_path_factory.mktemp("other") / "tls", days=365)
 
 
-def test_check_mode_makes_nothing(tmp_path):
-    assert ensure(tmp_path, check_mode=True)
-    assert content(tmp_path) == {}
+@pytest.fixture(scope="module")
+def client(create, member, tmp_path_factory):
+    return create(tmp_path_factory.mktemp("client") / "tls", ["client"], 365, signer=member)
+
+
+def files_of(folder):
+    return certificates.paths(str(folder))
+
+
+def test_a_member_s_certificate_and_its_authority(member, create):
+    modes = {path.name: path.stat().st_mode & 0o777 for path in member.iterdir()}
+    assert modes == {"ca.crt": 0o644, "ca.key": 0o600, "tls.crt": 0o644, "tls.key": 0o600}
+    assert certificates.faults(files_of(member), NAMES, 30) == []
+    assert "GMT" in certificates.expiry(files_of(member)["certificate"])
+    before = (member / "ca.crt").read_bytes()
+    create(member)
+    assert (member / "ca.crt").read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("names", "spare", "words"),
     [
-        ({"renew_days": 91}, "ends in less than 91 days"),
-        ({"names": [*NAMES, "10.0.0.2"]}, "is not for 10.0.0.2"),
-        ({"names": [*NAMES, "other"]}, "is not for other"),
+        (NAMES, 91, "ends in less than 91 days, or has expired"),
+        ([*NAMES, "10.0.0.2"], 30, "is not valid for 10.0.0.2"),
+        ([*NAMES, "other"], 30, "is not valid for other"),
     ],
 )
-def test_what_does_not_fit_is_made_anew_by_the_same_authority(folder, change, words):
-    before = content(folder)
-    (reason,) = ensure(folder, days=365, **change)
+def test_a_certificate_that_does_not_fit(member, names, spare, words):
+    (reason,) = certificates.faults(files_of(member), names, spare)
     assert reason.endswith(words)
-    after = content(folder)
-    assert after["ca.crt"] == before["ca.crt"] and after["tls.crt"] != before["tls.crt"]
-    assert ensure(folder, **change) == []
-
-
-def test_a_second_member_is_signed_by_the_first_ones_authority(folder, tmp_path_factory):
-    other = tmp_path_factory.mktemp("other")
-    given = {"authority_certificate": (folder / "ca.crt").read_text(), "authority_key": (folder / "ca.key").read_text()}
-    assert ensure(other, ["etcd-2"], **given)
-    assert ensure(other, ["etcd-2"], **given) == []
-    assert (other / "ca.crt").read_bytes() == (folder / "ca.crt").read_bytes()
-    mixed = {**certificates.paths(str(other)), "ca": str(folder / "ca.crt")}
-    assert certificates.faults(mixed, ["etcd-2"], 0) == []
-
-
-def test_another_authority_and_another_key_are_found(folder, tmp_path_factory):
-    other = tmp_path_factory.mktemp("other")
-    ensure(other)
-    paths = certificates.paths(str(folder))
-    theirs = certificates.paths(str(other))
-    assert certificates.faults({**paths, "ca": theirs["ca"]}, NAMES, 0)[0].endswith("is not signed by " + theirs["ca"])
-    assert certificates.faults({**paths, "key": theirs["key"]}, NAMES, 0)[0].endswith(
-        "is not the key of " + paths["certificate"]
-    )
-
-
-def test_an_expired_one_and_what_is_none(folder):
-    paths = certificates.paths(str(folder))
-    certificates.make_certificate(str(folder), NAMES, 0)
-    assert certificates.faults(paths, NAMES, 0)[0].endswith(("has expired", "ends in less than 0 days"))
-    (folder / "tls.crt").write_text("no certificate")
-    assert certificates.faults(paths, NAMES, 0) == [paths["certificate"] + " is no certificate in PEM"]
-    (folder / "tls.crt").unlink()
-    assert certificates.faults(paths, NAMES, 0) == [paths["certificate"] + " is missing"]
-
-
-@pytest.mark.parametrize(("days", "names", "words"), [(0, NAMES, "tls.crt "), (90, ["other"], "is not for other")])
-def test_given_ones_that_expired_or_are_for_another_name_are_an_error(folder, days, names, words):
-    """Those that are made here are renewed instead."""
-    certificates.make_certificate(str(folder), NAMES, days)
-    files = certificates.paths(str(folder))
-    assert words in certificates.faults_of("etcd-1", files, names, 0, False)[0]
     with pytest.raises(FleetError) as caught:
-        certificates.faults_of("etcd-1", files, names, 30, True)
+        certificates.faults_of("etcd-1", files_of(member), [*NAMES, "other"], 0, True)
     assert caught.value.code == "tls.given-unusable"
-    assert caught.value.values[0] == "etcd-1" and words in caught.value.values[1]
 
 
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(FleetError) as caught:
-        ensure(tmp_path / "none")
-    assert caught.value.code == "tls.no-folder"
+def test_another_authority_another_key_and_a_missing_file(member, other, tmp_path):
+    mine, theirs = files_of(member), files_of(other)
+    assert certificates.faults({**mine, "ca": theirs["ca"]}, NAMES, 0)[0].endswith("is not signed by " + theirs["ca"])
+    assert certificates.faults({**mine, "key": theirs["key"]}, NAMES, 0)[0].endswith(
+        "is not the key of " + mine["certificate"]
+    )
+    (tmp_path / "tls.crt").write_text("no certificate")
+    broken = {**mine, "certificate": str(tmp_path / "tls.crt")}
+    assert certificates.faults(broken, NAMES, 0) == ["%s is not a certificate in PEM format" % (tmp_path / "tls.crt")]
+    assert certificates.faults({**mine, "key": "/none"}, NAMES, 0) == ["/none is missing"]
 
 
 @contextlib.contextmanager
 def served(folder):
-    """The address of a service that shows the certificate of a folder and asks for one."""
+    """The address of a service that presents the certificate of a folder and requires a certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     context.load_verify_locations(folder / "ca.crt")
@@ -140,40 +142,20 @@ def served(folder):
             thread.join()
 
 
-def looked(folder, names=("client",), endpoints=()):
-    params = {"state": "looked", "path": str(folder), "names": list(names), "renew_days": 30, "endpoints": endpoints}
-    return service_certificate.run({**params, "authority_key": None}, False)
+def reasons(folder, names=("client",), endpoints=()):
+    params = {"path": str(folder), "names": list(names), "renew_days": 30, "endpoints": endpoints}
+    found = service_certificate.run(params, True)
+    assert found["changed"] is (service_certificate.due(found) is not None)
+    return found["reasons"]
 
 
-def client_of(folder, place):
-    """A client's folder, signed by a member and brought without the authority's key."""
-    given = {"authority_certificate": (folder / "ca.crt").read_text(), "authority_key": (folder / "ca.key").read_text()}
-    ensure(place, ["client"], **given)
-    (place / "ca.key").unlink()
-    return place
-
-
-def test_a_client_s_certificate_is_looked_at_and_nothing_is_changed(folder, tmp_path_factory):
-    place = client_of(folder, tmp_path_factory.mktemp("client"))
-    before = content(place)
-    assert looked(place)["reasons"] == []
-    assert "is not for another" in looked(place, ["another"])["reasons"][0]
-    (place / "tls.key").unlink()
-    found = looked(place)
-    assert found["changed"]
-    assert service_certificate.due(found) == "%s is missing" % (place / "tls.key")
-    assert set(content(place)) == set(before) - {"tls.key"}
-
-
-def test_a_client_sees_that_the_service_has_another_authority(folder, tmp_path_factory):
-    place = client_of(folder, tmp_path_factory.mktemp("client"))
-    member, other = tmp_path_factory.mktemp("member"), tmp_path_factory.mktemp("other")
-    given = {"authority_certificate": (folder / "ca.crt").read_text(), "authority_key": (folder / "ca.key").read_text()}
-    ensure(member, ["127.0.0.1"], **given)
-    ensure(other, ["127.0.0.1"])
+def test_a_client_has_a_certificate_of_the_service_and_no_authority_key(client, member, other):
+    assert sorted(path.name for path in client.iterdir()) == ["ca.crt", "tls.crt", "tls.key"]
+    assert (client / "ca.crt").read_bytes() == (member / "ca.crt").read_bytes()
+    assert "is not valid for another" in reasons(client, ["another"])[0]
     with served(member) as address:
-        assert looked(place, endpoints=[address])["reasons"] == []
-    assert looked(place, endpoints=[address])["reasons"] == []  # away: that is not for the certificate to say
+        assert reasons(client, endpoints=[address]) == []
+    assert reasons(client, endpoints=[address]) == []  # not reachable
     with served(other) as foreign:
-        (reason,) = looked(place, endpoints=[address, foreign])["reasons"]
-    assert "does not accept what %s shows" % foreign in reason
+        (reason,) = reasons(client, endpoints=[address, foreign])
+    assert "does not accept the certificate of %s" % foreign in reason

@@ -696,7 +696,6 @@ VALUES = {
     },
     "input.folder-invalid": {
         "etcd_data_dir": ["data", "/var/../etc"],
-        "etcd_backup_dir": ["~/backups"],
         "nats_data_dir": ["nats"],
         "toolkit_path": ["toolkit"],
         "model_weights_destination": ["models"],

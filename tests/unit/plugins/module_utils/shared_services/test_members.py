@@ -1,0 +1,253 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Members of etcd and NATS against scripted HTTP servers and units."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import threading
+import time
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import (
+    certificates,
+    etcd_member,
+    nats_server,
+    service,
+)
+
+etcd, nats = operation_of("etcd_member"), operation_of("nats_server")
+CONTAINER = {"engine": "docker", "image": "r.example/etcd:1", "digest": None}
+
+
+@pytest.fixture
+def gateway():
+    """Serves answers, {path: JSON or (status, string)}. `asked` contains the requests."""
+    answers, asked = {}, []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            asked.append((self.path, json.loads(body or b"null")))
+            answer = answers.get(self.path, (404, "not found"))
+            status, text = answer if isinstance(answer, tuple) else (200, json.dumps(answer))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        do_POST = do_GET
+
+        def log_message(self, *_arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server.answers, server.asked, server.port = answers, asked, server.server_address[1]
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def unit(monkeypatch):
+    """The properties of every unit, which a test changes. `calls` contains the other calls of systemctl."""
+
+    class Unit(dict):
+        calls = ()
+
+    found = Unit(MainPID="0", UnitFileState="enabled", ExecMainStartTimestampMonotonic=str(int(time.monotonic() * 1e6)))
+    found.calls = []
+
+    def systemctl(*arguments):
+        if arguments[0] == "show":
+            return "".join("%s=%s\n" % item for item in found.items())
+        found.calls.append(arguments[0])
+        if arguments[0] in ("start", "restart"):
+            found["MainPID"] = str(int(found["MainPID"]) + 1)
+        return ""
+
+    monkeypatch.setattr(service, "systemctl", systemctl)
+    monkeypatch.setattr(service, "port_holder", lambda address, port: None)
+    return found
+
+
+def run(module, check_mode=False, names="a", **changed):
+    params = {name: option.get("default") for name, option in module.ARGUMENTS.items()}
+    members = [{"name": name, "address": "127.0.0.%d" % (index + 1)} for index, name in enumerate(names)]
+    return module.run({**params, "name": "a", "members": members, "state": "looked", **changed}, check_mode)
+
+
+def refused(*arguments, **changed):
+    with pytest.raises(FleetError) as caught:
+        run(*arguments, **changed)
+    return caught.value
+
+
+@pytest.mark.usefixtures("unit")
+def test_a_bare_node_reports_what_differs(tmp_path):
+    conf, data = str(tmp_path / "etcd.env"), str(tmp_path / "data")
+    found = run(etcd, True, names="abc", files={conf: "X=1\n"}, data_dir=data, programs=["/none/etcd"])
+    assert sorted(found["due"]) == ["files", "programs", "unit"]
+    assert (found["changed"], found["data"], found["authority"]) == (True, False, False)
+    assert [one["after"] for one in found["diff"]] == ["X=1\n"]
+    assert not run(etcd, files={conf: "X=1\n"}, data_dir=data)["changed"]
+
+
+@pytest.mark.usefixtures("unit")
+@pytest.mark.parametrize("names", ["ab", "aa", "aab"])
+def test_members_that_cannot_form_a_cluster_are_an_error(names):
+    assert refused(etcd, names=names).code == "service.members-invalid"
+
+
+@pytest.mark.usefixtures("unit")
+def test_a_port_that_another_process_holds_is_an_error(monkeypatch):
+    held = {2380: {"pid": 9, "user": "me"}, 6222: {"pid": 9, "user": "me"}}
+    monkeypatch.setattr(service, "port_holder", lambda address, port: held.get(port))
+    error = refused(etcd, names="abc")
+    assert (error.code, error.values) == ("service.port-held", ("etcd", 2380, "127.0.0.1", 9, "me"))
+    assert refused(nats, names="abc").values[1] == 6222
+    assert "unit" in run(nats, names="a")["due"]  # a single server has no port for others
+
+
+@pytest.mark.usefixtures("unit")
+def test_the_image_must_be_on_the_node_and_its_engine_may_be_missing(monkeypatch):
+    images = []
+    monkeypatch.setattr(service, "ensure_image", lambda image, *_more, check_mode: {"changed": image not in images})
+    assert run(etcd, container=CONTAINER)["due"]["programs"] == "the image r.example/etcd:1 is not on this node"
+    images.append(CONTAINER["image"])
+    assert "programs" not in run(nats, container=CONTAINER)["due"]
+    monkeypatch.setattr(service.Engine, "program", lambda self: None)
+    assert run(nats, container=CONTAINER)["engine_missing"]
+    assert not run(nats)["engine_missing"]
+
+
+@pytest.mark.usefixtures("unit")
+def test_unusable_certificates_of_the_operator_are_an_error(tmp_path):
+    files = {key: str(tmp_path / key) for key in ("ca", "certificate", "key")}
+    assert "certificates" in run(etcd, tls=files, names="a")["due"]
+    assert refused(etcd, tls=files, tls_given=True).code == "tls.given-unusable"
+
+
+@pytest.mark.parametrize(
+    ("module", "running", "wanted", "fits"),
+    [
+        (etcd, "3.5.9", "3.6.14", True), (etcd, "3.6.1", "3.6.14", True), (etcd, "3.6.14", "v3.6.1", True),
+        (etcd, "3.4.30", "3.6.14", False), (etcd, "3.6.14", "3.5.9", False), (etcd, "3.6.14", "4.0.0", False),
+        (etcd, "3.4.30", "", True), (etcd, "3.4.30", "latest", True),
+        (nats, "2.9.1", "2.11.17", True), (nats, "2.11.17", "2.10.0", False),
+    ],
+)  # fmt: skip
+def test_a_release_that_cannot_replace_the_running_one_is_an_error(gateway, unit, module, running, wanted, fits):
+    unit["MainPID"] = "7"
+    gateway.answers.update({"/version": {"etcdserver": running}, "/varz": {"version": running}})
+    given = {"version": wanted, "client_port": gateway.port}
+    given.update({"monitor_port": gateway.port} if module is nats else {})
+    if fits:
+        run(module, **given)
+    else:
+        assert refused(module, **given).code == "service.version-jump"
+
+
+@pytest.mark.usefixtures("unit")
+def test_etcd_is_ready_with_a_quorum(gateway, unit):
+    unit["MainPID"] = "7"
+    for answer, ready in (({"health": "true"}, True), ((503, '{"health": "false"}'), False), ((404, ""), False)):
+        gateway.answers["/health"] = answer
+        assert ("ready" not in run(etcd, client_port=gateway.port)["due"]) is ready
+    assert refused(etcd, state="ready", client_port=gateway.port, timeout_s=0).code == "service.not-ready"
+
+
+def test_nats_is_ready_with_jetstream_and_routes(gateway, unit, monkeypatch, tmp_path):
+    monkeypatch.setattr(nats_server, "LOGIN", str(tmp_path / "login.conf"))
+    (tmp_path / "login.conf").write_text("")
+    unit["MainPID"] = "7"
+    os.utime(tmp_path / "login.conf", (0, 0))
+
+    def fault():
+        return run(nats, names="abc", jetstream=True, monitor_port=gateway.port)["due"].get("ready")
+
+    assert fault().startswith("HTTP 404")
+    gateway.answers["/healthz"] = {"status": "ok"}
+    gateway.answers["/jsz"] = {"disabled": True}
+    assert "JetStream" in fault()
+    gateway.answers["/jsz"] = {}
+    assert fault() == "it is connected with 0 of 2 other servers"
+    gateway.answers["/routez"] = {"routes": [{"remote_id": "x"}, {"remote_id": "x"}]}
+    assert fault() is None
+    assert run(nats, login="other", monitor_port=gateway.port)["due"]["files"].endswith("login.conf differs")
+
+
+def test_a_process_older_than_its_files_is_restarted_if_the_others_keep_a_quorum(gateway, unit, tmp_path, monkeypatch):
+    authority = tmp_path / "ca.crt"
+    authority.write_text("")
+    unit["MainPID"] = "7"
+    tls = {name: str(authority) for name in ("ca", "certificate", "key")}
+    monkeypatch.setattr(etcd_member.Member, "health", lambda self, url: "" if url[:17] in healthy else "down")
+    given = {"state": "restarted", "names": "abc", "tls": tls}
+    os.utime(authority, (0, 0))
+    healthy = []
+    assert not run(etcd, **given)["changed"]
+    os.utime(authority, (time.time() + 60,) * 2)
+    assert refused(etcd, **given).code == "service.restart-refused"
+    assert run(etcd, True, **given)["changed"]
+    assert unit.calls == []
+    healthy = ["https://127.0.0.%d" % number for number in (1, 2, 3)]
+    unit["NeedDaemonReload"] = "yes"
+    assert run(etcd, **given)["changed"]
+    assert unit.calls == ["daemon-reload", "enable", "restart"]
+
+
+def test_a_member_starts_once(unit):
+    assert run(etcd, True, state="started")["changed"]
+    assert run(etcd, state="started")["changed"]
+    assert not run(etcd, state="started")["changed"]
+    assert unit.calls == ["enable", "start"]
+
+
+@pytest.mark.parametrize(
+    ("count", "others", "can"), [(1, 0, True), (3, 2, True), (3, 1, False), (5, 3, True), (5, 2, False)]
+)
+def test_a_restart_keeps_the_quorum(count, others, can):
+    assert service.can_stop(count, others) is can
+
+
+@pytest.mark.usefixtures("unit")
+def test_a_new_cluster_writes_its_initial_configuration(tmp_path, monkeypatch):
+    monkeypatch.setattr(etcd_member.Member, "cluster", lambda self: (set(), None, None))
+    initial = tmp_path / "initial.env"
+    given = {"state": "joined", "names": "abc", "empty": list("abc"), "initial": str(initial), "data_dir": "/none"}
+    assert run(etcd, True, **given)["action"] == "bootstrap"
+    assert not initial.exists()
+    assert run(etcd, **given)["changed"]
+    assert initial.read_text().splitlines() == [
+        "ETCD_INITIAL_CLUSTER=a=http://127.0.0.1:2380,b=http://127.0.0.2:2380,c=http://127.0.0.3:2380",
+        "ETCD_INITIAL_CLUSTER_STATE=new",
+        "ETCD_INITIAL_CLUSTER_TOKEN=inference-fleet",
+    ]
+
+
+@pytest.mark.usefixtures("unit")
+def test_a_dead_member_is_replaced(gateway, tmp_path, monkeypatch):
+    url = "http://127.0.0.1:%d" % gateway.port
+    monkeypatch.setattr(etcd_member.Member, "client_url", lambda self, name: url)
+    listed = [{"ID": "id-" + name, "name": name, "peerURLs": ["http://%s:2380" % name]} for name in "abc"]
+    gateway.answers.update({"/health": {"health": "true"}, "/v3/cluster/member/list": {"members": listed}})
+    given = {"state": "joined", "names": "abc", "initial": str(tmp_path / "initial.env"), "data_dir": "/none"}
+    assert refused(etcd, **given).code == "etcd.member-change-failed"
+    gateway.answers.update({"/v3/cluster/member/remove": {}, "/v3/cluster/member/add": {}})
+    assert run(etcd, **given)["action"] == "replace"
+    assert gateway.asked[-2:] == [
+        ("/v3/cluster/member/remove", {"ID": "id-a"}),
+        ("/v3/cluster/member/add", {"peerURLs": ["http://127.0.0.1:2380"]}),
+    ]
+    assert "STATE=existing" in (tmp_path / "initial.env").read_text()
+
+
+def test_the_end_of_a_certificate_is_unknown_without_a_certificate(tmp_path):
+    (tmp_path / "tls.crt").write_text("")
+    assert [certificates.expiry(str(tmp_path / name)) for name in ("tls.crt", "none")] == [None, None]
