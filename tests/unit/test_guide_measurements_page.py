@@ -9,8 +9,7 @@ import re
 import shlex
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.base import Point
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.registry import TOOLS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import planned
@@ -79,7 +78,7 @@ def shown(cells):
 def ours(name):
     """The arguments that the first point of the recipe's guide is measured with."""
     point = points(*planned(name))[0]["point"]
-    argv = TOOLS[point["tool"]].command(Point(**point), [], "FOLDER")
+    argv = Point(**point).command([], "FOLDER")
     return words(word.replace(point["tokenizer"], "MODEL") if argv[at - 1] in ("--tokenizer", "--model") and
                  (argv[at - 1] == "--tokenizer" or "served-model-name" in " ".join(argv)) else word
                  for at, word in enumerate(argv))  # fmt: skip
@@ -113,6 +112,6 @@ def test_the_sweep_of_the_quick_start():
 
 def test_the_environment_of_llmperf():
     point = points(*planned("trn3-eagle3"))[0]["point"]
-    given = TOOLS["llmperf"].variables(Point(**point), "FOLDER")
+    given = Point(**point).variables("FOLDER")
     rows = {guide.partition("=")[0]: own for guide, own, _why in table("### Trainium3: LLMPerf")}
     assert rows["OPENAI_API_BASE"].partition('="')[2].rstrip('…"') in given["OPENAI_API_BASE"]

@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import os
+
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.registry import TOOLS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import placeholders
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.http_client import base_url
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.addresses import address_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
@@ -19,7 +23,32 @@ LOOPBACK = ("127.", "localhost", "::1")
 WORKLOAD = ("input_tokens", "output_tokens", "concurrency")
 OVERHEAD = 256  # tokens that a chat template may add to a request
 REQUESTS_PER_USER = 5
-SCOPES = ("server", "node", "fleet")
+SPEC = ("program", "template", "environment", "files", "statistics", "goodput", "metrics")  # for the node
+TABLE = os.path.join(os.path.dirname(__file__), "tools.json")
+# Placeholders of a recipe's command.
+PLACEHOLDERS = (
+    "url", "urls", "host", "port", "model", "tokenizer", "endpoint", "input_tokens", "output_tokens", "concurrency",
+    "request_rate", "requests", "warmup_requests", "seed", "timeout_s", "output",
+)  # fmt: skip
+# Arguments of a server for clients, or of several engines, which these two do not have.
+SERVER_ONLY = {
+    "model", "host", "port", "uds", "api-key", "served-model-name", "tool-call-parser", "enable-auto-tool-choice",
+    "tool-server", "reasoning-parser", "chat-template", "chat-template-content-format", "response-role", "root-path",
+    "uvicorn-log-level", "disable-uvicorn-access-log", "disable-fastapi-docs", "enable-log-requests",
+    "enable-request-id-headers", "enable-prompt-tokens-details", "enable-force-include-usage", "middleware",
+    "return-tokens-as-token-ids", "api-server-count", "headless", "data-parallel-size",
+    "m", "I", "E", "s", "S", "B", "u",  # of Python, if the server is started as its module
+}  # fmt: skip
+
+
+def engine_arguments(entry, engine, model):
+    """argv of an engine like that of a server's plan entry. engine: plugin_utils.engines'; model: the weights."""
+    argv = ["--model", model]
+    for name, value in entry["arguments"].items():
+        plain = name[3:] if name.startswith("no-") else name
+        if plain not in SERVER_ONLY and not plain.startswith(("ssl-", "allowed-")):
+            argv += ["--no-" + name] if value is False else engine.flag_argv(name, value)
+    return argv
 
 
 def profile_of(deployment, name=None):
@@ -36,22 +65,17 @@ def profile_of(deployment, name=None):
     profile = {**{key: given.get(key) for key in WORKLOAD}, **profiles[name]}
     for key in WORKLOAD[:2]:
         if not profile[key]:
-            raise FleetError(
-                "measure.no-length",
-                "benchmark.profiles.%s.%s is not set, nor is benchmark.%s; allowed: a number of tokens. Set one of "
-                "them.",
-                (name, key, key),
-            )
+            raise _invalid(name, key, None, "a number of tokens, here or as benchmark." + key)
     return name, profile
 
 
 def load_of(deployment):
-    """What the servers of a deployment are expected to be asked: {input_tokens, output_tokens, concurrency, scope,
+    """The load that the servers of a deployment are expected to get: {input_tokens, output_tokens, concurrency, scope,
     per_server}.
 
-    That of the profile which benchmark.yml takes by default; what stands under `benchmark` itself, such as a site's own
-    lengths or those of fleet_tuning, counts before it. concurrency: the most at once, None where it is not limited, or
-    more than the servers take is meant or left out. Never an error: what is wrong is said before load is sent.
+    Keys of `benchmark` itself, such as a site's lengths or those of fleet_tuning, take precedence over the profile that
+    benchmark.yml uses by default. concurrency: the maximum, None if it is unlimited or not known. Raises nothing: a
+    wrong profile is an error where it is measured.
     """
     given = deployment.get("benchmark") or {}
     try:
@@ -77,30 +101,32 @@ def points(entries, deployment, name=None, elsewhere=()):
     """[{label, scope, profile, servers: [entries], beside: [entries], elsewhere, point}] in the order in which they are
     run.
 
-    servers: those that are asked, then the workers behind a frontend. beside: the host's others, where the tool starts
-    an engine of its own and they stop for it.
+    servers: the measured servers, then the workers behind a frontend. beside: the other servers of the host, which stop
+    for a tool that starts an engine.
 
     entries: plan entries of the host where the tool runs. elsewhere: [{host, address, entry}] of other hosts, for scope
-    fleet. point: the keys of measure.tools.base.Point. Raises FleetError with every mistake, before any load.
+    fleet. point: the keys of measure.tools.benchmarks.Point. Raises FleetError with every mistake, before any load.
     """
     name, profile = profile_of(deployment, name)
-    tool = TOOLS[profile["tool"]]
+    _check_command(name, profile)
+    tool = tool_of(profile)
     answering = [entry for entry in entries if entry["role"] in ANSWERING and entry["port"]]
     if not answering:
         raise FleetError(
-            "measure.no-server", "%s: no planned server answers requests, so there is nothing to measure.", (name,)
+            "measure.no-server",
+            "%s: no planned server of this host answers requests. Choose hosts with servers by fleet_play_hosts or "
+            "--limit.",
+            (name,),
         )
     scope = scope_of(deployment, name)
-    if not tool.SEVERAL and scope != "server":
-        raise FleetError(
-            "measure.one-url",
-            "benchmark.profiles.%s: %s takes one address, and scope is %s; allowed: server. Each server is a "
-            "point of its own then; another tool takes several at once.",
-            (name, tool.NAME, scope),
+    if not tool.get("several") and scope != "server":
+        raise _invalid(
+            name, "scope", scope, "server: %s accepts one address, and each server is a point" % profile["tool"]
         )
     _check_tool(name, profile, tool)
+    own_engine = tool["program"][0] == "instead"
     groups = [[entry] for entry in answering] if scope == "server" else [answering]
-    if tool.OWN_ENGINE:  # the servers are alike, and each call stops them all
+    if own_engine:  # the servers are alike, and each call stops them all
         groups = groups[:1]
     behind = [entry for entry in entries if entry not in answering and answering[0]["role"] == "frontend"]
     others = _reachable(name, answering[0], elsewhere) if scope == "fleet" else []
@@ -108,19 +134,21 @@ def points(entries, deployment, name=None, elsewhere=()):
     urls = {(one["entry"]["host"], one["entry"]["name"]): _url(one) for one in others}
     found = []
     for group in groups:
-        contexts, most = _taken(deployment, [*group, *behind, *found_elsewhere])
+        contexts, most = _limits_of(deployment, [*group, *behind, *found_elsewhere])
         for level, concurrency in enumerate(_levels(profile, most, len(group) + len(others))):
-            point = _point(profile, deployment, group, others, concurrency)
-            if tool.OWN_ENGINE:
+            point = _point(profile, tool, deployment, group, others, concurrency)
+            if profile["tool"] == "command":
+                point["tool"] = "command:" + name
+            if own_engine:
                 engine = ENGINES[group[0]["engine"]]
-                point["engine_arguments"] = tool.engine_arguments(group[0], engine, point["tokenizer"])
+                point["engine_arguments"] = engine_arguments(group[0], engine, point["tokenizer"])
             _check(name, profile, point, contexts, most)
             one = {
-                "label": _label(profile, point, group, scope),
+                "label": _label(point, group, scope),
                 "scope": scope,
                 "profile": name,
                 "servers": group + behind,
-                "beside": [entry for entry in entries if entry not in group] if tool.OWN_ENGINE else [],
+                "beside": [entry for entry in entries if entry not in group] if own_engine else [],
                 "elsewhere": [
                     {
                         **{key: one[key] for key in ("host", "name", "hash", "devices")},
@@ -134,6 +162,38 @@ def points(entries, deployment, name=None, elsewhere=()):
     return [one for level, one in sorted(found, key=lambda item: item[0])]
 
 
+@functools.cache
+def tools():
+    """The table of tools: {name: {program, template, environment, files, metrics, …}}."""
+    with open(TABLE, encoding="utf-8") as stream:
+        return json.load(stream)
+
+
+def tool_of(profile):
+    """The entry of a profile's tool. A recipe's command is a tool whose options are its placeholders."""
+    if profile["tool"] != "command":
+        return tools()[profile["tool"]]
+    command = profile["command"]
+    used = placeholders([*command["argv"], *(command.get("environment") or {}).values()])
+    return {
+        "program": ["node"],
+        "template": [[word] for word in command["argv"]],  # words are not split
+        **{key: command.get(key) for key in ("environment", "files", "metrics")},
+        "several": "urls" in used,
+        "takes_rate": "request_rate" in used,
+        "takes_warmup": "warmup_requests" in used,
+        "sampling": [],
+    }
+
+
+def _invalid(name, key, value, allowed):
+    return FleetError(
+        "measure.profile-invalid",
+        "benchmark.profiles.%s.%s is %s; allowed: %s. Change it, or choose another tool.",
+        (name, key, show(value), allowed),
+    )
+
+
 def _levels(profile, most, servers=1):
     """Numbers of concurrency, one for each point. most: requests that the servers answer at once, None: not known."""
     given = profile.get("concurrency")
@@ -145,14 +205,15 @@ def _levels(profile, most, servers=1):
     return levels
 
 
-def _point(profile, deployment, group, others, concurrency):
+def _point(profile, tool, deployment, group, others, concurrency):
     urls = [base_url(entry["bind"], entry["port"]) for entry in group]
     urls += [_url(one) for one in others]
     times = len(urls) if profile.get("per_server") else 1
     per_user = profile.get("requests_per_user") or REQUESTS_PER_USER
-    rate = profile.get("request_rate")
+    rate, limits = profile.get("request_rate"), profile.get("limits")
     return {
         "tool": profile["tool"],
+        "spec": {key: tool.get(key) for key in SPEC},
         "model": group[0]["model_id"],
         "tokenizer": deployment["model"]["path"],
         "urls": urls,
@@ -168,7 +229,7 @@ def _point(profile, deployment, group, others, concurrency):
         "server_token_count": profile.get("server_token_count", True),
         "sampling": profile.get("sampling") or {},
         "arguments": list(profile.get("arguments") or ()),
-        "limits": _limits(profile.get("limits")),
+        "limits": {key: limits.get(key) for key in ("ttft_ms", "tpot_ms")} if limits else None,
         "timeout_s": profile.get("timeout_s", 3600),
     }
 
@@ -177,41 +238,60 @@ def _url(one):
     return base_url(one["address"], one["entry"]["port"])
 
 
-def _limits(given):
-    return {"ttft_ms": given.get("ttft_ms"), "tpot_ms": given.get("tpot_ms")} if given else None
-
-
-def _label(profile, point, group, scope):
+def _label(point, group, scope):
     load = "%d at once" % point["concurrency"] if point["concurrency"] else "all at once"
     if point["request_rate"]:
         load = "%g/s" % point["request_rate"]
-    return "%s, %s, %s" % (profile["tool"], group[0]["name"] if scope == "server" else scope, load)
+    return "%s, %s, %s" % (point["tool"], group[0]["name"] if scope == "server" else scope, load)
 
 
-def _check_tool(name, profile, tool):
-    """What a tool cannot be told, which it would leave out without a word."""
-    levels, sampling = profile.get("concurrency"), getattr(tool, "SAMPLING", None)
-    for key, given, takes, instead in (
-        ("concurrency", None in (levels if isinstance(levels, list) else [levels]), not tool.NEEDS_CONCURRENCY,
-         "a number: this tool has no other load"),
-        ("request_rate", profile.get("request_rate"), tool.TAKES_RATE, "null: this tool's load is concurrency alone"),
-        ("limits", profile.get("limits"), tool.TAKES_LIMITS, "null: this tool counts no goodput"),
-        ("warmup_requests", profile.get("warmup_requests"), tool.TAKES_WARMUP, "0: this tool has no warm-up"),
-        ("sampling", set(profile.get("sampling") or ()) - set(sampling or ()), sampling is None,
-         ", ".join(sampling or ()) or "null: this tool sends no requests"),
-    ):  # fmt: skip
-        if given and not takes:
-            raise FleetError(
-                "measure.not-of-this-tool",
-                "benchmark.profiles.%s.%s is %s, and the tool is %s; allowed: %s. Change it, or choose another tool.",
-                (name, key, show(profile.get(key)), tool.NAME, instead),
+def _check_command(name, profile):
+    """The recipe's command is complete, and each placeholder has a value."""
+    command = profile.get("command") or {}
+    if (profile["tool"] == "command") != bool(command):
+        raise _invalid(name, "command", profile.get("command"), "a mapping if tool is command, else null")
+    if not command:
+        return
+    levels = profile.get("concurrency")
+    values = {
+        "concurrency": None not in (levels if isinstance(levels, list) else [levels]),
+        "request_rate": profile.get("request_rate"),
+    }
+    used = placeholders([*command["argv"], *(command.get("environment") or {}).values()])
+    for placeholder in sorted(used):
+        if placeholder not in PLACEHOLDERS:
+            raise _invalid(name, "command", "${%s}" % placeholder, ", ".join(PLACEHOLDERS))
+        if not values.get(placeholder, True):
+            raise _invalid(name, placeholder, None, "a number, because the command contains it")
+    if profile.get("arguments"):
+        raise _invalid(name, "arguments", profile["arguments"], "null: add them to command.argv")
+    for metric in ("completed", "output_tokens_per_s"):
+        if metric not in command["metrics"]:
+            raise _invalid(
+                name, "command.metrics", sorted(command["metrics"]), "at least completed and output_tokens_per_s"
             )
 
 
-def _taken(deployment, entries):
-    """([(context, whether answers count to it)], requests that are answered at once or None) of servers together.
+def _check_tool(name, profile, tool):
+    """Options that a tool does not support, and would silently ignore."""
+    levels = profile.get("concurrency")
+    for key, given, supported, instead in (
+        ("concurrency", None in (levels if isinstance(levels, list) else [levels]), not tool.get("needs_concurrency"),
+         "a number: %s has no other load"),
+        ("request_rate", profile.get("request_rate"), tool.get("takes_rate"), "null: %s has no request rate"),
+        ("limits", profile.get("limits"), tool.get("goodput"), "null: %s counts no goodput"),
+        ("warmup_requests", profile.get("warmup_requests"), tool.get("takes_warmup"), "0: %s has no warm-up"),
+        ("sampling", set(profile.get("sampling") or ()) - set(tool.get("sampling") or ()), tool.get("sampling") is None,
+         (", ".join(tool.get("sampling") or ()) or "null") + " for %s"),
+    ):  # fmt: skip
+        if given and not supported:
+            raise _invalid(name, key, profile.get(key), instead % profile["tool"])
 
-    A frontend takes what its workers do, and what that is is not known where they are on other hosts.
+
+def _limits_of(deployment, entries):
+    """([(context, whether it includes answers)], concurrent requests or None) of servers together.
+
+    A frontend accepts what its workers do, which is not known if they are on other hosts.
     """
     backend = deployment.get("backend")
     workers = [one for one in entries if one["role"] != "frontend"]
@@ -224,45 +304,43 @@ def _taken(deployment, entries):
 
 
 def _check(name, profile, point, contexts, most):
-    """What the servers cannot take is a mistake before they are asked."""
+    """The servers accept the lengths and the concurrency."""
     problems = []
+
+    def add(wanted, accepted, keys):
+        problems.append(
+            FleetError(
+                "measure.too-much",
+                "benchmark.profiles.%s asks for %s, and the servers accept %d. Lower %s.",
+                (name, wanted, accepted, keys),
+            )
+        )
+
     overhead = OVERHEAD if "chat" in point["endpoint"] else 0
     for context, answers in sorted(contexts):
         output = point["output_tokens"] if answers else 0
-        wanted = point["input_tokens"] + output + overhead
-        if wanted > context:
-            problems.append(
-                FleetError(
-                    "measure.too-long",
-                    "benchmark.profiles.%s: %d tokens of input, %d of output and up to %d of the chat template are %d, "
-                    "and the servers' context is %d. Lower input_tokens or output_tokens.",
-                    (name, point["input_tokens"], output, overhead, wanted, context),
-                )
-            )
+        total = point["input_tokens"] + output + overhead
+        if total > context:
+            parts = "%d tokens (%d of input, %d of output, up to %d of the chat template)"
+            add(parts % (total, point["input_tokens"], output, overhead), context, "input_tokens or output_tokens")
             break
     if point["concurrency"] and most and point["concurrency"] > most and not profile.get("queue"):
-        problems.append(
-            FleetError(
-                "measure.too-many-at-once",
-                "benchmark.profiles.%s: concurrency is %d, and the measured servers take %d at once; the rest would "
-                "wait in a queue. Lower it, or set queue: true where that is meant.",
-                (name, point["concurrency"], most),
-            )
-        )
+        add("a concurrency of %d" % point["concurrency"], most, "concurrency, or set queue: true to let requests wait")
     if problems:
         raise FleetError.together(problems)
 
 
 def scope_of(deployment, name=None):
-    """The scope of a profile as points() takes it. Raises FleetError."""
-    profile = profile_of(deployment, name)[1]
-    return profile.get("scope") or ("node" if TOOLS[profile["tool"]].SEVERAL else "server")
+    """The scope of a profile as points() uses it. Raises FleetError."""
+    name, profile = profile_of(deployment, name)
+    _check_command(name, profile)
+    return profile.get("scope") or ("node" if tool_of(profile).get("several") else "server")
 
 
 def elsewhere_of(entries, variables_of):
     """[{host, address, entry}] of plan entries of other hosts. variables_of: {host: its variables}.
 
-    The address is the one that a server listens on; of one that listens on all, that which its host declares.
+    The address is the one that a server listens on; for all addresses, the one that its host declares.
     """
     found = []
     for entry in entries:
@@ -274,23 +352,21 @@ def elsewhere_of(entries, variables_of):
 
 
 def _reachable(name, first, elsewhere):
-    """Those of other hosts that are asked."""
+    """The measured servers of other hosts."""
     asked = [one for one in elsewhere if one["entry"]["role"] in ANSWERING and one["entry"]["port"]]
     for one in asked:
-        entry = one["entry"]
+        entry, why = one["entry"], None
         if entry["bind"].startswith(LOOPBACK):
-            raise FleetError(
-                "measure.not-reachable",
-                "benchmark.profiles.%s: scope is fleet, and %s of %s listens on %s, where other hosts cannot reach it. "
-                "Set fleet_bind_address, or use scope: node.",
-                (name, entry["name"], entry["host"], entry["bind"]),
-            )
-        if entry["model_id"] != first["model_id"]:
-            raise FleetError(
-                "measure.another-model",
-                "benchmark.profiles.%s: scope is fleet, and %s of %s serves %s, but %s of %s serves %s; allowed: one "
-                "model. Take the hosts of one with fleet_play_hosts or --limit.",
-                (name, entry["name"], entry["host"], entry["model_id"], first["name"], first["host"],
-                 first["model_id"]),
+            why = "listens on %s, which other hosts cannot reach" % entry["bind"]
+        elif entry["model_id"] != first["model_id"]:
+            why = "serves %s, but %s of %s serves %s" % (
+                entry["model_id"], first["name"], first["host"], first["model_id"]
             )  # fmt: skip
+        if why:
+            raise FleetError(
+                "measure.not-together",
+                "benchmark.profiles.%s: scope is fleet, and %s of %s %s. Set fleet_bind_address, choose hosts of one "
+                "model by fleet_play_hosts or --limit, or use scope: node.",
+                (name, entry["name"], entry["host"], why),
+            )
     return asked

@@ -29,8 +29,8 @@ from ..verify import runner
 from ..verify.asking import Options
 from . import own_engine, result, starts
 from .tools import programs
-from .tools.base import Point, Reading
-from .tools.registry import TOOLS
+from .tools.benchmarks import Point, with_key
+from .tools.reading import Reading
 
 NO_KEY = "EMPTY"  # the clients of these tools refuse to start without one
 KILL_S = 10  # after the time limit, which is timeout's, so that it holds where nobody looks any more
@@ -65,7 +65,6 @@ class _Run:
 
     def __init__(self, params, point, planned, node):
         self.params, self.point, self.planned, self.node = params, point, planned, node
-        self.tool = TOOLS[point.tool]
         self.plan_hash = result.plan_hash([*planned.values(), *params["elsewhere"]])
         asked = {key: value for key, value in dataclasses.asdict(point).items() if key != "timeout_s"}
         key = [self.plan_hash, params["head"].get("recipe_hash"), params["head"].get("profile"), asked]
@@ -74,10 +73,10 @@ class _Run:
         self.job = DetachedJob(os.path.join(self.folder, "job"))
         self.output = os.path.join(self.folder, "output")
         first = next(iter(planned.values()))
-        if first["container"] and self.tool.NAME not in programs.OWN:  # what the container sees as well
+        if first["container"] and not programs.outside(point):  # what the container sees as well
             self.output = os.path.join(first["directories"]["work"], "benchmark-" + digits)
         self.stopped = None
-        if self.tool.OWN_ENGINE:
+        if point.spec["program"][0] == "instead":
             self.stopped = own_engine.Servers(node, check_entries([*planned.values(), *(params["beside"] or ())]))
 
     def kept(self):
@@ -122,24 +121,24 @@ class _Run:
         before = self.check()
         make_directory(self.folder)
         argv, variables, python = self.program()
-        if key and hasattr(self.tool, "with_key"):
-            argv = self.tool.with_key(argv)
+        if key:
+            argv = with_key(self.point.tool, argv)
         self.check_tokenizer(python)
         for folder in (self.output, self.job.folder):
             shutil.rmtree(folder, ignore_errors=True)
         make_directory(self.output)
         make_directory(self.job.folder)
         files.write_atomic(os.path.join(self.folder, "result.json"), "null\n")
-        argv = self.tool.command(self.point, argv, self.output)
+        argv = self.point.command(argv, self.output)
         environment = {
             "PATH": PATH,
             "LANG": "C.UTF-8",
             "HOME": self.output,
             "OPENAI_API_KEY": key or NO_KEY,
             **variables,
-            **self.tool.variables(self.point, self.output),
+            **self.point.variables(self.output),
         }
-        if self.first["user"] and self.tool.NAME not in programs.OWN:
+        if self.first["user"] and not programs.outside(self.point):
             shutil.chown(self.output, self.first["user"])
         environment = {name: value for name, value in environment.items() if value is not None}
         request = {
@@ -158,11 +157,8 @@ class _Run:
     def program(self):
         """What programs.program() says of the tool."""
         version = (self.params["head"].get("versions") or {}).get("engine")
-        root = self.node.paths.root
-        if self.stopped:
-            return programs.own_engine(self.point.tool, self.tool.ACTION, self.first, root, self.folder, version)
-        environment = self.params["environment_path"]
-        return programs.program(self.point.tool, environment, self.first, root, self.folder, version)
+        environment, root = self.params["environment_path"], self.node.paths.root
+        return programs.program(self.point, environment, self.first, root, self.folder, version)
 
     @property
     def first(self):
@@ -242,7 +238,7 @@ class _Run:
     def reading(self):
         """What the tool's files say; files of another form say nothing, as if nothing was answered."""
         try:
-            return self.tool.read(self.point, self.output, self.job.log())
+            return self.point.read(self.output, self.job.log())
         except (OSError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
             message = "the files of %s cannot be read: %r" % (self.point.tool, error)
             return Reading(errors=[{"message": message[:LOG], "count": self.point.requests}])
@@ -312,7 +308,7 @@ class _Run:
 
     def progress(self):
         """{phase, percent, rate, ...} for the screen, as other polled tasks have it."""
-        done = self.tool.done(self.point, self.output, self.job.log()) if os.path.isdir(self.job.folder) else None
+        done = self.point.done(self.output, self.job.log()) if os.path.isdir(self.job.folder) else None
         seconds = time.time() - self.job.request().get("at", time.time())
         return {
             "phase": "%s: %s of %d requests" % (self.point.tool, "?" if done is None else done, self.point.requests),

@@ -14,13 +14,16 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import own_engine
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import programs
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.systemd import Systemd
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import tools
 from ansible_collections.inference.fleet.tests.runs import wait_for
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
+LATENCY = Point("vllm-latency", tools()["vllm-latency"], "m", "/m", ("http://127.0.0.1:1",), 1, 1, 1)
 ENTRIES = {name: plan_entry(8000, name) for name in ("server-0", "server-1")}
 
 
@@ -116,7 +119,7 @@ def test_what_starts_them_with_each_service_manager(tmp_path):
 def test_an_engine_takes_the_place_of_a_servers_process(tmp_path):
     python = script(tmp_path / "python", "true")
     entry = plan_entry(8000, command=[python, "-m", "x"], cpus="0-3", user="engine", environment={"A": "1"})
-    argv, variables, _python = programs.own_engine("vllm-latency", "latency", entry, "", str(tmp_path), "0.32.0")
+    argv, variables, _python = programs.program(LATENCY, None, entry, "", str(tmp_path), "0.32.0")
     assert argv == [
         "runuser", "-u", "engine", "--", "taskset", "--cpu-list", "0-3", python, "-m", "vllm.entrypoints.cli.main",
         "bench", "latency",
@@ -135,6 +138,6 @@ def test_an_engine_takes_the_place_of_a_servers_container(monkeypatch):
         command=["vllm", "serve", "/m"],
         launch=["docker", "run", "--name=inference-fleet-server-0", "image", "vllm", "serve", "/m"],
     )
-    argv, variables, _python = programs.own_engine("vllm-latency", "latency", entry, "", "/f")
+    argv, variables, _python = programs.program(LATENCY, None, entry, "", "/f")
     assert argv == ["docker", "run", "--name=inference-fleet-server-0", "image", "vllm", "bench", "latency"]
     assert (variables, seen[0]["command"]) == ({"B": "2"}, ["vllm", "bench", "latency"])

@@ -17,9 +17,11 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result, run
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import programs
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.http_client import Response
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points, tools
 from ansible_collections.inference.fleet.tests.runs import wait_for
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
@@ -58,6 +60,9 @@ cp "$folder/records" "$out/profile_export.jsonl"
 """
 
 
+PROGRAM = programs.program
+
+
 class Bench:
     """A tool, a node, and what the module is given."""
 
@@ -86,6 +91,7 @@ class Bench:
             "tool": "aiperf", "model": "m", "tokenizer": "/m", "urls": ["http://127.0.0.1:1"], "input_tokens": 64,
             "output_tokens": 32, "requests": 8, "concurrency": 2, "timeout_s": 600, **point,
         }  # fmt: skip
+        point.setdefault("spec", tools().get(point["tool"]))
         params = {
             "point": point, "servers": [plan_entry(8000)], "beside": beside, "elsewhere": [], "head": HEAD,
             "caller": caller, "again": again, "wait_s": wait_s, "root": str(self.folder / "root"),
@@ -158,6 +164,25 @@ def test_a_run_without_evidence_of_good_answers_is_a_failure(bench, profile, rec
     assert not compare.counts(document)
 
 
+@pytest.mark.parametrize(("answered", "ok"), [(8, True), (5, False)])
+def test_a_command_of_a_recipe_is_run_and_its_metrics_are_read(bench, monkeypatch, answered, ok):
+    monkeypatch.setattr(programs, "program", PROGRAM)
+    text = """echo "{\\"done\\": $3, \\"rate\\": 250}" >"$2/it is.json"; exit 1"""
+    command = {
+        "argv": [script(bench.folder / "tiny", text), "${url}", "${output}", str(answered)],
+        "files": ["*.json"],
+        "metrics": {"completed": "done", "output_tokens_per_s": "rate", "requests_per_s": "rate / point.output_tokens"},
+    }
+    profile = {"tool": "command", "command": command, "input_tokens": 64, "output_tokens": 32, "requests": 8}
+    deployment = {"name": "r", "model": {"path": "/m"}, "benchmark": {"profiles": {"quick": profile}}}
+    (call,) = points([plan_entry(8000, engine="vllm", arguments={})], deployment)
+    document = bench.call(api_key="sk-secret", **call["point"])["document"]
+    assert result.problems(document) == []
+    assert (document["ok"], document["counts"]["failed"]) == (ok, 8 - answered)
+    assert (document["tool"]["name"], document["metrics"]["output_tokens_per_s"]) == ("command:quick", 250)
+    assert document["tool"]["command"][1] == "http://127.0.0.1:8000"
+
+
 def test_check_mode_sends_nothing(bench):
     assert bench.call(check_mode=True)["document"] is None
     assert bench.calls == 0
@@ -227,7 +252,7 @@ def test_a_key_is_never_an_argument(bench, monkeypatch):
     monkeypatch.setattr(
         DetachedJob, "launch", lambda job, argv, *more: seen.append((argv, more)) or launch(job, argv, *more)
     )
-    monkeypatch.setattr(run.TOOLS["aiperf"], "with_key", lambda program: program)
+    monkeypatch.setattr(run, "with_key", lambda tool, program: program)
     monkeypatch.setattr(run, "common_client_key", lambda paths, entries: "sk-secret")
     assert bench.call()["document"]["ok"] is True
     argv, (request, environment) = seen[0]
@@ -237,7 +262,7 @@ def test_a_key_is_never_an_argument(bench, monkeypatch):
 def test_a_tokenizer_that_cannot_be_used(bench, monkeypatch, tmp_path):
     monkeypatch.undo()
     given = {"point": {"urls": ["http://127.0.0.1:1"], "tool": "aiperf", "model": "m", "tokenizer": str(tmp_path)}}
-    point = run.Point(**given["point"], input_tokens=1, output_tokens=1, requests=1)
+    point = run.Point(**given["point"], spec={}, input_tokens=1, output_tokens=1, requests=1)
     one = run._Run.__new__(run._Run)
     one.point = point
     with pytest.raises(FleetError) as caught:
@@ -250,13 +275,17 @@ def test_a_tokenizer_that_cannot_be_used(bench, monkeypatch, tmp_path):
     one.check_tokenizer(script(tmp_path / "python", "echo 10"))
 
 
+def named(tool):
+    return Point(tool, tools()[tool], "m", "/m", ("http://127.0.0.1:8000", "http://10.0.0.2:8000"), 1, 1, 1)
+
+
 def test_a_tool_that_is_not_there(tmp_path):
     with pytest.raises(FleetError) as caught:
-        programs.program("aiperf", str(tmp_path), plan_entry(8000), "", str(tmp_path))
+        programs.program(named("aiperf"), str(tmp_path), plan_entry(8000), "", str(tmp_path))
     assert caught.value.code == "measure.tool-missing"
     with pytest.raises(FleetError) as caught:
-        programs.program("trtllm-bench", None, plan_entry(8000), "", str(tmp_path))
-    assert caught.value.code == "measure.tool-in-container"
+        programs.program(named("trtllm-bench"), None, plan_entry(8000), "", str(tmp_path))
+    assert caught.value.code == "measure.tool-missing"
 
 
 class Stopped:
@@ -288,7 +317,7 @@ def test_servers_that_stop_for_a_tool_are_ready_again_before_it_has_its_result(b
         ["0.5"] * (answered // 4)
     )
     tool = script(bench.folder / "latency", text)
-    monkeypatch.setattr(programs, "own_engine", lambda *given: ([tool], {}, None))
+    monkeypatch.setattr(programs, "program", lambda *given: ([tool], {}, None))
     workload = {"tool": "vllm-latency", "requests": 20, "concurrency": 4}
     first = bench.call(beside=[plan_entry(8001, "server-1")], **workload)
     assert (first["finished"], first["document"]) == (False, None)
@@ -311,7 +340,7 @@ def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_
         return Response(method, url, status, text=text, error=None if status else "refused")
 
     monkeypatch.setattr(run.http_client, "request", request)
-    point = run.Point("aiperf", "m", "/m", ("http://127.0.0.1:8000", "http://10.0.0.2:8000"), 1, 1, 1)
+    point = named("aiperf")
     one = run._Run.__new__(run._Run)
     one.point, one.planned, one.node = point, {"server-0": plan_entry(8000)}, types.SimpleNamespace(paths=0, manager=0)
     one.params = {"elsewhere": [

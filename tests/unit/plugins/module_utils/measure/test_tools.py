@@ -1,41 +1,40 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What benchmark tools wrote when they were run for real, read into one form; each one's way of hiding failures."""
+"""Recorded output of benchmark tools, read into one form, and the command of each tool."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import (
-    aiperf,
-    aisbench_perf,
-    llmperf,
-    trtllm_serving,
-    vllm_bench,
-    vllm_offline,
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point, with_key
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.reading import (
+    expand,
+    load,
+    measured,
+    number,
+    progress,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.base import (
-    Point,
-    counted,
-    scaled,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.registry import TOOLS
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
-from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import (
+    engine_arguments,
+    points,
+    tool_of,
+    tools,
+)
 from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import GUIDES, planned
 from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import NAMES as RECIPES
 
 SAMPLES = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure"
 POINT = Point(
     tool="aiperf",
+    spec=tools()["aiperf"],
     model="gpt-oss",
     tokenizer="/srv/models/m",
     urls=("http://127.0.0.1:8000", "http://127.0.0.1:8001"),
@@ -45,165 +44,164 @@ POINT = Point(
     concurrency=2,
     limits={"ttft_ms": 500, "tpot_ms": 20},
 )
+AISBENCH = "20261122_120000"
+DIED = "Exception in thread Thread-1:\nTraceback:\nZeroDivisionError: division by zero\n" * 2
 
 
-def read(tool, tmp_path, log="", **samples):
-    """The Reading of a folder with these samples: {name in the folder: sample}."""
+def of(tool, **more):
+    return dataclasses.replace(POINT, tool=tool, spec=tools()[tool], **more)
+
+
+# Real output: (tool, {file: sample}, concurrency, requests, completed, failed, {metric: value}, [errors])
+RECORDED = [
+    ("aiperf", {"profile_export_aiperf.json": "aiperf-profile_export_aiperf.json"}, 2, 12, 12, 0,
+     {"ttft_ms.mean": 50.784, "tpot_ms.mean": 9.0613, "itl_ms.p99": 50.631, "e2e_ms.mean": 250.13,
+      "output_tokens_per_s": 346.43, "total_tokens_per_s": 1310.4, "goodput_requests_per_s": None,
+      "input_tokens": 64, "output_tokens": 23}, []),
+    # exit status 0
+    ("aiperf", {"profile_export_aiperf.json": "aiperf-half-failed.json"}, 2, 8, 4, 4, {},
+     [("ConnectionRefusedError(111, \"Connect call failed ('127.0.0.1', 9699)\")", 4)]),
+    # 24 requests, each of which the server answered with 400: no profile
+    ("aiperf", {"profile_export.jsonl": "aiperf-all-failed.jsonl"}, 2, 24, 0, 24, {"output_tokens_per_s": None},
+     [("Unsupported parameter: nvext.ignore_eos", 24)]),
+    ("vllm-bench", {"result.json": "vllm-bench-serve.json"}, 2, 8, 8, 0,
+     {"ttft_ms.p95": 24.73, "e2e_ms.mean": 226.42, "output_tokens_per_s": 280.90, "input_tokens": 131,
+      "output_tokens": 32}, []),
+    # exit status 0, and zeros for all metrics
+    ("vllm-bench", {"result.json": "vllm-bench-serve-all-failed.json"}, 2, 2, 0, 2,
+     {"ttft_ms.mean": None, "requests_per_s": None}, []),
+    ("llmperf", {"m_summary.json": "llmperf-fixed.summary.json",
+                 "m_individual_responses.json": "llmperf-fixed.individual_responses.json"}, 2, 8, 8, 0,
+     {"ttft_ms.mean": 40.5, "tpot_ms.p90": 8.895, "itl_ms.mean": None, "requests_per_s": 2.862, "input_tokens": 100,
+      "output_tokens": 22, "total_tokens_per_s": 349.14}, []),
+    # one of two addresses is dead
+    ("llmperf", {"m_summary.json": "llmperf-half-failed.summary.json",
+                 "m_individual_responses.json": "llmperf-half-failed.individual_responses.json"}, 2, 8, 4, 4,
+     {}, [("Connection refused", 4)]),
+    ("aisbench", {AISBENCH: "evals/aisbench/perf/20261122_120000"}, 4, 8, 8, 0,
+     {"ttft_ms.mean": 25.4, "ttft_ms.p90": 28.2, "ttft_ms.p95": None, "tpot_ms.mean": 7.3, "itl_ms.p50": 7.4,
+      "e2e_ms.p99": 259.2, "output_tokens_per_s": 487.7871, "requests_per_s": 15.2433, "input_tokens": 117,
+      "output_tokens": 32}, []),
+    # exit status 0
+    ("aisbench", {AISBENCH: "evals/aisbench/perf-half-failed/20261123_120000"}, 4, 8, 4, 4, {"e2e_ms.p95": 189.1},
+     [("Internal Server Error", 4)]),
+    # the latency of a batch is that of its requests; p90 as the tool computes it
+    ("vllm-latency", {"result.json": "vllm-bench-latency.json"}, 4, 20, 20, 0,
+     {"e2e_ms.mean": 280.94, "e2e_ms.p90": 292.33, "e2e_ms.p99": 295.72, "ttft_ms.mean": None,
+      "output_tokens_per_s": 4 * 32 / 0.28094, "output_tokens_per_s_per_user": 32 / 0.28094}, []),
+    ("vllm-throughput", {"result.json": "vllm-bench-throughput.json"}, 2, 16, 16, 0,
+     {"e2e_ms.mean": None, "requests_per_s": 16.52, "total_tokens_per_s": 1586.27,
+      "output_tokens_per_s": 16.52 * 32}, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tool", "samples", "concurrency", "requests", "completed", "failed", "metrics", "errors"), RECORDED
+)
+def test_recorded_output(tmp_path, tool, samples, concurrency, requests, completed, failed, metrics, errors):
     for name, sample in samples.items():
-        shutil.copy(SAMPLES / sample, tmp_path / name.replace("__", "."))
-    return tool.read(POINT, str(tmp_path), log)
+        copy = shutil.copytree if (SAMPLES / sample).is_dir() else shutil.copy
+        copy(SAMPLES / sample, tmp_path / name)
+    reading = of(tool, concurrency=concurrency, requests=requests).read(str(tmp_path), "")
+    assert (reading.completed, reading.failed) == (completed, failed)
+    for name, value in metrics.items():
+        key, _dot, statistic = name.partition(".")
+        found = getattr(reading, key) if key.endswith("put_tokens") else reading.metrics[key]
+        assert (found[statistic] if statistic else found) == (value and pytest.approx(value, rel=1e-3)), name
+    assert len(reading.errors) == len(errors)
+    for found, (message, count) in zip(reading.errors, errors):
+        assert message in found["message"] and found["count"] == count
 
 
-def test_aiperf_is_read_in_our_words(tmp_path):
-    reading = read(aiperf, tmp_path, profile_export_aiperf__json="aiperf-profile_export_aiperf.json")
-    assert (reading.completed, reading.failed, reading.errors) == (12, 0, [])
-    assert reading.metrics["ttft_ms"]["mean"] == pytest.approx(50.78, abs=0.01)
-    assert reading.metrics["tpot_ms"]["mean"] == pytest.approx(9.06, abs=0.01)
-    assert reading.metrics["itl_ms"]["p99"] > reading.metrics["itl_ms"]["p50"] > 0
-    assert reading.metrics["e2e_ms"]["mean"] == pytest.approx(250.13, abs=0.01)
-    assert reading.metrics["output_tokens_per_s"] == pytest.approx(346.43, abs=0.01)
-    assert reading.metrics["total_tokens_per_s"] == pytest.approx(1310.42, abs=0.01)
-    assert reading.metrics["goodput_requests_per_s"] is None
-    assert (reading.input_tokens, reading.output_tokens) == (64.0, 23.0)
-
-
-def test_aiperf_ends_with_0_when_half_of_the_requests_failed(tmp_path):
-    reading = read(aiperf, tmp_path, profile_export_aiperf__json="aiperf-half-failed.json")
-    assert (reading.completed, reading.failed) == (4, 4)
-    assert reading.errors == [
-        {"message": "ConnectionRefusedError(111, \"Connect call failed ('127.0.0.1', 9699)\")", "count": 4}
-    ]
-
-
-def test_aiperf_writes_no_profile_when_all_requests_failed(tmp_path):
-    # recorded: 24 requests against a server that answers 400 to each
-    reading = read(aiperf, tmp_path, profile_export__jsonl="aiperf-all-failed.jsonl")
-    assert (reading.completed, reading.failed) == (0, 24)
-    (error,) = reading.errors
-    assert error["count"] == 24 and "Unsupported parameter: nvext.ignore_eos" in error["message"]
-    assert reading.metrics["output_tokens_per_s"] is None
-    # a line that a killed writer left is no record, nor is one of the warm-up
-    path = tmp_path / "profile_export.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines()
+def test_records_of_a_warm_up_and_lines_of_a_killed_writer_are_ignored(tmp_path):
+    lines = (SAMPLES / "aiperf-all-failed.jsonl").read_text(encoding="utf-8").splitlines()
     lines = [lines[0].replace('"profiling"', '"warmup"'), lines[1], "[]", "null", lines[2][:90]]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    assert (aiperf.read(POINT, str(tmp_path), "").failed, aiperf.done(POINT, str(tmp_path), "")) == (1, 1)
+    (tmp_path / "profile_export.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    assert (POINT.read(str(tmp_path), "").failed, POINT.done(str(tmp_path), "")) == (1, 1)
 
 
-def test_what_is_no_number_was_not_measured():
-    assert [scaled(one, 2) for one in (1.5, float("nan"), float("inf"), True, "3", None)] == [3.0] + [None] * 5
-
-
-def test_vllm_bench_is_read_in_our_words(tmp_path):
-    reading = read(vllm_bench, tmp_path, result__json="vllm-bench-serve.json")
-    assert (reading.completed, reading.failed) == (8, 0)
-    assert reading.metrics["ttft_ms"]["p95"] == pytest.approx(24.73, abs=0.01)
-    assert reading.metrics["e2e_ms"]["mean"] == pytest.approx(226.42, abs=0.01)
-    assert reading.metrics["output_tokens_per_s"] == pytest.approx(280.90, abs=0.01)
-    assert (reading.input_tokens, reading.output_tokens) == (131.0, 32.0)
-
-
-def test_vllm_bench_ends_with_0_and_zeros_when_all_failed(tmp_path):
-    reading = read(vllm_bench, tmp_path, result__json="vllm-bench-serve-all-failed.json")
-    assert (reading.completed, reading.failed) == (0, 2)
-    assert reading.metrics["ttft_ms"]["mean"] is None and reading.metrics["requests_per_s"] is None
-
-
-def test_a_tool_without_failed_is_counted_by_what_was_asked(tmp_path):
-    (tmp_path / "result.json").write_text(
-        '{"num_prompts": 8, "completed": 5, "request_goodput:": 1.5}', encoding="utf-8"
-    )
-    reading = trtllm_serving.read(POINT, str(tmp_path), "")
-    assert (reading.completed, reading.failed) == (5, 3)
-    assert reading.metrics["goodput_requests_per_s"] == 1.5
-
-
-def test_llmperf_is_read_in_milliseconds(tmp_path):
-    reading = read(
-        llmperf,
-        tmp_path,
-        m_summary__json="llmperf-fixed.summary.json",
-        m_individual_responses__json="llmperf-fixed.individual_responses.json",
-    )
-    assert (reading.completed, reading.failed, reading.errors) == (8, 0, [])
-    assert reading.metrics["ttft_ms"]["mean"] == pytest.approx(40.5, abs=0.01)
-    assert reading.metrics["tpot_ms"]["p90"] == pytest.approx(8.895, abs=0.001)
-    assert reading.metrics["itl_ms"]["mean"] is None
-    assert reading.metrics["requests_per_s"] == pytest.approx(2.862, abs=0.001)
-    assert (reading.input_tokens, reading.output_tokens) == (100.0, 22.0)
-
-
-def test_llmperf_whose_threads_died_wrote_nothing(tmp_path):
-    log = "Exception in thread Thread-1:\nTraceback:\nZeroDivisionError: division by zero\n" * 2
-    reading = llmperf.read(POINT, str(tmp_path), log)
+def test_exceptions_in_the_log_of_llmperf_are_errors(tmp_path):
+    reading = of("llmperf").read(str(tmp_path), DIED)
     assert (reading.completed, reading.failed) == (0, 0)
     assert reading.errors == [{"message": "ZeroDivisionError: division by zero", "count": 2}]
 
 
-@pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
-def test_nothing_written_is_nothing_answered(tool, tmp_path):
-    reading = tool.read(POINT, str(tmp_path), "")
-    assert reading.completed == 0
-    (tmp_path / "result.json").write_text("[]", encoding="utf-8")
-    assert tool.read(POINT, str(tmp_path), "").completed == 0
+@pytest.mark.parametrize("tool", tools())
+@pytest.mark.parametrize("text", [None, "[]", "{", "{}"])
+def test_a_run_without_output_has_no_answers(tool, text, tmp_path):
+    if text:
+        (tmp_path / "result.json").write_text(text, encoding="utf-8")
+        (tmp_path / "profile_export_aiperf.json").write_text(text, encoding="utf-8")
+    assert of(tool).read(str(tmp_path), "").completed == 0
 
 
-@pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
-def test_argv_is_strings_with_the_lengths(tool, tmp_path):
-    argv = tool.command(POINT, ["tool"], str(tmp_path))
-    assert argv[0] == "tool" and all(isinstance(word, str) for word in argv)
-    if tool is aisbench_perf:  # its arguments are a file
-        argv += re.findall(r"\w+", (tmp_path / "values.json").read_text(encoding="utf-8"))
-    wanted = {"64", "32", "8", "2"}
-    if tool.NAME == "vllm-latency":
-        wanted = {"64", "32", "4", "2"}  # four batches of two are eight requests
-    elif tool.NAME == "vllm-throughput":
-        wanted = {"64", "32", "8"}
-    assert wanted <= set(argv)
-    assert any(str(tmp_path) in word for word in argv)
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [(1.5, 1.5), ("252.6 ms", 252.6), ("1.5 s", 1500), ("15.2 req/s", 15.2), (float("nan"), None), (True, None),
+     (float("inf"), None), ("3", None), ("3 furlongs", None), (None, None)],
+)  # fmt: skip
+def test_a_number_is_finite_and_may_have_a_unit(value, found):
+    assert number(value) == found
 
 
-def test_aiperf_is_given_every_address_and_the_limits():
-    argv = aiperf.command(POINT, ["aiperf"], "/out")
-    assert argv.count("--url") == 2 and "round_robin" in argv
-    assert argv[argv.index("--goodput") + 1] == "time_to_first_token:500 inter_token_latency:20"
-    assert "ignore_eos:true" in argv and "--use-server-token-count" in argv
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [("a.b", 3), ("list.1.c", 7), ("a.b * 1000", 3000), ("list.1.c / a.b", 7 / 3), ("a.b / zero", None),
+     ("a.b / 0", None), ("nothing", None), ("list.9.c", None), ("a", None), (["nothing", "a.b"], 3), ("spaced key", 1)],
+)  # fmt: skip
+def test_an_expression_is_a_path_with_a_factor_or_divisor(expression, found):
+    data = {"a": {"b": 3}, "list": [{}, {"c": 7}], "zero": 0, "spaced key": 1}
+    assert measured(data, expression) == found
+
+
+def test_csv_files_are_read_by_row_and_column(tmp_path):
+    (tmp_path / "a.csv").write_text("metric,avg\nTTFT,25.4 ms\nrate,3\n", encoding="utf-8")
+    data = load(str(tmp_path), ("*.csv",))
+    assert (measured(data, "TTFT.avg"), measured(data, "rate.avg")) == (25.4, 3)
+    assert load(str(tmp_path), ("*.csv", "*.json")) is None
+
+
+def test_a_template_leaves_out_and_repeats_groups():
+    values = {"urls": ["a", "b"], "rate": None, "eos": True, "off": False, "words": ["x", 1], "empty": [], "n": 3}
+    template = ["--url ${urls}", "--rate ${rate}", "--eos ${eos}", "--off ${off}", "--w ${*words}", "--u ${empty}",
+                ["--at=${urls}/${n}"], ["two words"], "${*empty}"]  # fmt: skip
+    assert expand(template, values) == [
+        "--url", "a", "--url", "b", "--eos", "--w", "x", "1", "--at=a/3", "--at=b/3", "two words"
+    ]  # fmt: skip
 
 
 def test_progress_is_read_from_the_last_bar():
-    assert counted("0%| | 0/8 [00:00<?]\r 25%|##| 2/8 [00:01<00:02]") == 2
-    assert counted("loading") is None
+    assert progress("0%| | 0/8 [00:00<?]\r 25%|##| 2/8 [00:01<00:02]") == 2
+    assert progress("loading") is None
+    assert of("vllm-latency", concurrency=4).done("", "3/3 [\nProfiling iterations: 40%|#| 2/5 [00:01<") == 8
 
 
-def test_aisbench_is_read_in_our_words():
-    reading = aisbench_perf.read(POINT, str(SAMPLES / "evals" / "aisbench" / "perf"), "")
-    assert (reading.completed, reading.failed, reading.errors) == (8, 0, [])
-    assert reading.metrics["ttft_ms"] == {"mean": 25.4, "p50": 25.7, "p90": 28.2, "p95": None, "p99": 30.7}
-    said = [reading.metrics[key][one] for key, one in (("tpot_ms", "mean"), ("itl_ms", "p50"), ("e2e_ms", "p99"))]
-    assert said == [7.3, 7.4, 259.2]
-    assert (reading.metrics["output_tokens_per_s"], reading.metrics["requests_per_s"]) == (487.7871, 15.2433)
-    assert (reading.input_tokens, reading.output_tokens) == (117.0, 32.0)
+def test_a_command_of_a_recipe_is_a_tool(tmp_path):
+    command = {
+        "argv": ["/opt/bench", "--url=${url}", "${urls}", "--users", "${concurrency}", "${output}/my file.json"],
+        "environment": {"TOKENIZER": "${tokenizer}"},
+        "files": ["*.json"],
+        "metrics": {"completed": "ok", "failed": "bad", "output_tokens_per_s": "rate", "ttft_ms": "ttft.* * 1000",
+                    "e2e_ms.p50": "median"},
+    }  # fmt: skip
+    tool = tool_of({"tool": "command", "command": command})
+    assert (tool["several"], tool["takes_rate"], tool["takes_warmup"]) == (True, False, False)
+    point = dataclasses.replace(POINT, tool="command", spec=tool)
+    assert point.command([], "/o") == [
+        "/opt/bench", "--url=http://127.0.0.1:8000", *POINT.urls, "--users", "2", "/o/my file.json"
+    ]  # fmt: skip
+    assert point.variables("/o") == {"TOKENIZER": "/srv/models/m"}
+    output = {"ok": 7, "bad": 1, "rate": 90.5, "ttft": {"mean": 0.5, "p99": 2}, "median": 40}
+    (tmp_path / "my file.json").write_text(json.dumps(output), encoding="utf-8")
+    reading = point.read(str(tmp_path), "")
+    assert (reading.completed, reading.failed, reading.metrics["output_tokens_per_s"]) == (7, 1, 90.5)
+    assert reading.metrics["ttft_ms"] == {"mean": 500, "p50": None, "p90": None, "p95": None, "p99": 2000}
+    assert reading.metrics["e2e_ms"]["p50"] == 40 and reading.metrics["e2e_ms"]["mean"] is None
 
 
-def test_aisbench_ends_with_0_when_half_of_the_requests_failed():
-    reading = aisbench_perf.read(POINT, str(SAMPLES / "evals" / "aisbench" / "perf-half-failed"), "")
-    assert (reading.completed, reading.failed) == (4, 4)
-    assert reading.errors == [{"message": "Internal Server Error", "count": 4}]
-    assert reading.metrics["e2e_ms"]["p95"] == 189.1  # which it tells when it is asked to
-
-
-def test_what_aisbench_wrote_and_cannot_be_read_is_said(tmp_path):
-    folder = tmp_path / "20261122_120000" / "performances" / "fleet"
-    folder.mkdir(parents=True)
-    (folder / "synthetic.csv").write_text("Performance Parameters,Stage\n", encoding="utf-8")
-    reading = aisbench_perf.read(POINT, str(tmp_path), "")
-    assert reading.completed == 0
-    assert reading.errors == [{"message": "its files cannot be read: KeyError('Success Requests')", "count": 8}]
-
-
-def test_what_aisbench_runs_is_a_configuration_with_its_values_beside(tmp_path):
-    point = dataclasses.replace(POINT, tool="aisbench", request_rate=2.5, sampling={"temperature": 0.5})
-    argv = aisbench_perf.command(point, ["/v/bin/ais_bench"], str(tmp_path))
+def test_aisbench_runs_a_configuration_and_values_in_its_folder(tmp_path):
+    point = of("aisbench", request_rate=2.5, sampling={"temperature": 0.5})
+    argv = point.command(["/v/bin/ais_bench"], str(tmp_path))
     assert argv == ["/v/bin/ais_bench", "%s/config.py" % tmp_path, "--mode", "perf", "--num-warmups", "1"]
     assert json.loads((tmp_path / "values.json").read_text(encoding="utf-8")) == {
         "work_dir": str(tmp_path),
@@ -218,36 +216,20 @@ def test_what_aisbench_runs_is_a_configuration_with_its_values_beside(tmp_path):
         },
     }  # fmt: skip
     compile((tmp_path / "config.py").read_text(encoding="utf-8"), "config.py", "exec")
-    assert aisbench_perf.variables(point, str(tmp_path))["FLEET_AISBENCH"] == "%s/values.json" % tmp_path
+    assert point.variables(str(tmp_path))["FLEET_AISBENCH"] == "%s/values.json" % tmp_path
 
 
 def test_aisbench_writes_a_key_where_nobody_else_reads_it(tmp_path):
-    argv = aisbench_perf.with_key([sys.executable, "-c", "open('params.py', 'w').write('sk-secret')"])
+    argv = with_key("aisbench", [sys.executable, "-c", "open('params.py', 'w').write('sk-secret')"])
     subprocess.run(argv, env={"HOME": str(tmp_path)}, check=True)
     assert (tmp_path / "params.py").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_latency_of_batches_is_read_as_that_of_their_requests(tmp_path):
-    shutil.copy(SAMPLES / "vllm-bench-latency.json", tmp_path / "result.json")
-    point = dataclasses.replace(POINT, concurrency=4, requests=20)
-    reading = vllm_offline.LATENCY.read(point, str(tmp_path), "")
-    assert (reading.completed, reading.failed) == (20, 0)
-    assert reading.metrics["e2e_ms"]["mean"] == pytest.approx(280.94, abs=0.01)
-    assert reading.metrics["e2e_ms"]["p90"] == pytest.approx(292.33, abs=0.01)  # as the tool has it
-    assert reading.metrics["e2e_ms"]["p99"] == pytest.approx(295.72, abs=0.01)
-    assert reading.metrics["ttft_ms"]["mean"] is None
-    assert reading.metrics["output_tokens_per_s"] == pytest.approx(4 * 32 / 0.28094, rel=1e-4)
-    assert reading.metrics["output_tokens_per_s_per_user"] == pytest.approx(32 / 0.28094, rel=1e-4)
-    assert vllm_offline.LATENCY.done(point, str(tmp_path), "Profiling iterations: 40%|#| 2/5 [00:01<") == 8
-
-
-def test_throughput_is_read_without_latencies(tmp_path):
-    shutil.copy(SAMPLES / "vllm-bench-throughput.json", tmp_path / "result.json")
-    reading = vllm_offline.THROUGHPUT.read(dataclasses.replace(POINT, requests=16), str(tmp_path), "")
-    assert reading.completed == 16 and reading.metrics["e2e_ms"]["mean"] is None
-    assert reading.metrics["requests_per_s"] == pytest.approx(16.52, abs=0.01)
-    assert reading.metrics["total_tokens_per_s"] == pytest.approx(1586.27, abs=0.01)
-    assert reading.metrics["output_tokens_per_s"] == pytest.approx(16.52 * 32, abs=0.2)
+def test_aiperf_is_given_every_address_and_the_limits():
+    argv = POINT.command(["aiperf"], "/out")
+    assert argv.count("--url") == 2 and "round_robin" in argv
+    assert argv[argv.index("--goodput") + 1] == "time_to_first_token:500 inter_token_latency:20"
+    assert "ignore_eos:true" in argv and "--use-server-token-count" in argv
 
 
 def test_an_engine_of_a_tools_own_is_started_like_the_servers():
@@ -257,7 +239,7 @@ def test_an_engine_of_a_tools_own_is_started_like_the_servers():
         "enable-prefix-caching": False, "compilation-config": {"cudagraph_mode": "FULL"}, "data-parallel-size": 2,
         "ssl-keyfile": "/k", "max-model-len": 4096, "m": "vllm.entrypoints.openai.api_server",
     }  # fmt: skip
-    argv = vllm_offline.engine_arguments({"arguments": arguments}, ENGINES["vllm"], "/srv/m")
+    argv = engine_arguments({"arguments": arguments}, ENGINES["vllm"], "/srv/m")
     assert argv == [
         "--model", "/srv/m", "--tensor-parallel-size", "4", "--enable-expert-parallel", "--no-enable-prefix-caching",
         "--compilation-config", '{"cudagraph_mode": "FULL"}', "--max-model-len", "4096",
@@ -269,7 +251,7 @@ def test_aiperf_gets_a_key_in_its_process_and_not_in_its_arguments(tmp_path):
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "cli.py").write_text("import sys\n\n\ndef app():\n    print(sys.argv)\n", encoding="utf-8")
-    argv = aiperf.command(POINT, aiperf.with_key(["/v/bin/aiperf"]), "/out")
+    argv = POINT.command(with_key("aiperf", ["/v/bin/aiperf"]), "/out")
     assert argv[0] == "/v/bin/python" and argv[3] == "profile" and "sk-secret" not in " ".join(argv)
     done = subprocess.run(
         [sys.executable, *argv[1:5]],
@@ -309,21 +291,8 @@ def simulated_serving(argv):
 def test_the_sweeps_of_the_guides_are_what_a_simulated_benchmark_serving_takes(name):
     for one in points(*planned(name)):
         point = Point(**{**one["point"], "sampling": {"temperature": 0.5}, "limits": {"ttft_ms": 100, "tpot_ms": 9}})
-        found = simulated_serving(trtllm_serving.command(point, [], "/out"))
+        found = simulated_serving(point.command([], "/out"))
         assert (found["random-input-len"], found["random-output-len"]) == (["1024"], ["1024"])
         assert found["num-prompts"] == [str(5 * point.concurrency)] and found["temperature"] == ["0.5"]
         assert {"random-ids", "tokenize-on-client", "ignore-eos"} <= set(found)
         assert found["goodput"] == ["ttft:100", "tpot:9"]
-
-
-def test_llmperf_with_a_dead_address_of_two_says_which_half_failed(tmp_path):
-    reading = read(
-        llmperf,
-        tmp_path,
-        m_summary__json="llmperf-half-failed.summary.json",
-        m_individual_responses__json="llmperf-half-failed.individual_responses.json",
-    )
-    assert reading.completed + reading.failed == 8 and reading.completed > 0
-    assert sum(one["count"] for one in reading.errors) == reading.failed > 0
-    assert all("Connection refused" in one["message"] for one in reading.errors)
-    assert reading.metrics["ttft_ms"]["mean"] > 0 and reading.metrics["tpot_ms"]["mean"] > 0

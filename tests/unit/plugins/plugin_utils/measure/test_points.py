@@ -46,7 +46,7 @@ def test_workers_behind_a_frontend_are_measured_with_it_and_not_asked():
     assert found[0]["point"]["urls"] == ["http://127.0.0.1:8000"]
     with pytest.raises(FleetError) as caught:
         points([worker, frontend], deployment(concurrency=9))
-    assert caught.value.code == "measure.too-many-at-once" and 8 in caught.value.values
+    assert caught.value.code == "measure.too-much" and 8 in caught.value.values
     assert points([frontend], deployment(concurrency=500))  # its workers are elsewhere, and what they take not known
 
 
@@ -68,20 +68,49 @@ def test_a_tool_with_an_engine_of_its_own_measures_one_server_and_stops_all():
     assert argv == ["--model", "/m", "--max-num-seqs", "8", "--max-model-len", "4096"]
 
 
+COMMAND = {"argv": ["bench", "${url}"], "files": ["r.json"], "metrics": {"completed": "ok", "output_tokens_per_s": "r"}}
+
+
+def command(**more):
+    return {"tool": "command", "scope": None, "command": {**COMMAND, **more}}
+
+
 @pytest.mark.parametrize(
     ("profile", "code", "value"),
     [
-        ({"concurrency": 17}, "measure.too-many-at-once", 16),
-        ({"output_tokens": 4096}, "measure.too-long", 4096),
-        ({"tool": "vllm-bench", "scope": "node"}, "measure.one-url", "vllm-bench"),
-        ({"input_tokens": None}, "measure.no-length", "input_tokens"),
+        ({"concurrency": 17}, "too-much", 16),
+        ({"output_tokens": 4096}, "too-much", 4096),
+        ({"tool": "vllm-bench", "scope": "node"}, "profile-invalid", "scope"),
+        ({"input_tokens": None}, "profile-invalid", "input_tokens"),
+        ({"tool": "llmperf", "request_rate": 2}, "profile-invalid", "request_rate"),
+        ({"tool": "llmperf", "concurrency": None}, "profile-invalid", "concurrency"),
+        ({"tool": "llmperf", "warmup_requests": 5}, "profile-invalid", "warmup_requests"),
+        ({"tool": "llmperf", "limits": {"ttft_ms": 100}}, "profile-invalid", "limits"),
+        ({"tool": "trtllm-bench", "sampling": {"seed": 1}}, "profile-invalid", "sampling"),
+        ({"tool": "command"}, "profile-invalid", "command"),
+        ({"command": COMMAND}, "profile-invalid", "command"),
+        (command(argv=["x", "${address}"]), "profile-invalid", '"${address}"'),
+        (command(environment={"A": "${request_rate}"}), "profile-invalid", "request_rate"),
+        ({**command(), "request_rate": 2}, "profile-invalid", "request_rate"),
+        ({**command(), "arguments": ["-x"]}, "profile-invalid", "arguments"),
+        (command(metrics={"completed": "ok"}), "profile-invalid", "command.metrics"),
     ],
 )
-def test_what_servers_cannot_take_is_an_error_before_load(profile, code, value):
+def test_a_load_that_servers_or_tool_do_not_support_is_an_error_before_it_is_sent(profile, code, value):
     with pytest.raises(FleetError) as caught:
         points(ENTRIES, deployment(**profile))
-    assert caught.value.code == code
+    assert caught.value.code == "measure." + code
     assert value in caught.value.values
+
+
+def test_a_command_measures_each_server_or_all_of_them_by_its_placeholders():
+    found = points(ENTRIES, deployment(**command(), concurrency=4))
+    assert [(one["point"]["urls"], one["label"]) for one in found] == [
+        (["http://127.0.0.1:8000"], "command:quick, server-0, 4 at once"),
+        (["http://127.0.0.1:8001"], "command:quick, server-1, 4 at once"),
+    ]
+    assert found[0]["point"]["spec"]["template"] == [["bench"], ["${url}"]]
+    assert len(points(ENTRIES, deployment(**command(argv=["bench", "${urls}"]), concurrency=4))) == 1
 
 
 def test_a_queue_may_be_meant():
@@ -108,7 +137,7 @@ def test_a_fleet_is_measured_from_one_host_by_all_addresses():
     assert (found["label"], found["scope"]) == ("aiperf, fleet, 2 at once", "fleet")
     with pytest.raises(FleetError) as caught:
         points(ENTRIES, deployment(scope="fleet", concurrency=25), None, elsewhere_of([OTHER], {"other": {}}))
-    assert caught.value.code == "measure.too-many-at-once" and 24 in caught.value.values
+    assert caught.value.code == "measure.too-much" and 24 in caught.value.values
     alone = points(ENTRIES, deployment(scope="node"), None, elsewhere_of([OTHER], {"other": {}}))[0]
     assert (len(alone["point"]["urls"]), alone["elsewhere"]) == (2, [])
 
@@ -123,10 +152,10 @@ def test_where_a_server_of_another_host_is_reached_that_listens_on_all_addresses
 
 
 def test_servers_of_other_hosts_that_cannot_be_measured_together():
-    for change, code in (({"bind": "127.0.0.1"}, "not-reachable"), ({"model_id": "n"}, "another-model")):
+    for change in ({"bind": "127.0.0.1"}, {"model_id": "n"}):
         with pytest.raises(FleetError) as caught:
             points(ENTRIES, deployment(scope="fleet"), None, elsewhere_of([{**OTHER, **change}], {"other": {}}))
-        assert caught.value.code == "measure." + code
+        assert caught.value.code == "measure.not-together"
 
 
 def test_the_scope_of_a_profile():

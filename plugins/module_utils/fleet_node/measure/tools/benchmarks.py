@@ -1,0 +1,279 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A call of a benchmark tool: its command, and what its output says.
+
+plugin_utils/measure/tools.json describes the tools; functions for what is not data are here, by the names of the tools.
+Exit codes are never read: AIPerf exits 0 if half of the requests fail, `vllm bench serve` if all do. No command
+contains an API key: it is in the environment, as OPENAI_API_KEY. docs/developing/measuring.md compares the metrics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import json
+import math
+import os
+import re
+import urllib.parse
+from dataclasses import dataclass, field
+
+from ...node import files
+from . import reading
+from .reading import Reading, counted, json_lines, short
+
+RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One call of a tool. spec: {program, template, environment, files, statistics, metrics} of the tool. urls:
+    http://host:port, without a path. concurrency: None for no limit. limits: {ttft_ms, tpot_ms} or None.
+    server_token_count: whether tokens are those of the server's `usage`. arguments: more of the tool's own. sampling:
+    more keys of each request's body. engine_arguments: of a tool that starts an engine."""
+
+    tool: str
+    spec: dict
+    model: str
+    tokenizer: str
+    urls: tuple
+    input_tokens: int
+    output_tokens: int
+    requests: int
+    concurrency: int | None = None
+    request_rate: float | None = None
+    warmup_requests: int = 0
+    seed: int = 0
+    endpoint: str = "/v1/chat/completions"
+    ignore_eos: bool = True
+    server_token_count: bool = True
+    sampling: dict = field(default_factory=dict)
+    arguments: tuple = ()
+    limits: dict | None = None
+    engine_arguments: tuple = ()
+    timeout_s: int = 3600
+
+    def command(self, program, folder):
+        """argv. program: argv before the tool's own arguments; folder: for the tool's files, some of which are written.
+
+        Raises OSError.
+        """
+        if self.tool == "aisbench":
+            _write_aisbench_config(self, folder)
+        return [*program, *reading.expand(self.spec["template"], self.values(folder))]
+
+    def variables(self, folder):
+        """The environment; None removes a variable."""
+        values = self.values(folder)
+        return {
+            name: text and "".join(reading.expand([[text]], values))
+            for name, text in (self.spec.get("environment") or {}).items()
+        }
+
+    def values(self, folder):
+        """The values of placeholders in the table of tools, and in a recipe's commands."""
+        url = urllib.parse.urlsplit(self.urls[0])
+        goodput = [
+            "%s:%s" % (name, self.limits[key])
+            for key, name in (self.spec.get("goodput") or {}).items()
+            if (self.limits or {}).get(key)
+        ]
+        body = {**({"ignore_eos": True} if self.ignore_eos else {}), **self.sampling}
+        inputs = {"max_tokens": self.output_tokens, **self.sampling}
+        if self.ignore_eos:
+            inputs.update(min_tokens=self.output_tokens, ignore_eos=True)
+        flags = [["--%s ${value}" % name.replace("_", "-"), {"value": value}] for name, value in self.sampling.items()]
+        users = self.concurrency or 1
+        return {
+            **dataclasses.asdict(self),
+            "output": folder,
+            "url": self.urls[0],
+            "host": url.hostname,
+            "port": url.port,
+            "several": True if len(self.urls) > 1 else None,
+            "base_urls": ";".join(url + "/v1" for url in self.urls),
+            "kind": "chat" if "chat" in self.endpoint else "completions",
+            "backend": "openai-chat" if "chat" in self.endpoint else "openai",
+            "warmup": self.warmup_requests or None,
+            "warmup_or_one": max(1, self.warmup_requests),
+            "warmup_batches": math.ceil(self.warmup_requests / users),
+            "batches": math.ceil(self.requests / users),
+            "goodput": goodput or None,
+            "goodput_line": " ".join(goodput) or None,
+            "body": json.dumps(body),
+            "extra_inputs": [
+                json.dumps({name: value}) if isinstance(value, dict) else "%s:%s" % (name, json.dumps(value))
+                for name, value in inputs.items()
+            ],
+            "sampling_flags": [word for flag, value in flags for word in reading.expand([flag], value)],
+        }
+
+    def read(self, folder, log):
+        """The Reading of a folder. What it raises is a run without a result."""
+        data = reading.load(folder, self.spec["files"])
+        records = RECORDS[self.tool](folder) if self.tool in RECORDS else []
+        errors = _aiperf_errors(data) if self.tool == "aiperf" and data else None
+        errors = errors or counted(one for one in records if one is not None)
+        if not errors and self.tool == "llmperf":  # threads that died
+            errors = counted(short("%s: %s" % found) for found in RAISED.findall(log))
+        found = Reading(errors=errors)
+        if data is None:
+            found.completed = records.count(None)
+            found.failed = len(records) - found.completed
+            return found
+        if self.tool == "vllm-latency":
+            data = _latencies(data, self)
+        data = {**data, "point": dataclasses.asdict(self)}
+        return reading.read(self.spec["metrics"], data, self.spec.get("statistics") or {}, found)
+
+    def done(self, folder, log):
+        """The number of finished requests of a running tool, None if unknown."""
+        if self.tool == "vllm-latency":  # the first progress bar is that of the warm-up
+            batches = reading.progress(log.partition("Profiling iterations")[2])
+            return batches and batches * self.concurrency
+        found = reading.progress(log)
+        return len(RECORDS[self.tool](folder)) if found is None and self.tool in RECORDS else found
+
+
+def with_key(tool, program):
+    """The program of a tool for servers that require an API key."""
+    if tool == "aiperf":
+        return [os.path.join(os.path.dirname(program[0]), "python"), "-c", AIPERF_WITH_KEY]
+    return ["/bin/sh", "-c", AISBENCH_WITH_KEY, "sh", *program] if tool == "aisbench" else program
+
+
+# It accepts a key only as an argument, which other users of the node could read; so the argument is added in-process.
+AIPERF_WITH_KEY = (
+    "import os, sys; sys.argv = ['aiperf', *sys.argv[1:], '--api-key', os.environ['OPENAI_API_KEY']]; "
+    "from aiperf.cli import app; sys.exit(app())"
+)
+# It writes the key into files, below its own folder and where it is started, so nobody else may read them.
+AISBENCH_WITH_KEY = (
+    'umask 077; cd "$HOME" || exit; "$@"; status=$?; rm -rf -- "$HOME"/*/configs "$HOME"/tmp "$HOME"/*/*/configs; '
+    "exit $status"
+)
+
+
+def _aiperf_records(folder):
+    """Without a profile, which AIPerf does not write if all requests failed, the records contain the errors."""
+    found = json_lines(os.path.join(folder, "profile_export.jsonl"))
+    found = [one for one in found if (one.get("metadata") or {}).get("benchmark_phase") == "profiling"]
+    return [_aiperf_message(one["error"]) if one.get("error") else None for one in found]
+
+
+def _aiperf_errors(profile):
+    return [
+        {"message": _aiperf_message(one.get("error_details")), "count": int(one.get("count") or 0)}
+        for one in profile.get("error_summary") or ()
+    ]
+
+
+def _aiperf_message(details):
+    details = details if isinstance(details, dict) else {}
+    return short(details.get("cause") or details.get("message") or details.get("type") or "unknown")
+
+
+def _llmperf_records(folder):
+    found = reading.load(folder, ("*_individual_responses.json",)) or {}
+    return [
+        None if one.get("error_code") is None
+        else short(("%s: %s" % (one["error_code"], one.get("error_msg") or "")).strip(": "))
+        for one in found.values()
+    ]  # fmt: skip
+
+
+def _aisbench_records(folder):
+    pattern = "/[0-9]*_[0-9]*/performances/fleet/synthetic_details.jsonl"
+    paths = sorted(glob.glob(glob.escape(folder) + pattern))
+    found = json_lines(paths[-1]) if paths else []
+    return [None if one.get("success") else short(one.get("error_info") or "The request failed.") for one in found]
+
+
+RECORDS = {"aiperf": _aiperf_records, "aisbench": _aisbench_records, "llmperf": _llmperf_records}
+
+
+def _latencies(data, point):
+    """The requests of a batch begin and end together: the duration of a batch is the latency of its requests."""
+    times = sorted(one for one in data.get("latencies") or () if isinstance(one, (int, float)))
+    if not times:
+        return {}
+    shares = {"p%d" % one: quantile(times, one / 100) for one in (50, 90, 95, 99)}
+    return {
+        "completed": min(len(times) * point.concurrency, point.requests),
+        "latency": {"mean": sum(times) / len(times), **shares},
+    }
+
+
+def quantile(values, share):
+    """Of sorted numbers, interpolated linearly."""
+    at = share * (len(values) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (values[high] - values[low]) * (at - low)
+
+
+# ---- AISBench's performance mode runs a configuration file in Python. https://github.com/AISBench/benchmark
+
+# The tool replaces the imports of such a file by placeholders, so the standard library is imported differently.
+AISBENCH_CONFIG = """from ais_bench.benchmark.calculators import DefaultPerfMetricCalculator
+from ais_bench.benchmark.datasets import MATHEvaluator, SyntheticDataset
+from ais_bench.benchmark.models import VLLMCustomAPIChat
+from ais_bench.benchmark.openicl.icl_inferencer import GenInferencer
+from ais_bench.benchmark.openicl.icl_prompt_template import PromptTemplate
+from ais_bench.benchmark.openicl.icl_retriever import ZeroRetriever
+from ais_bench.benchmark.summarizers import DefaultPerfSummarizer
+
+environ = dict(__import__("os").environ)
+given = __import__("json").loads(__import__("pathlib").Path(environ["FLEET_AISBENCH"]).read_text(encoding="utf-8"))
+work_dir = given["work_dir"]
+models = [
+    {
+        **given["model"], "attr": "service", "type": VLLMCustomAPIChat, "abbr": "fleet", "stream": True,
+        "use_timestamp": False, "retry": 1, "url": "", "trust_remote_code": False,
+        "api_key": environ.get("OPENAI_API_KEY", ""),
+    }
+]
+datasets = [
+    {
+        "abbr": "synthetic",
+        "type": SyntheticDataset,
+        "config": given["dataset"],
+        "reader_cfg": {"input_columns": ["question"], "output_column": "answer"},
+        "infer_cfg": {
+            "prompt_template": {"type": PromptTemplate, "template": "{question}"},
+            "retriever": {"type": ZeroRetriever},
+            "inferencer": {"type": GenInferencer},
+        },
+        "eval_cfg": {"evaluator": {"type": MATHEvaluator}},
+    }
+]
+summarizer = {
+    "attr": "performance",
+    "type": DefaultPerfSummarizer,
+    "calculator": {
+        "type": DefaultPerfMetricCalculator,
+        "stats_list": ["Average", "Min", "Max", "Median", "P75", "P90", "P95", "P99"],
+    },
+}
+del environ
+"""
+
+
+def _write_aisbench_config(point, folder):
+    url = urllib.parse.urlsplit(point.urls[0])
+    values = {
+        "work_dir": folder,
+        "model": {
+            "path": point.tokenizer, "model": point.model, "host_ip": url.hostname, "host_port": url.port,
+            "request_rate": point.request_rate or 0, "max_out_len": point.output_tokens,
+            "batch_size": point.concurrency,
+            "generation_kwargs": {"ignore_eos": point.ignore_eos, **point.sampling},
+        },
+        "dataset": {
+            "Type": "tokenid", "RequestCount": point.requests, "TrustRemoteCode": False,
+            "TokenIdConfig": {"RequestSize": point.input_tokens, "PrefixLen": 0},
+        },
+    }  # fmt: skip
+    files.write_atomic(os.path.join(folder, "config.py"), AISBENCH_CONFIG)
+    files.write_json(os.path.join(folder, "values.json"), values)
