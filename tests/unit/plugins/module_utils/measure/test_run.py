@@ -176,7 +176,8 @@ def test_a_command_of_a_recipe_is_run_and_its_metrics_are_read(bench, monkeypatc
     profile = {"tool": "command", "command": command, "input_tokens": 64, "output_tokens": 32, "requests": 8}
     deployment = {"name": "r", "model": {"path": "/m"}, "benchmark": {"profiles": {"quick": profile}}}
     (call,) = points([plan_entry(8000, engine="vllm", arguments={})], deployment)
-    document = bench.call(api_key="sk-secret", **call["point"])["document"]
+    monkeypatch.setattr(run, "common_client_key", lambda paths, entries: "sk-secret")
+    document = bench.call(**call["point"])["document"]
     assert result.problems(document) == []
     assert (document["ok"], document["counts"]["failed"]) == (ok, 8 - answered)
     assert (document["tool"]["name"], document["metrics"]["output_tokens_per_s"]) == ("command:quick", 250)
