@@ -20,7 +20,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.merged_settings import merge
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.commands import hangs
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import container_engine as operation
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import containers as operations
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.node_helpers import run_module
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
@@ -583,7 +583,7 @@ def test_a_proxy_that_no_variable_can_hold(node):
 
 
 def test_the_module_shows_no_proxy(node, capsys, monkeypatch):
-    monkeypatch.setattr(operation, "ensure", node.ensure)
+    monkeypatch.setattr(operations, "ensure", node.ensure)
     result = run_module(capsys, module, proxy_env=PROXY)
     assert result["actions"] == ["restart docker for proxies"]
     assert "pass" not in str(result)

@@ -14,7 +14,7 @@ import threading
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import service_certificate
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import certificates
 
 NAMES = ["etcd-1", "10.0.0.1", "fd00::1"]
@@ -142,7 +142,7 @@ def served(folder):
 
 def looked(folder, names=("client",), endpoints=()):
     params = {"state": "looked", "path": str(folder), "names": list(names), "renew_days": 30, "endpoints": endpoints}
-    return service_certificate.run({**params, "authority_key": None}, False)
+    return services.service_certificate({**params, "authority_key": None}, False)
 
 
 def client_of(folder, place):
@@ -161,7 +161,7 @@ def test_a_client_s_certificate_is_looked_at_and_nothing_is_changed(folder, tmp_
     (place / "tls.key").unlink()
     found = looked(place)
     assert found["changed"]
-    assert service_certificate.due(found) == "%s is missing" % (place / "tls.key")
+    assert services.service_certificate_due(found) == "%s is missing" % (place / "tls.key")
     assert set(content(place)) == set(before) - {"tls.key"}
 
 

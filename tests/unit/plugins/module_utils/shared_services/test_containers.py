@@ -64,7 +64,7 @@ def node(monkeypatch):
 
 
 def params_of(module, **changed):
-    params = {name: option.get("default") for name, option in module.ARGUMENTS.items()}
+    params = {name: option.get("default") for name, option in module.arguments.items()}
     return {**params, "name": "a", "members": [{"name": "a", "address": "127.0.0.1"}], **changed}
 
 

@@ -14,7 +14,7 @@ import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations.etcd_member import ARGUMENTS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations.services import ETCD_MEMBER
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import etcd_member, units
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services.etcd_api import Members
 
@@ -138,7 +138,7 @@ def member(tmp_path, monkeypatch):
     monkeypatch.setattr(units, "port_holder", lambda address, port: None)
 
     def make(**changed):
-        params = {name: option.get("default") for name, option in ARGUMENTS.items()}
+        params = {name: option.get("default") for name, option in ETCD_MEMBER.items()}
         params.update(
             name="a", state="looked", data_dir=str(tmp_path / "data"), initial=str(tmp_path / "initial.env"),
             members=[{"name": name, "address": "127.0.0.%d" % (index + 2)} for index, name in enumerate("abc")],

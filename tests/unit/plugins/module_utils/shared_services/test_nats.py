@@ -17,7 +17,7 @@ import jinja2
 import pytest
 from ansible_collections.inference.fleet.plugins.filter import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations.nats_server import ARGUMENTS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations.services import NATS_SERVER
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import nats_client, nats_server
 
 ROLE = Path(__file__).resolve().parents[5] / "roles" / "nats"
@@ -95,7 +95,7 @@ def server(tmp_path):
     conf = tmp_path / "nats.conf"
 
     def make(content, password="secret"):
-        params = {name: option.get("default") for name, option in ARGUMENTS.items()}
+        params = {name: option.get("default") for name, option in NATS_SERVER.items()}
         params.update(name="a", members=[{"name": "a", "address": "127.0.0.1"}], conf=str(conf), password=password,
                       files={str(conf): content}, nats_server=["/usr/bin/env", str(program)],
                       arguments=["--trace"], account=getpass.getuser())  # fmt: skip
