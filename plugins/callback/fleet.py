@@ -108,7 +108,7 @@ class CallbackModule(Default):
             clear_before(self._display, self._live)
 
     def v2_playbook_on_play_start(self, play):
-        """Nothing of a play that node_state left no host for."""
+        """Nothing of a play that the look left no host for."""
         self._nobody = play.hosts == NOBODY
         if not self._nobody:
             super().v2_playbook_on_play_start(play)

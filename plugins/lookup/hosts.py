@@ -37,8 +37,8 @@ options:
     default: false
   step:
     description:
-      - Leave out the hosts on which M(inference.fleet.node_state) found, in this run, that neither this step nor one
-        before it has anything to do. Hosts that it has not looked at stay.
+      - Leave out the hosts on which the operation C(check) of M(inference.fleet.node) found, in this run, that neither
+        this step nor an earlier one has to run. Hosts that were not checked stay.
       - With V(serve) the hosts on which no server runs come first.
     type: str
     choices: [preflight, prepare, weights, serve]

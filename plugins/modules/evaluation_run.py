@@ -135,7 +135,7 @@ options:
   reports_dir:
     description:
       - Directory on the controller for the reports. The history is in C(measurements) below it; empty keeps none.
-      - By default as for M(inference.fleet.verification_run).
+      - By default as for M(inference.fleet.report).
     type: path
 attributes:
   check_mode:

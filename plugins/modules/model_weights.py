@@ -175,7 +175,8 @@ options:
     type: path
   encodings_file:
     description:
-      - For O(source=standin), the file C(o200k_base.tiktoken) on the node; see M(inference.fleet.tiktoken_encodings).
+      - For O(source=standin), the file C(o200k_base.tiktoken) on the node. P(inference.fleet.tiktoken_encodings#role)
+        deploys it.
     type: path
   packed:
     description:

@@ -6,20 +6,45 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node
-short_description: Run an operation of this collection on a node
+short_description: Check, apply, show and stop the servers of a node
 version_added: 0.1.0
 description:
-  - Runs an operation of the program that this collection keeps on each node, C(plugins/module_utils/fleet_node). The
-    operations are the files of its folders C(operations); each says what it takes and returns.
-  - The program lies below C(var/lib/inference-fleet/program) of the node's root, in a folder for each version. A node
-    that lacks this version is given it once. Before the node has its folders, and in check mode, nothing is kept.
-  - It is for the roles and playbooks of this collection.
+  - Runs an operation of this collection's program on a managed node. All roles and playbooks of the collection use this
+    module.
+  - A node that does not have this version of the program gets a copy once, below C(var/lib/inference-fleet/program) of
+    its root. Nothing is copied in check mode, or before the node has that folder.
 options:
   operation:
-    description: What to run. Without it the module only says whether the node lacks the program.
+    description:
+      - The operation. Those of interest in your own plays are listed here; the others belong to roles.
+      - V(check) runs the operations of the host's plan in check mode, in one call, and returns the first step of
+        C(site.yml) that has to run. It has no arguments.
+      - V(engine_servers) applies the plan. Missing servers start, changed servers restart, servers that are not in the
+        plan are stopped and removed. New files are checked and staged before a server stops. It does not wait for
+        readiness. With C(state=stopped) it stops servers; with C(state=absent) it removes them.
+      - V(engine_ready) fails until all servers have answered a completion. Use it with C(until). C(final) in its result
+        means that waiting longer is of no use.
+      - V(engine_servers_info) returns the status of the servers and how they differ from the plan; with C(log_lines)
+        also the end of their logs.
+      - V(unused_files) lists files of former plans, and removes them with C(remove=true).
     type: str
   arguments:
-    description: What the operation takes.
+    description:
+      - The arguments of the operation.
+      - All operations on servers take C(servers), the plan entries as P(inference.fleet.plan#lookup) returns them;
+        C(root), an absolute path that all files of the fleet are below; C(manager), V(auto), V(systemd) or
+        V(supervisord); C(toolkit), the virtual environment with supervisord; and C(only), names of servers.
+      - V(engine_servers) takes C(state) (V(started), V(restarted), V(stopped), V(absent), V(verified) or
+        V(rolled_back)), and C(changes), what becomes of running servers that have to stop. V(at_once) changes them,
+        V(one_by_one) and V(together) return the order in which to change them as RV(waves), and V(wave) changes those
+        in C(only) and keeps their former definitions until V(verified) or V(rolled_back).
+      - V(engine_servers) also takes C(secrets), a mapping of the variables in the entries' C(secrets) to values;
+        C(drain_s), seconds that a server may take to finish its requests; C(drop_ins), V(remove) or V(keep) for systemd
+        drop-ins of others; C(user), the account of servers without one; C(watchdog), a mapping with C(interval),
+        C(failures) and C(timeout); C(logs) with C(rate), C(file_mb) and C(files); C(start_on_boot) for supervisord;
+        C(purge) and C(purge_artifacts) with V(absent).
+      - V(engine_ready) takes C(timeout), seconds for each request. V(engine_servers_info) takes C(log_lines), C(probe),
+        whether each server is asked for a completion, and C(report), whether a table is shown.
     type: dict
     default: {}
   version:
@@ -60,14 +85,71 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Make the folders of a node
+- name: Apply the plan
   inference.fleet.node:
-    operation: node_layout
+    operation: engine_servers
     arguments:
-      root: /opt/fleet
+      servers: "{{ lookup('inference.fleet.plan', deploys=true) }}"
+
+- name: Wait until all servers are ready
+  inference.fleet.node:
+    operation: engine_ready
+    arguments:
+      servers: "{{ lookup('inference.fleet.plan') }}"
+  register: ready
+  until: ready is success or ready.final | default(false)
+  retries: 180
+  delay: 10
+
+- name: Show the status of the servers and the end of their logs
+  inference.fleet.node:
+    operation: engine_servers_info
+    arguments:
+      servers: "{{ lookup('inference.fleet.plan') }}"
+      log_lines: 20
+
+- name: Stop one server
+  inference.fleet.node:
+    operation: engine_servers
+    arguments:
+      servers: "{{ lookup('inference.fleet.plan') }}"
+      only: [server-0]
+      state: stopped
 """
 
 RETURN = r"""
+servers:
+  description:
+    - The servers, each with C(name), C(state) (V(running), V(waiting), V(failed), V(stopped) or V(missing)), C(ready),
+      C(since), C(restarts), C(pid), C(hash), C(reason) and C(log_tail). V(engine_servers_info) adds C(drift), how the
+      server differs from the plan.
+  returned: with V(engine_servers), V(engine_ready) and V(engine_servers_info)
+  type: list
+  elements: dict
+actions:
+  description: The actions, or in check mode the actions that would follow, with C(name), C(kind) and C(reason).
+  returned: with V(engine_servers)
+  type: list
+  elements: dict
+  sample: [{"name": "server-0", "kind": "restart", "reason": "state is restarted"}]
+waves:
+  description: Lists of servers to change together, one list after the other.
+  returned: with V(engine_servers)
+  type: list
+  elements: list
+  sample: [[server-0], [server-1]]
+answering:
+  description: Whether nothing was changed and every server answers on its health path.
+  returned: with V(engine_servers)
+  type: bool
+differs:
+  description: Whether a server differs from the plan.
+  returned: with V(engine_servers_info)
+  type: bool
+first:
+  description: The first step of C(site.yml) that has to run, or null.
+  returned: with V(check)
+  type: str
 program_needed:
   description: Whether the node lacks the program; the action plugin then brings it and calls again.
   type: bool

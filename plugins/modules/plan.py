@@ -97,7 +97,8 @@ RETURN = r"""
 plan:
   description:
     - For each host its servers, the resolved recipe, for each server whether it fits its devices' memory, and what the
-      steps of C(site.yml) run there, from which M(inference.fleet.node_state) knows where a run has to begin.
+      steps of C(site.yml) run there, from which the operation C(check) of M(inference.fleet.node)
+        knows where a run has to begin.
     - The recipe is what P(inference.fleet.plan#lookup) gives as C(deployment), but without C(workers_elsewhere), which
       would name all other hosts of a cluster for each of its hosts.
     - Of a server's C(capacity), C(verdict) is V(ok), V(warning) or V(not checked); sizes are of one device, in GiB;

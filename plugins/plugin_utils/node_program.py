@@ -23,6 +23,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.connection.to_node
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
 
 MODULE = "inference.fleet.node"
+MAKES_FOLDER = ("etcd_member", "nats_server")  # the program's folder, on hosts that have no inference servers
 NAME = "fleet-%s.zip"
 KEPT = 8  # archives of versions
 MISSING = re.compile(r"python\S*: (?:command )?not found|python\S*: No such file|No python interpreters found", re.I)
@@ -31,8 +32,6 @@ OLD = re.compile(r"requires a minimum of Python\D*[\d.]+\D+(\d+\.\d+)")
 
 class NodeProgram:
     """Beside ActionBase among an action plugin's bases."""
-
-    MAKES_FOLDER = False  # for the program alone, on hosts of services that have no inference servers
 
     def call(self, operation, arguments, task_vars):
         """What an operation returns on the node; {failed: true, …} as every module where it fails.
@@ -44,7 +43,7 @@ class NodeProgram:
             "arguments": arguments,
             "version": program.own_version(),
             "lib": NodePaths(self._root(arguments, task_vars)).lib,
-            "make": self.MAKES_FOLDER,
+            "make": operation in MAKES_FOLDER,
         }
         behind = bool(self._task.async_val and not self._connection.has_native_async)
         try:

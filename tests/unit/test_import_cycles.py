@@ -74,7 +74,8 @@ def test_a_cycle_is_seen():
 # The floors of the house, lowest first. A folder imports only folders of lower floors, at the top of a module or in a
 # function; within a folder, its subfolders are free. One that is new has to be given its floor here.
 FLOORS = (
-    ("fleet_node/visible", "fleet_node/model", "fleet_node/discover", "fleet_node/__main__", "plugin_utils/registry",
+    ("fleet_node/visible", "fleet_node/model", "fleet_node/discover", "fleet_node/operation", "fleet_node/__main__",
+     "plugin_utils/registry",
      "plugin_utils/seen_files"),
     ("fleet_node/errors",),
     ("fleet_node/node", "plugin_utils/connection", "plugin_utils/errors", "plugin_utils/models"),
@@ -86,12 +87,13 @@ FLOORS = (
     ("fleet_node/clean", "fleet_node/platforms"),
     ("fleet_node/services", "plugin_utils/platforms"),
     ("fleet_node/servers",),
-    ("fleet_node/steps", "fleet_node/verify"),
+    ("fleet_node/verify",),
     ("fleet_node/measure", "plugin_utils/recipe", "plugin_utils/reporting"),
     ("fleet_node/operations",),
     ("fleet_node/called", "fleet_node/cli"),
     ("modules", "plugin_utils/measure", "plugin_utils/node_program"),
     ("plugin_utils/planning",),
+    ("plugin_utils/operations", "plugin_utils/reports"),
     ("action", "callback", "filter", "lookup", "doc_fragments"),
 )  # fmt: skip
 FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}

@@ -32,7 +32,7 @@ ALLOWED = {
     "plugins/module_utils/fleet_node/weights/encodings_worker.py": "a script for an engine's Python, without ours",
     "plugins/module_utils/fleet_node/weights/hub/known.py": "checksums of one published repository, by its name",
     "plugins/plugin_utils/planning/plan.py": "an example of a path, in a message",
-    "plugins/action/model_weights.py": "the folder of the stand-in that the collection carries",
+    "plugins/plugin_utils/operations/weights.py": "the folder of the stand-in that the collection carries",
 }
 
 

@@ -6,17 +6,16 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.module_utils import fleet_node
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.redact import (
     parameter_secrets,
     url_secrets,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import FILE_OF
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
 
 SECRETS = ("pa55word", "pr0xyword", "t0ken-of-a-hub", "l0gin")
@@ -33,8 +32,7 @@ REQUIRED = {
     "python_environment": {"path": "/envs/me"},
     "tiktoken_encodings": {"directory": "/encodings", "sources": []},
 }
-NAMES = {path.stem for path in pathlib.Path(fleet_node.__path__[0]).rglob("operations/*.py")} - {"__init__"}
-OPTIONS = {name: set(operation_of(name).ARGUMENTS) & set(VALUES) for name in NAMES}
+OPTIONS = {name: set(operation_of(name).arguments) & set(VALUES) for name in FILE_OF}
 
 
 class Logged(Exception):

@@ -36,8 +36,6 @@ PLACES = re.compile(
 OWN = {module.__name__ for engine in NODE_ENGINES.values() for _name, module in engine.modules}
 # {file: why}, five at most.
 ALLOWED = {
-    "plugins/action/compiled_artifact.py": "brings archives of the one platform that compiles; playbooks use its name",
-    "plugins/modules/compiled_artifact.py": "the same",
     "plugins/module_utils/fleet_node/model/gpt_oss.py": "the parsers that engines have for the model",
     "plugins/module_utils/fleet_node/weights/draft_heads.py": "heads are checked for the one engine with rules",
 }
@@ -110,8 +108,8 @@ def test_what_counts_in_a_playbook():
         ("plugins/module_utils/fleet_node/engines/vllm_api_keys.py", True),
         ("plugins/module_utils/fleet_node/engines/text_only.py", True),
         ("plugins/plugin_utils/engines/versioned_fields.py", False),
-        ("plugins/module_utils/fleet_node/platforms/nvidia/operations/nvidia_toolkit.py", True),
-        ("plugins/module_utils/fleet_node/operations/container_image.py", False),
+        ("plugins/module_utils/fleet_node/platforms/nvidia/operations.py", True),
+        ("plugins/module_utils/fleet_node/operations/containers.py", False),
         ("plugins/modules/node.py", False),
     ],
 )

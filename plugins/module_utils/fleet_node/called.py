@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 
 from . import engines, operations, platforms
@@ -16,19 +17,19 @@ from .node.redact import parameter_secrets, read_on_node
 def run(name, arguments, check_mode, validate, hide, unkept=None):
     """(the result of an operation, its warnings). Raises FleetError.
 
-    validate(ARGUMENTS, arguments, **RULES) -> (parameters, [error], values that are secrets). hide(secrets): they are
-    masked in all that is logged and returned. unkept: the FleetError of a program that cannot be kept on the node;
-    operations that only read (READS) do without.
+    validate(argument_spec, arguments, **rules) -> (parameters, [error], values that are secrets). hide(secrets): they
+    are masked in all that is logged and returned. unkept: the FleetError of a program that cannot be kept on the node;
+    operations that only read do without.
     """
     hide(parameter_secrets(arguments))
     operation = operation_of(name)
     if operation is None:
         raise FleetError("node.operation-unknown", "This collection has no operation %r.", (name,))
-    if unkept is not None and not getattr(operation, "READS", False):
+    if unkept is not None and not operation.reads:
         raise unkept
 
     def validated(one, given):
-        parameters, errors, secrets = validate(one.ARGUMENTS, given, **getattr(one, "RULES", {}))
+        parameters, errors, secrets = validate(one.arguments, given, **one.rules)
         hide(secrets)
         if errors:
             raise FleetError("arguments.invalid", "%s.", ("; ".join(errors),))
@@ -36,7 +37,7 @@ def run(name, arguments, check_mode, validate, hide, unkept=None):
         return parameters
 
     parameters = validated(operation, arguments)
-    more = {"operation_of": operation_of, "validated": validated} if getattr(operation, "NESTED", False) else {}
+    more = {"operation_of": operation_of, "validated": validated} if operation.nested else {}
     try:
         result = operation.run(parameters, check_mode, **more)
     finally:
@@ -45,22 +46,14 @@ def run(name, arguments, check_mode, validate, hide, unkept=None):
 
 
 def operation_of(name):
-    """The module of what `name` does, with ARGUMENTS and run(); None where there is none."""
-    if not name.isidentifier() or name.startswith("_"):
-        return None
-    for package in _places():
-        try:
-            return importlib.import_module("%s.%s" % (package, name))
-        except ModuleNotFoundError as error:
-            if error.name not in (package, "%s.%s" % (package, name)):
-                raise
-    return None
-
-
-def _places():
-    """Names of packages with operations, the general one first."""
-    yield operations.__name__
+    """The Operation of this name; None if there is none."""
+    if name in operations.FILE_OF:
+        return importlib.import_module("%s.%s" % (operations.__name__, operations.FILE_OF[name])).OPERATIONS[name]
     for folder in (platforms, engines):
-        for found in pkgutil.iter_modules(folder.__path__):
-            if found.ispkg:
-                yield "%s.%s.operations" % (folder.__name__, found.name)
+        for package in pkgutil.iter_modules(folder.__path__):
+            own = "%s.%s.operations" % (folder.__name__, package.name)
+            if package.ispkg and importlib.util.find_spec(own) is not None:
+                found = importlib.import_module(own).OPERATIONS.get(name)
+                if found is not None:
+                    return found
+    return None

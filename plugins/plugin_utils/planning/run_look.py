@@ -1,8 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where a run has something to do on each host: what node_state found, for the plays that follow; and whether servers
-of a host could not be changed, after which no others are.
+"""Where a run has something to do on each host, as the operation check found it, for the plays that follow; and whether
+servers of a host could not be changed, after which no others are.
 
 These are files in the run's temporary folder, as the plan is (run_plan.py), with a line for each look.
 """

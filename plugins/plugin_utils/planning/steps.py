@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What each step of site.yml runs on a host: operations with their arguments, as the roles call the modules.
 
-The look of node_state runs them in check mode. So whatever a role does on a node is here, or follows from something
+The operation check runs them in check mode. So whatever a role does on a node is here, or follows from something
 that is here; a test holds the arguments against the roles' tasks. What is not known here runs each time: a platform or
 an engine without operations(), a role or a playbook whose files are others than those that known_tasks.json knows, and
 a step with a variable that only its play can work out.
@@ -338,7 +338,7 @@ def _serve(host):
 
 
 def _verify(host):
-    """What node_state asks of a host on which nothing differs."""
+    """What the operation check asks of a host on which nothing differs."""
     role, recipe = host.role("verify"), host.recipe
     asked = recipe["verify"]
     yield _call(

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+
+from ansible import constants as C
 
 COMMON_NAMES = ("hosts", "inventories", "inventory")
 VARIABLES = ("verify_reports_dir", "fleet_reports_dir")
@@ -40,3 +43,8 @@ def reports_dir(sources):
                 name = os.path.basename(folder)
         names.append(re.sub(r"[^\w.-]", "-", name).strip(".") or "inventory")
     return os.path.join("reports", "+".join(dict.fromkeys(names))[:100] or "inventory")
+
+
+def run_id():
+    """The same in all tasks of this ansible-playbook, and no other's: it makes a folder of a new name for itself."""
+    return hashlib.sha256(os.fsencode(C.DEFAULT_LOCAL_TMP)).hexdigest()[:12]

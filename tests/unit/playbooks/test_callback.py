@@ -69,10 +69,10 @@ def test_what_is_unseen_is_shown_wherever_it_appears(tmp_path):
 
 
 def test_the_last_page_that_was_written_is_the_last_line(tmp_path):
-    tasks = [
-        {"name": "Write", "inference.fleet.certificate": {"reports_dir": str(tmp_path / name), "shown": name == "b"}}
-        for name in "ab"
-    ]
+    def report(name):
+        return {"kind": "certificate", "reports_dir": str(tmp_path / name), "shown": name == "b"}
+
+    tasks = [{"name": "Write", "inference.fleet.report": report(name)} for name in "ab"]
     output = screen(tmp_path, [*tasks, {"name": "Fail", "ansible.builtin.fail": {"msg": "why"}}])
     assert output.rstrip().splitlines()[-1] == "Page: %s/b/report.html" % tmp_path
     assert output.count("Page: ") == output.count("CERTIFICATE *") == 1

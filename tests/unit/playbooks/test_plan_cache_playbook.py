@@ -48,7 +48,7 @@ def test_a_run_whose_plan_is_kept_imports_no_planner(tmp_path):
                     "vars": {"fleet_deployment": "{{ lookup('inference.fleet.plan', field='deployment') }}"},
                     "tasks": [
                         {"ansible.builtin.debug": {"msg": "{{ fleet_deployment.name }} " + took}},
-                        {"inference.fleet.node_state": None},
+                        {"inference.fleet.node": {"operation": "check"}},
                     ],
                     "tags": ["weights"],
                 },

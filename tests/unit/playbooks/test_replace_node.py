@@ -13,8 +13,8 @@ import re
 import paramiko
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.action import host_key
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations import host_key
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines.ssh_server import SshServer
 

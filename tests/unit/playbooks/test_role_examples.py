@@ -55,7 +55,9 @@ def whole(tmp_path_factory):
     fleet = folder / "collections" / "ansible_collections" / "inference" / "fleet"
     (fleet / "plugins" / "action").mkdir(parents=True)
     (fleet / "plugins" / "modules").mkdir()
-    for name in ("galaxy.yml", "meta", "recipes", "roles"):
+    (fleet / "meta").mkdir()
+    (fleet / "meta" / "runtime.yml").write_text("requires_ansible: '>=2.19.0'\n")  # no action plugins
+    for name in ("galaxy.yml", "recipes", "roles"):
         (fleet / name).symlink_to(ROOT / name)
     for name in ("filter", "lookup", "module_utils", "plugin_utils"):
         (fleet / "plugins" / name).symlink_to(ROOT / "plugins" / name)

@@ -53,15 +53,18 @@ def test_bare_hosts_first_then_one_alone(tmp_path, variables, expected):
 
 def test_after_a_failure_no_server_of_another_host_is_changed(tmp_path):
     common = {"servers": [], "root": str(tmp_path / "r"), "reports_dir": ""}
-    module = "inference.fleet.engine_servers"
+
+    def call(**more):
+        return {"inference.fleet.node": {"operation": "engine_servers", "arguments": {**common, **more}}}
+
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {
         "hosts": {"n1": {}, "n2": {}},
         "vars": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable},
     }}))  # fmt: skip
     tasks = [
-        {module: {**common, "changes": "one_by_one"}, "when": "inventory_hostname == 'n2'"},
-        {module: {**common, "state": "rolled_back"}, "when": "inventory_hostname == 'n1'"},
-        {module: {**common, "changes": "wave", "only": []}, "when": "inventory_hostname == 'n2'"},
+        {**call(changes="one_by_one"), "when": "inventory_hostname == 'n2'"},
+        {**call(state="rolled_back"), "when": "inventory_hostname == 'n1'"},
+        {**call(changes="wave", only=[]), "when": "inventory_hostname == 'n2'"},
     ]
     (tmp_path / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
     run = play(str(tmp_path / "play.yml"), str(tmp_path / "hosts.yml"))

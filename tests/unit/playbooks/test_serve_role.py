@@ -14,7 +14,7 @@ import yaml
 from ansible_collections.inference.fleet.tests.runs import play
 
 TASKS = Path(__file__).resolve().parents[3] / "roles" / "serve" / "tasks" / "main.yml"
-MODULES = ("node", "engine_servers", "endpoint_verify")
+MODULES = ("node", "endpoint_verify")
 MODULE = """#!%s
 # WANT_JSON
 import json, sys

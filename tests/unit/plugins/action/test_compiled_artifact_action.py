@@ -14,11 +14,12 @@ from unittest import mock
 import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.action import compiled_artifact as action
+from ansible_collections.inference.fleet.plugins.action import node as action
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
     artifact_archives as compiled_artifact,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifacts
+from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import operation_compiled_artifact
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
 KEY = "0123456789abcdef"
@@ -41,7 +42,8 @@ class Node:
         self.tmp.mkdir(parents=True, exist_ok=True)
         shell = SimpleNamespace(tmpdir=str(self.tmp), join_path=os.path.join)
         connection = SimpleNamespace(transport="ssh", _shell=shell, fetch_file=self.fetch)
-        task = SimpleNamespace(args=arguments, async_val=0, check_mode=check_mode, action="compiled_artifact")
+        given = {"operation": "compiled_artifact", "arguments": arguments}
+        task = SimpleNamespace(args=given, async_val=0, check_mode=check_mode, action="inference.fleet.node")
         loader = SimpleNamespace(path_dwim=lambda path: os.path.join("/playbooks", path))
         monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
         monkeypatch.setattr(action.ActionModule, "call", self.execute)
@@ -121,7 +123,12 @@ def test_a_cut_transfer_leaves_nothing(monkeypatch, tmp_path, archives):
 
 def test_without_a_source_nothing_is_asked(monkeypatch, tmp_path):
     node = Node(monkeypatch, tmp_path / "two", servers=[server(tmp_path / "two")])
-    assert node.run() == {"changed": False, "message": action.NO_SOURCE, "artifacts": [], "needed": []}
+    assert node.run() == {
+        "changed": False,
+        "message": operation_compiled_artifact.NO_SOURCE,
+        "artifacts": [],
+        "needed": [],
+    }
     assert node.asked == []
 
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.action import endpoint_verify
+from ansible_collections.inference.fleet.plugins.action import node
 from ansible_collections.inference.fleet.tests.runs import ansible_playbook
 from ansible_collections.inference.fleet.tests.unit.engines.deployed import deployed
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
@@ -124,8 +124,8 @@ def test_check_mode_writes_nothing_and_fails_nothing(play):
 
 def act(arguments, answer, check_mode=False):
     """Run the action plugin with a module that answers `answer`: (result, arguments that the module got)."""
-    task = mock.Mock(args=arguments, async_val=0, check_mode=check_mode)
-    action = endpoint_verify.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+    task = mock.Mock(args=arguments, action="inference.fleet.endpoint_verify", async_val=0, check_mode=check_mode)
+    action = node.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
     action.call = mock.Mock(return_value=answer)
     result = action.run(task_vars={"inventory_hostname": "node-1", "groups": {"all": ["node-1"]}})
     return result, action.call.call_args.args[1]

@@ -11,7 +11,7 @@ import re
 from unittest import mock
 
 import pytest
-from ansible_collections.inference.fleet.plugins.action import engine_servers
+from ansible_collections.inference.fleet.plugins.action import node
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 
 PROBES = [{"name": "chat", "ok": True, "ms": 1, "sent": "a", "got": "b", "cause": None}]
@@ -39,8 +39,9 @@ def reports(tmp_path):
 
 def act(arguments, answer, check_mode=False):
     """(what the task returns, the arguments that the module got)."""
-    task = mock.Mock(args=arguments, async_val=0, check_mode=check_mode)
-    action = engine_servers.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+    given = {"operation": "engine_servers", "arguments": arguments}
+    task = mock.Mock(args=given, action="inference.fleet.node", async_val=0, check_mode=check_mode)
+    action = node.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
     action.call = mock.Mock(return_value=answer)
     result = action.run(task_vars={"inventory_hostname": "node-1"})
     return result, action.call.call_args.args[1]

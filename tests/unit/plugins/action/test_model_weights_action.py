@@ -13,7 +13,8 @@ from unittest import mock
 import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.action import model_weights
+from ansible_collections.inference.fleet.plugins.action import node as action_node
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations import weights
 
 FILES = {"config.json": {"size": 2, "sha256": "ab"}}
 
@@ -36,13 +37,13 @@ class Node:
         connection = SimpleNamespace(transport=transport, _shell=shell)
         task = SimpleNamespace(args=arguments, async_val=0, action="inference.fleet.model_weights", _uuid="run-1")
         monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
-        monkeypatch.setattr(model_weights.ActionModule, "call", self.execute)
-        monkeypatch.setattr(model_weights.ActionModule, "_transfer_file", lambda _self, *pair: self.sent.append(pair))
-        monkeypatch.setattr(model_weights.ActionModule, "_fixup_perms2", lambda _self, paths: self.fixed.append(paths))
-        monkeypatch.setattr(model_weights.ActionModule, "_make_tmp_path", lambda _self: "/tmp/node")
+        monkeypatch.setattr(action_node.ActionModule, "call", self.execute)
+        monkeypatch.setattr(action_node.ActionModule, "_transfer_file", lambda _self, *pair: self.sent.append(pair))
+        monkeypatch.setattr(action_node.ActionModule, "_fixup_perms2", lambda _self, paths: self.fixed.append(paths))
+        monkeypatch.setattr(action_node.ActionModule, "_make_tmp_path", lambda _self: "/tmp/node")
         self.answers = list(answers)
         play_context = SimpleNamespace(become=become, check_mode=False)
-        self.action = model_weights.ActionModule(task, connection, play_context, None, mock.Mock(), None)
+        self.action = action_node.ActionModule(task, connection, play_context, None, mock.Mock(), None)
 
     def execute(self, _operation, module_args, task_vars):
         self.asked.append(dict(module_args))
@@ -93,7 +94,7 @@ def test_other_sources_have_nothing_packed_and_are_told_the_run(monkeypatch):
 
 
 def test_the_collections_own_stand_in_is_the_default(monkeypatch, packed):
-    monkeypatch.setattr(model_weights, "PACKED", packed)
+    monkeypatch.setattr(weights, "PACKED", packed)
     node = Node(monkeypatch, {"source": "standin"}, [{}])
     node.run()
     assert node.asked == [{"source": "standin", "expected": FILES}]

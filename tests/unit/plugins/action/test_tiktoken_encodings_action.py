@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.fleet.plugins.action import tiktoken_encodings
+from ansible_collections.inference.fleet.plugins.action import node
 
 NEEDED = {"changed": False, "controller_needed": ["o200k_base", "cl100k_base"]}
 
@@ -28,7 +28,7 @@ def run(monkeypatch):
 
     def run(sources, answers, transport="ssh", become=False):
         asked, sent, answers = [], [], [dict(one) for one in answers]
-        action = tiktoken_encodings.ActionModule
+        action = node.ActionModule
         monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
         monkeypatch.setattr(
             action,
@@ -38,7 +38,8 @@ def run(monkeypatch):
         monkeypatch.setattr(action, "_transfer_file", lambda _self, *pair: sent.append(pair))
         monkeypatch.setattr(action, "_fixup_perms2", lambda _self, paths: None)
         shell = SimpleNamespace(tmpdir="/tmp/node", join_path=os.path.join)
-        task = SimpleNamespace(args={"sources": sources}, async_val=0, action="inference.fleet.tiktoken_encodings")
+        given = {"operation": "tiktoken_encodings", "arguments": {"sources": sources}}
+        task = SimpleNamespace(args=given, async_val=0, action="inference.fleet.node")
         connection = SimpleNamespace(transport=transport, _shell=shell)
         one = action(task, connection, SimpleNamespace(become=become, check_mode=False), None, mock.Mock(), None)
         return one.run(task_vars={}), asked, sent

@@ -366,14 +366,14 @@ def test_it_runs_from_an_archive_too(tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from fleet_node import program;"
         "from fleet_node.called import operation_of as o; import os; os.mkdir(sys.argv[2]);"
-        "print(o('engine_servers').__name__, o('compiled_artifact').__name__, o('nothing'));"
+        "print(o('engine_servers').run.__module__, o('compiled_artifact').run.__module__, o('nothing'));"
         "print(program.keep(sys.argv[2]))"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-c", code, str(path), str(tmp_path / "lib")], capture_output=True, text=True, check=True
     )
     names, folder = done.stdout.splitlines()
-    assert names == "fleet_node.operations.engine_servers fleet_node.platforms.neuron.operations.compiled_artifact None"
+    assert names == "fleet_node.operations.servers fleet_node.platforms.neuron.operations None"
     assert os.path.basename(folder) == program.own_version()
     assert program_check.fault(folder, program.own_version()) is None
     assert zipfile.is_zipfile(path)

@@ -357,9 +357,10 @@ def test_through_ansible_itself(node, tmp_path):
         "ANSIBLE_HOME": node.root + "-ansible",
         "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"),
     }
+    call = {"operation": "engine_servers", "arguments": args}
     run = subprocess.run(
-        [sys.executable, "-m", "ansible", "adhoc", "localhost", "-c", "local", "-m", "inference.fleet.engine_servers",
-         "-e", json.dumps({"ansible_python_interpreter": sys.executable}), "-a", json.dumps(args)],
+        [sys.executable, "-m", "ansible", "adhoc", "localhost", "-c", "local", "-m", "inference.fleet.node",
+         "-e", json.dumps({"ansible_python_interpreter": sys.executable}), "-a", json.dumps(call)],
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr

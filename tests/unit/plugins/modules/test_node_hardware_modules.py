@@ -10,13 +10,8 @@ import pathlib
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import (
-    accelerator_info as accelerator_operation,
-)
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import node_preflight as operation
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import (
-    node_preflight as preflight_operation,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import node as node_operations
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import servers as server_operations
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS, detect
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import hardware
@@ -52,7 +47,7 @@ def test_accelerator_info_returns_the_form(run, check_mode):
 
 def test_accelerator_info_shows_what_is_warned_of(run, monkeypatch):
     tree = pathlib.Path(__file__).resolve().parents[2] / "fixtures" / "sysroot-offline-cpus"
-    monkeypatch.setattr(accelerator_operation, "detect", lambda vendor: detect(vendor, str(tree)))
+    monkeypatch.setattr(node_operations, "detect", lambda vendor: detect(vendor, str(tree)))
     assert "warnings" not in run(accelerator_info)
     assert run.warnings == ["CPUs 3,7 are offline and are not counted."]
 
@@ -75,7 +70,7 @@ def test_node_preflight(run, tmp_path, check_mode):
 
 def test_node_preflight_takes_all_of_fleet_hardware_and_shows_what_is_warned_of(run, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        operation,
+        server_operations,
         "preflight",
         lambda **given: {"warnings": [str(given["hardware"]["cpu_affinity"])], "unchecked": []},
     )
@@ -115,7 +110,7 @@ def test_node_preflight_refuses_a_need_that_it_does_not_know(run):
 
 def test_preflight_takes_all_that_fleet_hardware_may_have():
     """A key that the plan takes and the module refuses would end every play of the host."""
-    options = preflight_operation.ARGUMENTS["hardware"]["options"]
+    options = server_operations.NODE_PREFLIGHT["hardware"]["options"]
     assert set(options) == set(hardware.KEYS)
 
 

@@ -14,9 +14,9 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.action.unused_files import table
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.clean import unused_files as files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import unused_table
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache, plan_entry
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
@@ -271,9 +271,9 @@ def test_an_empty_node_has_nothing(tmp_path, capsys):
 
 def test_the_table_says_what_happened_to_each(node):
     result = files.clean(NodePaths(node.root), node.planned, node.deployment, remove=True, check=True)
-    shown = table("n1", result, True)
+    shown = unused_table("n1", result, True)
     assert shown["columns"] == ["host", "path", "what", "size", "state", "why"]
     assert {row[4] for row in shown["rows"][:-1]} == {"would be deleted"}
     assert shown["rows"][-1][1] == "all of it"
     result["unused"][0]["shared"], result["removed"] = True, []
-    assert [row[4] for row in table("n1", result, False)["rows"][:2]] == ["other nodes may use it", "there"]
+    assert [row[4] for row in unused_table("n1", result, False)["rows"][:2]] == ["other nodes may use it", "there"]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import service_certificate
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_services import certificates
 from ansible_collections.inference.fleet.tests.runs import play
 
@@ -144,8 +144,8 @@ def served(folder):
 
 def reasons(folder, names=("client",), endpoints=()):
     params = {"path": str(folder), "names": list(names), "renew_days": 30, "endpoints": endpoints}
-    found = service_certificate.run(params, True)
-    assert found["changed"] is (service_certificate.due(found) is not None)
+    found = services.service_certificate(params, True)
+    assert found["changed"] is (services.service_certificate_due(found) is not None)
     return found["reasons"]
 
 

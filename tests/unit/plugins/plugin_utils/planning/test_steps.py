@@ -239,7 +239,7 @@ def test_every_operation_of_the_plan_is_known_on_nodes_with_its_arguments():
     found = set()
     for given in HOSTS.values():
         for _step, name, arguments in calls_of(given):
-            assert set(arguments) <= set(operation_of(name).ARGUMENTS), name
+            assert set(arguments) <= set(operation_of(name).arguments), name
             found.add(name)
     assert found == {name for name, _file in TASKS}
 
@@ -359,7 +359,7 @@ def test_the_plan_has_no_secret(name):
     assert json.loads(json.dumps(plan["steps"])) == plan["steps"]
     for one in plan["steps"]:
         later = {where["at"][0] for where in one["later"]}
-        options = operation_of(one["operation"]).ARGUMENTS
+        options = operation_of(one["operation"]).arguments
         for argument in (name for name, option in options.items() if "no_log" in option):
             assert argument in later or not one["arguments"].get(argument)
 

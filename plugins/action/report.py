@@ -1,0 +1,37 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reports on the control node: no node is touched."""
+
+from __future__ import annotations
+
+import importlib
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
+
+KINDS = ("certificate", "status", "tune", "verification")
+PACKAGE = "ansible_collections.inference.fleet.plugins.plugin_utils.reports."
+
+
+class ActionModule(ActionBase):
+    """Action plugin of inference.fleet.report."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp=None, task_vars=None):
+        """Returns the result of the report's kind."""
+        result = super().run(tmp, task_vars)
+        kind = self._task.args.get("kind")
+        if kind not in KINDS:
+            raise AnsibleActionFail("kind is %r; allowed: %s." % (kind, ", ".join(KINDS)))
+        report = importlib.import_module(PACKAGE + kind)
+        kinds = {"type": "str", "choices": list(KINDS), "required": True}
+        _found, given = self.validate_argument_spec({"kind": kinds, **report.ARGUMENTS})
+        try:
+            return {**result, "changed": False, **report.run(self, given, task_vars)}
+        except FleetError as error:
+            raise action_fail(error) from error

@@ -1,0 +1,113 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The look: whether the steps of a run have to run on this node. Their operations run in check mode, in their order."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import zlib
+
+from ..errors import FleetError
+from ..node import processes
+from ..node.commands import hangs
+from ..operation import Operation
+
+CHECK = {
+    "looks": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {
+            "step": {"type": "str", "required": True},
+            "operation": {"type": "str", "required": True},
+            "arguments": {"type": "dict", "required": True},
+        },
+    },
+    "verify": {"type": "dict"},
+    "servers": {"type": "str"},
+}
+SERVERS, VERIFY = "engine_servers", "endpoint_verify"
+PLANNED = "planned"  # as the servers of an operation: those of the call
+
+
+def packed(servers):
+    """A plan's servers as the argument of the operation."""
+    return base64.b64encode(zlib.compress(json.dumps(servers).encode())).decode()
+
+
+def check(params, check_mode, operation_of, validated):
+    """Where a run has something to do on this node, and where it has nothing to do, with `verify` (the arguments of
+    endpoint_verify), what that returns as `verified`. Raises FleetError, with `hangs`, where a program hangs.
+
+    servers: the plan's, see packed(); they are sent once for all operations.
+    """
+    servers = params["servers"] and json.loads(zlib.decompress(base64.b64decode(params["servers"])))
+
+    def filled(arguments):
+        return {**arguments, "servers": servers} if arguments.get("servers") == PLANNED else arguments
+
+    looks = [{**one, "arguments": filled(one["arguments"])} for one in params["looks"]]
+    try:
+        found = {"changed": False, **look(looks, operation_of, validated)}
+    except FleetError as error:
+        error.details = {**error.details, "hangs": True}
+        raise
+    if found["first"] is None and params["verify"]:
+        operation = operation_of(VERIFY)
+        with contextlib.suppress(FleetError):  # the play asks again and shows it
+            found["verified"] = operation.run(validated(operation, filled(params["verify"])), check_mode)
+    return found
+
+
+def look(looks, operation_of, validated):
+    """{steps: [{step, differs, reason}], first: the first step that differs or None, serving: whether servers run here,
+    warnings: [texts]}.
+
+    looks: [{step, operation, arguments}] in the order of the run; it ends with the first that differs, as what the next
+    ones find may be changed by then. operation_of(name) -> its Operation or None.
+    validated(operation, arguments) -> parameters; FleetError where they are invalid.
+    A look that fails differs: the step itself then says what is wrong. One at which a program hangs is a FleetError, as
+    the step would wait for the same program again.
+    """
+    steps, warnings = {}, []
+    root = next((one["arguments"].get("root") for one in looks if one["operation"] == SERVERS), None)
+    result = {"serving": root is None or bool(processes.marked_processes(root))}
+    for one in looks:
+        step = steps.setdefault(one["step"], {"step": one["step"], "differs": False, "reason": None})
+        reason, said = _due(one, operation_of(one["operation"]), validated)
+        if reason is not None:
+            step.update(differs=True, reason=reason)
+            return {**result, "steps": list(steps.values()), "first": one["step"], "warnings": warnings}
+        warnings += said
+    return {**result, "steps": list(steps.values()), "first": None, "warnings": warnings}
+
+
+def _due(one, operation, validated):
+    """(why an operation has something to do or None, its warnings)."""
+    if operation is None:
+        return "nothing is known about %s before it runs" % one["operation"], []
+    try:
+        result = operation.run(validated(operation, one["arguments"]), True)
+    except FleetError as error:
+        if hangs(error):
+            raise
+        return _gist(error), []
+    except Exception as error:  # whatever it is, the step itself meets it again and fails with all that can be said
+        return "%s: %s" % (type(error).__name__, error), []
+    if operation.due is not None:
+        return operation.due(result), result.get("warnings", [])
+    return (result.get("message") or one["operation"]) if result["changed"] else None, result.get("warnings", [])
+
+
+def _gist(error):
+    """One line of an error: of several problems the first, as the line above them names none."""
+    problems = error.details.get("problems") or ()
+    text = problems[0]["message"] if problems else error.message
+    more = " (and %d more)" % (len(problems) - 1) if len(problems) > 1 else ""
+    return text.partition("\n")[0] + more
+
+
+OPERATIONS = {"check": Operation(CHECK, check, reads=True, nested=True)}

@@ -1,0 +1,266 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Operations on the servers of a node."""
+
+from __future__ import annotations
+
+from ..clean.unused_files import clean
+from ..errors import FleetError
+from ..model import gpt_oss
+from ..node.os_errors import os_error
+from ..node.paths import NodePaths
+from ..node.redact import Redactor
+from ..node.server_spec import check_entries
+from ..operation import Operation
+from ..servers.decide import AT_ONCE, CHANGES
+from ..servers.model import CLOSINGS, STATES
+from ..servers.node_arguments import DROP_INS, NODE_ARGUMENTS, SERVERS_ARGUMENTS, node_of
+from ..servers.preflight import preflight
+from ..servers.readiness import check_ready
+from ..servers.reconcile import acted
+from ..servers.run import run as run_servers
+from ..servers.status import status
+from ..services import boot
+from ..services.base import LOG_LIMITS
+from ..verify import runner
+
+NODE_PREFLIGHT = {
+    "root": {"type": "str", "default": ""},
+    "servers": {"type": "list", "elements": "dict", "default": []},
+    "only": {"type": "list", "elements": "str", "default": []},
+    "platform": {"type": "str", "required": True},
+    "hardware": {
+        "type": "dict",
+        "options": {
+            "accelerator": {"type": "str"},
+            "count": {"type": "int"},
+            "cores": {"type": "int"},
+            "lnc": {"type": "int"},
+            "memory_gib": {"type": "float"},
+            "cpu_affinity": {"type": "dict"},
+            "exclude": {"type": "list", "elements": "int"},
+        },
+    },
+    "needs": {
+        "type": "dict",
+        "options": {
+            "accelerators": {"type": "list", "elements": "str"},
+            "lnc": {"type": "int"},
+            "device_memory_gib": {"type": "float"},
+            "host_memory_gib": {"type": "float"},
+            "disk_gib": {"type": "float"},
+            "driver": {"type": "str"},
+            "compute_capability": {"type": "list", "elements": "str"},
+            "cpu_flags": {"type": "list", "elements": "str"},
+            "libraries": {"type": "list", "elements": "str"},
+        },
+    },
+    "installs": {"type": "dict", "default": {}},
+    "satisfied_by": {"type": "list", "elements": "path", "default": []},
+    "models": {"type": "list", "elements": "dict", "default": []},
+    "venvs": {"type": "list", "elements": "dict", "default": []},
+    "prepares": {"type": "bool", "default": True},
+}
+
+
+def node_preflight(params, check_mode):
+    """The result of the module; its warnings with it. Raises FleetError. Nothing is changed in either mode."""
+    result = preflight(**params)
+    result["warnings"] = result["warnings"] + result["unchecked"]
+    return result
+
+
+ENGINE_SERVERS = {
+    **SERVERS_ARGUMENTS,
+    "state": {"type": "str", "default": "started", "choices": [*STATES, *CLOSINGS]},
+    "changes": {"type": "str", "default": AT_ONCE, "choices": list(CHANGES)},
+    "drain_s": {"type": "float", "default": 0},
+    "secrets": {"type": "dict", "no_log": True},
+    "user": {"type": "str"},
+    "drop_ins": DROP_INS,
+    "deployment": {"type": "dict"},
+    "deployer": {"type": "dict"},
+    "reports_dir": {"type": "path"},
+    "restarted": {"type": "list", "elements": "str", "default": []},
+    "purge": {"type": "bool", "default": False},
+    "purge_artifacts": {"type": "bool", "default": False},
+    "logs": {
+        "type": "dict",
+        "options": {name: {"type": "int", "default": value} for name, value in LOG_LIMITS.items()},
+    },
+    "start_on_boot": {"type": "str", "default": boot.NONE, "choices": list(boot.WAYS)},
+    "watchdog": {
+        "type": "dict",
+        "options": {
+            "interval": {"type": "int", "default": 60},
+            "failures": {"type": "int", "default": 3},
+            "timeout": {"type": "int", "default": 60},
+        },
+    },
+}
+
+
+def engine_servers(params, check_mode):
+    """The result of the module; its warnings with it. Raises FleetError, whose details say what was begun."""
+    node = node_of(params)
+    try:
+        result, warnings = run_servers(node, params, check_mode)
+    except FleetError as error:
+        error.details = {"actions": acted(node.acted), **error.details}
+        raise
+    result["warnings"] = warnings
+    return result
+
+
+def engine_servers_due(result):
+    """Why the servers have to be brought to the plan, or waited for; None where all are and answer."""
+    names = {}
+    actions = [(one["name"], one["reason"]) for one in result["actions"]]
+    for name, reason in [*actions, *sorted(result["pending"].items())]:
+        names.setdefault(reason, {})[name] = True
+    why = ["%s: %s" % (", ".join(servers), reason) for reason, servers in names.items()]
+    if result["changed"]:
+        return "; ".join(why or result["diff"]["after"].splitlines())
+    if not result["answering"]:
+        rows = ["%s: %s" % (row["name"], row["reason"] or row["state"])
+                for row in result["servers"] if row["state"] != "running"]  # fmt: skip
+        return "; ".join(why or rows) or "not every server answers"
+    return "; ".join(why) or None
+
+
+ENGINE_SERVERS_INFO = {
+    **SERVERS_ARGUMENTS,
+    "log_lines": {"type": "int", "default": 0},
+    "probe": {"type": "bool", "default": False},
+    "timeout": {"type": "int", "default": 10},
+    "secrets": {"type": "dict", "no_log": True},
+    "drop_ins": DROP_INS,
+    "report": {"type": "bool"},
+}
+
+
+def engine_servers_info(params, check_mode):
+    """What runs here, and how it differs from the plan. Raises FleetError."""
+    try:
+        servers = status(
+            node_of(params), params["servers"], params["only"], params["log_lines"], params["probe"], params["timeout"],
+            params["secrets"],
+        )  # fmt: skip
+    except OSError as error:
+        raise os_error("What runs here cannot be read", error) from error
+    return {"changed": False, "servers": servers, "differs": any(row["drift"] for row in servers)}
+
+
+ENGINE_READY = {
+    **SERVERS_ARGUMENTS,
+    "timeout": {"type": "int", "default": 30},
+    "deployed": {"type": "bool", "default": False},
+    "restarts": {"type": "int"},
+    "secrets": {"type": "dict", "no_log": True, "default": {}},
+}
+
+
+def engine_ready(params, check_mode):
+    """Which servers are ready; a FleetError while one is not, and a final one where it will not be.
+
+    `secrets` are masked in both: a server that empties its own file of secrets could log them otherwise.
+    """
+    given = (value if isinstance(value, list) else [value] for value in params["secrets"].values())
+    redactor = Redactor(str(one) for values in given for one in values if one is not None)
+    try:
+        found = check_ready(
+            node_of(params), params["servers"], params["only"], timeout=params["timeout"], check=check_mode,
+            deployed=params["deployed"], restarts=params["restarts"],
+        )  # fmt: skip
+        return redactor.value(found)
+    except FleetError as error:
+        masked = error.rewritten(redactor.text)
+        masked.details = redactor.value(masked.details)
+        raise masked from None
+
+
+ENDPOINT_VERIFY = {
+    "servers": {"type": "list", "elements": "dict", "required": True},
+    "workers_elsewhere": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {
+            "host": {"type": "str", "required": True},
+            "name": {"type": "str", "required": True},
+            "role": {"type": "str", "choices": ["prefill", "decode"], "required": True},
+            "bind": {"type": "str", "required": True},
+            "ports": {"type": "dict", "default": {}},
+        },
+    },
+    "mode": {"type": "str", "choices": ["auto", "full", "quick"], "default": "auto"},
+    "servers_changed": {"type": "bool"},
+    "probes": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {
+            "name": {"type": "str", "required": True},
+            "path": {"type": "str", "default": "/v1/chat/completions"},
+            "body": {"type": "dict"},
+            "expect": {
+                "type": "dict",
+                "options": {
+                    "status": {"type": "int", "default": 200},
+                    "contains": {"type": "list", "elements": "str", "default": []},
+                    "field": {"type": "str"},
+                },
+            },
+        },
+    },
+    "effort_parameter": {
+        "type": "str",
+        "choices": list(gpt_oss.EFFORT_PARAMETERS),
+        "default": gpt_oss.EFFORT,
+    },
+    "responses_api": {"type": "bool", "default": True},
+    "timeout": {"type": "float", "default": 120},
+    "quick_timeout": {"type": "float", "default": 20},
+    **NODE_ARGUMENTS,
+    "reports_dir": {"type": "path", "default": ""},
+    "deployment": {"type": "dict", "default": {}},
+    "simulated": {"type": "str", "default": ""},
+    "problem": {"type": "str", "default": ""},
+}
+
+
+def endpoint_verify(params, check_mode):
+    """A verdict for each server. Raises FleetError."""
+    return {"changed": False, **runner.verify_from_parameters(params, check_mode)}
+
+
+UNUSED_FILES = {
+    "servers": {"type": "list", "elements": "dict", "required": True},
+    "deployment": {"type": "dict", "default": {}},
+    "root": {"type": "path", "default": ""},
+    "remove": {"type": "bool", "default": False},
+    "remove_shared": {"type": "bool", "default": False},
+}
+
+
+def unused_files(params, check_mode):
+    """What no server needs, and what of it was removed. Raises FleetError."""
+    return clean(
+        NodePaths.of_parameter(params["root"]),
+        list(check_entries(params["servers"]).values()),
+        params["deployment"],
+        params["remove"],
+        params["remove_shared"],
+        check_mode,
+    )
+
+
+OPERATIONS = {
+    "node_preflight": Operation(NODE_PREFLIGHT, node_preflight, reads=True),
+    "engine_servers": Operation(ENGINE_SERVERS, engine_servers, due=engine_servers_due),
+    "engine_servers_info": Operation(ENGINE_SERVERS_INFO, engine_servers_info, reads=True),
+    "engine_ready": Operation(ENGINE_READY, engine_ready),
+    "endpoint_verify": Operation(ENDPOINT_VERIFY, endpoint_verify, reads=True),
+    "unused_files": Operation(UNUSED_FILES, unused_files),
+}

@@ -1,0 +1,76 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Operations on members of etcd and NATS, and on their certificates."""
+
+from __future__ import annotations
+
+from ..operation import Operation
+from ..shared_services import certificates, etcd_member, nats_server
+
+ETCD_MEMBER = {
+    "state": {"type": "str", "required": True, "choices": list(etcd_member.STATES)},
+    "name": {"type": "str", "required": True},
+    "members": {"type": "list", "elements": "dict", "required": True},
+    "names": {"type": "list", "elements": "str", "default": []},
+    "tls": {"type": "dict"},
+    "tls_given": {"type": "bool", "default": False},
+    "renew_days": {"type": "int", "default": 30},
+    "client_port": {"type": "int", "default": 2379},
+    "peer_port": {"type": "int", "default": 2380},
+    "data_dir": {"type": "path", "default": "/var/lib/etcd"},
+    "unit": {"type": "str", "default": "etcd.service"},
+    "files": {"type": "dict", "default": {}},
+    "programs": {"type": "list", "elements": "path", "default": []},
+    "version": {"type": "str", "default": ""},
+    "container": {"type": "dict", "default": {}},
+    "initial": {"type": "path", "default": "/etc/etcd/initial.env"},
+    "empty": {"type": "list", "elements": "str", "default": []},
+    "timeout_s": {"type": "int", "default": 120},
+}
+
+NATS_SERVER = {
+    "state": {"type": "str", "required": True, "choices": list(nats_server.STATES)},
+    "name": {"type": "str", "required": True},
+    "members": {"type": "list", "elements": "dict", "required": True},
+    "names": {"type": "list", "elements": "str", "default": []},
+    "tls": {"type": "dict"},
+    "tls_given": {"type": "bool", "default": False},
+    "renew_days": {"type": "int", "default": 30},
+    "login": {"type": "str", "default": "", "no_log": True},
+    "jetstream": {"type": "bool", "default": False},
+    "client_port": {"type": "int", "default": 4222},
+    "cluster_port": {"type": "int", "default": 6222},
+    "monitor_port": {"type": "int", "default": 8222},
+    "unit": {"type": "str", "default": "nats.service"},
+    "files": {"type": "dict", "default": {}},
+    "programs": {"type": "list", "elements": "path", "default": []},
+    "version": {"type": "str", "default": ""},
+    "container": {"type": "dict", "default": {}},
+    "timeout_s": {"type": "int", "default": 120},
+}
+
+SERVICE_CERTIFICATE = {
+    "path": {"type": "path", "required": True},
+    "names": {"type": "list", "elements": "str", "required": True},
+    "renew_days": {"type": "int", "default": 30},
+    "endpoints": {"type": "list", "elements": "str", "default": []},
+}
+
+
+def service_certificate(params, _check_mode):
+    """Why a client's certificate must be made, as `reasons`; [] if it can be used. Raises FleetError."""
+    found = certificates.faults_of_client(params["path"], params["names"], params["renew_days"], params["endpoints"])
+    return {"changed": bool(found), "reasons": found, "diff": {"before": "\n".join(found), "after": ""}}
+
+
+def service_certificate_due(result):
+    """Why a certificate must be made; None if it can be used."""
+    return "; ".join(result["reasons"]) or None
+
+
+OPERATIONS = {
+    "etcd_member": Operation(ETCD_MEMBER, etcd_member.run),
+    "nats_server": Operation(NATS_SERVER, nats_server.run),
+    "service_certificate": Operation(SERVICE_CERTIFICATE, service_certificate, due=service_certificate_due),
+}

@@ -1,0 +1,154 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Operations on the servers of a node: the record of who deployed them, verdicts that become invalid, and tables."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+
+from ansible.errors import AnsibleConnectionFailure
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.redact import TOKEN_LENGTH
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder, run_id
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import status_report, unreachable_report
+
+# What each kind of action does to a server; the others leave what runs as it is.
+ENDS = {
+    "create": "started", "change": "restarted", "start": "started", "restart": "restarted", "stop": "stopped",
+    "remove": "removed",
+}  # fmt: skip
+# Calls after which servers that run may be changed.
+TURNS = ("wave", "one_by_one", "together")
+STOPPED = "servers of %s could not be changed, so the run ends; those of %s are left as they are."
+
+
+def engine_servers(action, arguments, task_vars):
+    """Returns the result of the operation; verdicts of servers that it changes become void."""
+    host, stopped = task_vars["inventory_hostname"], run_look.stopped()
+    check_mode = action._task.check_mode
+    if stopped and arguments.get("changes") in TURNS and not check_mode:
+        return {"failed": True, "msg": STOPPED % (stopped, host)}
+    if arguments.get("state") == "rolled_back" and not check_mode:
+        run_look.note_stopped(host)
+    folder = reports_folder(arguments.get("reports_dir"), task_vars, action._templar)
+    actions = dict.fromkeys(arguments.get("restarted", ()), "restarted")
+    result = action.call("engine_servers", engine_servers_sent(action, arguments), task_vars)
+    done = result.get("actions") or ()
+    actions.update((one["name"], ENDS[one["kind"]]) for one in done if one["kind"] in ENDS)
+    if folder and actions and not check_mode:
+        try:
+            report.void_verdicts(folder, host, actions)
+        except OSError as error:
+            result.setdefault("warnings", []).append(
+                "The verdicts of %s are no longer true, and the reports in %s still have them: %s."
+                % (", ".join(sorted(actions)), folder, error.strerror)
+            )
+    return result
+
+
+def engine_servers_sent(_action, arguments):
+    """The arguments that go to the node."""
+    here = ("reports_dir", "deployment", "restarted")
+    found = {name: value for name, value in arguments.items() if name not in here}
+    return {"deployer": deployer(arguments.get("deployment")), **found}
+
+
+def deployer(deployment):
+    """What is written down on the node of this run: {by, at, run, recipe}."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())  # a container's user without a name
+    recipe = deployment.get("name") if isinstance(deployment, dict) else None
+    return {"by": "%s@%s" % (user, socket.gethostname()), "at": report.now(), "run": run_id(), "recipe": recipe}
+
+
+def engine_servers_info(action, arguments, task_vars):
+    """Returns the state of the servers, and fleet_report if it shows a table."""
+    host = task_vars["inventory_hostname"]
+    arguments = dict(arguments)
+    shown = boolean(arguments.pop("report", None) or not action._task.register)
+    if arguments.get("secrets") is None:
+        arguments["secrets"] = _known_secrets(action, arguments.get("servers"), task_vars)
+    try:
+        result = action.call("engine_servers_info", arguments, task_vars)
+    except AnsibleConnectionFailure as error:
+        result = {"unreachable": True, "msg": str(error)}
+    if shown and result.get("unreachable"):
+        result["fleet_report"] = unreachable_report(host)
+    elif shown and "servers" in result:
+        result["fleet_report"] = status_report(host, result["servers"])
+    if "fleet_report" in result:
+        show(result["fleet_report"])
+    return result
+
+
+def _known_secrets(action, servers, task_vars):
+    """{variable: value} of the servers' secrets that can be read here: a locked vault is no reason to fail."""
+    known = {}
+    for entry in servers if isinstance(servers, list) else ():
+        secrets = entry.get("secrets") if isinstance(entry, dict) else None
+        for name in set(secrets.values()) if isinstance(secrets, dict) else ():
+            if name in task_vars and name not in known:
+                try:
+                    value = action._templar.template(task_vars[name])
+                    known[name] = value if isinstance(value, list) else str(value)
+                except Exception:  # whatever the templating engine raises: a locked vault, an undefined variable
+                    known[name] = None
+    # masked in all that the module returns, a short one would go missing everywhere
+    return {
+        name: value
+        for name, value in known.items()
+        if value and all(len(str(one)) >= TOKEN_LENGTH for one in (value if isinstance(value, list) else [value]))
+    }
+
+
+def unused_files(action, arguments, task_vars):
+    """Returns the files that no planned server needs, and fleet_report."""
+    result = action.call("unused_files", arguments, task_vars)
+    if "unused" in result:
+        result["fleet_report"] = unused_table(task_vars["inventory_hostname"], result, action._task.check_mode)
+        show(result["fleet_report"])
+    return result
+
+
+def unused_table(host, result, check):
+    """{title, columns, rows} of what the module found."""
+    gone = "would be deleted" if check else "deleted"
+    rows = [
+        [
+            host,
+            one["path"],
+            one["kind"],
+            _size(one["size"]),
+            gone if one["path"] in result["removed"] else _note(one),
+            one["why"],
+        ]
+        for one in result["unused"]
+    ]
+    if rows:
+        total = sum(one["size"] for one in result["unused"])
+        rows.append([host, "all of it", "-", _size(total), "-", "-"])
+    return {"title": "Unused files", "columns": ["host", "path", "what", "size", "state", "why"], "rows": rows}
+
+
+def _note(one):
+    """What is to be known of something that stays."""
+    if one["mounted"]:
+        return "stays: something is mounted in it"
+    return "other nodes may use it" if one["shared"] else "there"
+
+
+def _size(number):
+    """Bytes for a person."""
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return "%.4g %s" % (number, unit)
+        number /= 1024
+    return "%.4g GiB" % number

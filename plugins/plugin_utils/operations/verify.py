@@ -1,0 +1,93 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs inference.fleet.endpoint_verify on the node, writes the reports here, and fails the task on a bad verdict."""
+
+from __future__ import annotations
+
+import os
+
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import readable_json
+from ansible_collections.inference.fleet.plugins.plugin_utils.plain import clean
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables import of_candidate
+
+HERE = ("deployment", "problem", "reports_dir", "simulated")  # of these the node needs nothing
+
+
+def endpoint_verify(action, arguments, task_vars):
+    """Returns the verdicts, and fleet_report; see modules/endpoint_verify.py."""
+    host = task_vars["inventory_hostname"]
+    folder = arguments.get("reports_dir")
+    folder = os.path.abspath(os.path.expanduser(folder)) if folder else None
+    asked = sent(arguments, host, folder, run_look.unchanged(host))
+    kept = run_look.answer(host, asked)
+    result = dict(kept or action.call("endpoint_verify", asked, task_vars))
+    if result.get("failed") or "verdicts" not in result:
+        return result
+    problems = [report.failure_message(host, result["verdicts"])] if result["ok"] is False else []
+    if problems and arguments.get("problem"):  # the reason for what the servers answer
+        problems.insert(0, arguments["problem"])
+    if not action._task.check_mode:
+        plan = [clean(arguments.get(name), name) for name in ("servers", "deployment")]
+        what = report.deployed(*plan, arguments.get("simulated"))
+        written = (result["mode"], result["verdicts"], task_vars["groups"]["all"], what, arguments.get("problem"))
+        verdict, warning = _report(folder, host, *written)
+        result["verdict"] = report.summary(verdict)
+        # for AWX and callbacks for machines; of a task that fails Ansible keeps no statistics, there the role does
+        data = {"fleet_verdict": {host: result["verdict"]}}
+        result["ansible_stats"] = {"data": data, "per_host": False, "aggregate": True}
+        if warning:
+            result.setdefault("warnings", []).append(warning)
+        elif folder:
+            result["fleet_page"] = report.page_path(folder)
+            problems += _where(folder, host) if problems else []
+    result["fleet_report"] = of_candidate(report.table(host, result["verdicts"]), task_vars)
+    show(result["fleet_report"])
+    if problems:
+        result.update(failed=True, msg="\n".join(problems))
+    return result
+
+
+def sent(arguments, host, folder, unchanged):
+    """The arguments that go to the node. folder: of the reports, or None. unchanged: the run changes nothing."""
+    found = {name: value for name, value in arguments.items() if name not in HERE}
+    if unchanged:
+        found["servers_changed"] = False
+    if folder and found.get("mode", "auto") == "auto":
+        found["mode"] = _settle(found, readable_json(report.host_path(folder, host)))
+    return found
+
+
+def _settle(arguments, previous):
+    """The mode that auto means here, by what the last report says; auto itself where the arguments are no good."""
+    changed, servers = arguments.get("servers_changed"), arguments.get("servers")
+    if not isinstance(servers, (list, tuple)) or not all(isinstance(entry, dict) for entry in servers):
+        return "auto"  # the module says what is wrong with them
+    try:
+        changed = None if changed is None else boolean(changed)
+    except TypeError:
+        return "auto"
+    return report.settle_auto(changed, servers, previous)
+
+
+def _report(folder, host, mode, verdicts, inventory_hosts, what, problem):
+    """(the host's report, warning or None): written below `folder` where there is one and it can be."""
+    try:
+        if folder:
+            return report.write_reports(folder, host, mode, verdicts, inventory_hosts, what, problem), None
+        warning = None
+    except OSError as error:
+        warning = report.not_written(folder, error)
+    return report.host_report(host, mode, verdicts, report.now(), None, what, problem), warning
+
+
+def _where(folder, host):
+    """Lines that say where the report is, for a person who has just read that something failed."""
+    return [
+        "The whole report: " + report.host_path(folder, host),
+        "The same as a page: " + report.page_path(folder),
+    ]

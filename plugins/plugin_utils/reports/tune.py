@@ -1,0 +1,177 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plans the candidates of a sweep, and chooses the best of what was measured: no node is touched."""
+
+from __future__ import annotations
+
+import collections
+import os
+
+import yaml
+from ansible.errors import AnsibleActionFail
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result as results
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_text, write_atomic
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
+from ansible_collections.inference.fleet.plugins.plugin_utils.measure import points, tune
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
+
+FILE = "tuned.yml"
+ARGUMENTS = {
+    "failed": {"type": "dict", "default": {}},
+    "file": {"type": "path"},
+    "limits": {"type": "raw"},
+    "reports_dir": {"type": "path"},
+    "state": {"type": "str", "default": "planned", "choices": ["planned", "chosen"]},
+}
+
+
+def run(action, given, task_vars):
+    """Returns {candidates, limits, best, file, fleet_report, msg}."""
+    folder = reports_folder(given["reports_dir"], task_vars, action._templar)
+    if not folder:
+        raise AnsibleActionFail("A sweep is kept in reports: set fleet_reports_dir to a folder for them.")
+    sweep = Sweep(task_vars, given["limits"])
+    history = results.history(folder)[0]
+    found = {one["name"]: tune.measured(one["calls"], one["deployment"], history) for one in sweep.candidates}
+    found.update({name: [None] for name in found if name in given["failed"]})
+    rows = tune.rows(found, sweep.limits, given["failed"])
+    table = {"title": "Tuning", "columns": list(tune.COLUMNS), "rows": rows}
+    if given["state"] == "planned":
+        for one in sweep.candidates:
+            one["measured"] = None not in found[one["name"]]
+        result = {"candidates": sweep.candidates, "limits": sweep.limits}
+    else:
+        file = os.path.abspath(given["file"] or os.path.join(folder, FILE))
+        result = _chosen(action, sweep, found, file)
+    if given["state"] == "chosen" or action._task.check_mode:
+        result["fleet_report"] = table
+        show(table)
+    return result
+
+
+def _chosen(action, sweep, found, path):
+    best = tune.choose(found, sweep.limits)
+    result = {"changed": False, "best": best, "limits": sweep.limits, "file": None}
+    if best is None:
+        result.update(failed=True, msg=NONE % (len(found), tune.words(sweep.limits)))
+        return result
+    one = next(item for item in sweep.candidates if item["name"] == best)
+    point = tune.best_point(found[best], sweep.limits)
+    text = HEAD % (best, tune.words(sweep.limits), point["metrics"]["output_tokens_per_s"], path)
+    text += yaml.safe_dump({tune.LAYER: one["override"]}, sort_keys=False)
+    before = read_text(path) or ""
+    result.update(changed=before != text, file=path, msg=BEST % (best, point["metrics"]["output_tokens_per_s"], path))
+    result["diff"] = {"before": before, "after": text, "before_header": path, "after_header": path}
+    if not action._task.check_mode and before != text:
+        try:
+            _write(sweep, one, path, text)
+        except OSError as error:
+            raise AnsibleActionFail("%s cannot be written: %s." % (path, error.strerror)) from error
+    return result
+
+
+def _write(sweep, one, path, text):
+    """Put the file in its place once what it says, read again, plans the servers that were measured."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    beside = path + ".new"
+    write_atomic(beside, text)
+    try:
+        with open(beside, encoding="utf-8") as stream:
+            override = yaml.safe_load(stream)[tune.LAYER]
+        if sweep.plan(override)["servers"] != one["servers"]:
+            raise FleetError(
+                "tune.file-differs",
+                "%s would plan other servers than those that were measured, so it was not written. Run tune.yml again.",
+                (path,),
+            )
+        os.replace(beside, path)
+    finally:
+        if os.path.exists(beside):
+            os.unlink(beside)
+
+
+class Sweep:
+    """The candidates of the play's one host: [{name, override, servers, deployment, calls, planned}]."""
+
+    def __init__(self, task_vars, limits):
+        hosts = task_vars["ansible_play_hosts_all"]
+        if len(hosts) != 1:
+            raise FleetError(
+                "tune.one-host",
+                "tune.yml would stop the servers of %s in turn; it tries settings on one host. Name one by --limit; "
+                "others like it take the same file.",
+                (some(hosts),),
+            )
+        self.task_vars, self.host = task_vars, hosts[0]
+        base = self.plan(None)
+        deployment = base["deployment"]
+        if not base["servers"]:
+            raise FleetError("tune.no-server", "No server is planned on %s, so there is nothing to tune.", (self.host,))
+        if deployment.get("workers_elsewhere"):
+            raise FleetError(
+                "tune.workers-elsewhere",
+                "%s has workers on other hosts, which would have to change with it. Tune such a deployment by hand.",
+                (self.host,),
+            )
+        wanted = deployment.get("tune") or {}
+        self.limits = tune.limits_of(limits, wanted)
+        self.candidates = []
+        given = task_vars["hostvars"][self.host].get(tune.LAYER) or {}
+        for name, override in tune.candidates(wanted, deployment["name"]):
+            item = self.plan(override) if override else base
+            if override and item["servers"] == base["servers"]:
+                self.candidates[0]["name"] = "%s (%s)" % (name, tune.AS_IT_IS)
+                self.candidates[0]["override"] = override
+                continue
+            self._check(name, item, base)
+            calls = tune.calls_of(item["servers"], item["deployment"], wanted.get("profile") or points.QUICK)
+            self.candidates.append(
+                {
+                    "name": name, "override": override or given, "servers": item["servers"],
+                    "deployment": item["deployment"], "calls": calls,
+                }
+            )  # fmt: skip
+
+    def plan(self, override):
+        """The plan of the host with the layer of the sweep; None: as the inventory has it."""
+        hostvars = self.task_vars["hostvars"]
+
+        def variables(host):
+            if override is None or host != self.host:
+                return hostvars[host]
+            return collections.ChainMap({tune.LAYER: override}, hostvars[host])
+
+        sources = self.task_vars.get("ansible_inventory_sources") or []
+        return plan_fleet([self.host], variables, sources, deploys=True)[self.host]
+
+    @staticmethod
+    def _check(name, item, base):
+        more = brought(item) - brought(base)
+        if more:
+            raise FleetError(
+                "tune.wants-more",
+                "The candidate %s wants %s, which the deployment does not have; tune.yml changes how servers are run, "
+                "not what is installed. Leave it out of tune, or deploy it first.",
+                (name, some(sorted(more))),
+            )
+
+
+def brought(item):
+    """What site.yml brings to a node before servers start: environments, checkpoints, images."""
+    deployment = item["deployment"]
+    found = {one["path"] for one in deployment["models"] + deployment["venvs"]}
+    found |= {one["draft"]["path"] for one in deployment["models"] if one.get("draft")}
+    return found | {entry["container"]["image"] for entry in item["servers"] if entry["container"]}
+
+
+NONE = (
+    "None of %d candidates keeps the limits (%s); no file was written. Raise fleet_tune_limits, or mark other values."
+)
+BEST = "Best: %s, %.1f output tokens/s. Written to %s; take it over by -e @ that file, or as a file of group_vars."
+HEAD = """# Written by tune.yml: %s is the best within the limits (%s), with %.1f output tokens/s.
+# ansible-playbook site.yml -i … -e @%s
+"""

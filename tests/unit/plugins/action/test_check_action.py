@@ -1,0 +1,240 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The operation check on the control node: what it asks, keeps for the run and says, and no secret."""
+
+from __future__ import annotations
+
+import json
+from unittest import mock
+
+import pytest
+from ansible import constants as C
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.fleet.plugins.action import node as action_node
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import check as node_check
+from ansible_collections.inference.fleet.plugins.modules import node
+from ansible_collections.inference.fleet.plugins.plugin_utils.operations import check, verify
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
+from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
+from ansible_collections.inference.fleet.tests.unit.operating import Operation
+
+module = Operation("check")
+
+SERVERS = {"servers": [], "secrets": {"key": "s3cret-of-a-server"}, "deployment": {"name": "r"}, "reports_dir": "/x"}
+WEIGHTS = {"source": "huggingface", "repo": "a/b", "destination": "/w", "token": "t0ken-of-a-hub"}
+IMAGE = {"image": "a/b:1", "auth": {"registry": {"username": "somebody", "password": "l0gin-of-a-registry"}}}
+SECRETS = ("s3cret-of-a-server", "t0ken-of-a-hub", "l0gin-of-a-registry", "pr0xyword")
+WELL = {"steps": [{"step": step, "differs": False, "reason": None} for step in run_look.STEPS], "first": None}
+
+
+def call(step, operation, arguments, **later):
+    """A call of a plan. later: {argument: the variable that it is filled in from}."""
+    places = [{"at": [name], "variable": variable} for name, variable in later.items()]
+    return {"step": step, "operation": operation, "arguments": arguments, "later": places}
+
+
+@pytest.fixture
+def act(tmp_path, monkeypatch):
+    """act(steps of the plan or an error, what the node answers): (result, what the node was asked)."""
+    monkeypatch.setattr(C, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    monkeypatch.setattr(check, "say", mock.Mock())
+
+    def act(steps, answer=None, tags=("all",), **variables):
+        def plans_of(hosts, _others, deploys):
+            if isinstance(steps, Exception):
+                raise steps
+            return {hosts[0]: {"servers": ["planned"], "deployment": {"name": "r"}, "steps": steps}}
+
+        monkeypatch.setattr(check.run_plan, "plans_of", plans_of)
+        task = mock.Mock(args={"operation": "check"}, action="inference.fleet.node", async_val=0, check_mode=False)
+        task._uuid = "u-1"
+        action = action_node.ActionModule(task, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+        action.call = mock.Mock(return_value=json.loads(json.dumps(answer or WELL)))
+        given = {"inventory_hostname": "n1", "ansible_run_tags": list(tags), "ansible_skip_tags": [],
+                 "hostvars": {"n1": Lazy(variables)}}  # fmt: skip
+        result = action.run(task_vars=given)
+        called = action.call.call_args
+        return result, called and called.args[1]
+
+    return act
+
+
+SERVE = [call("serve", "engine_servers", SERVERS)]
+
+
+def test_a_node_is_asked_what_the_steps_would_ask(act):
+    steps = [
+        call("prepare", "container_image", {"image": "a/b:1"}, auth="fleet_registry_auth"),
+        call("weights", "model_weights", {**WEIGHTS, "token": None}, token="fleet_hf_token"),
+        *SERVE,
+    ]
+    _result, asked = act(steps, fleet_registry_auth=IMAGE["auth"], fleet_hf_token=WEIGHTS["token"])
+    assert [one["operation"] for one in asked["looks"]] == ["container_image", "model_weights", "engine_servers"]
+    assert asked["looks"][0]["arguments"] == {"image": "a/b:1", "auth": IMAGE["auth"]}
+    assert asked["looks"][1]["arguments"]["token"] == WEIGHTS["token"]
+    # as the modules' own actions send it
+    assert asked["looks"][1]["arguments"]["caller"] == "u"
+    assert set(asked["looks"][2]["arguments"]) == {"servers", "secrets", "deployer"}
+    assert asked["looks"][2]["arguments"]["deployer"]["recipe"] == "r"
+
+
+def test_a_node_that_is_as_it_is_to_be(act):
+    result, _asked = act(SERVE)
+    assert (result["first"], result["changed"], "look_line" in result) == (None, False, False)
+    assert run_look.due(["n1"], "serve") == []
+    assert run_look.unchanged("n1")
+
+
+def test_what_differs_is_said_and_kept(act):
+    steps = [{"step": "serve", "differs": True, "reason": "server-1: unit was edited"}]
+    result, _asked = act(SERVE, {"steps": steps, "first": "serve"})
+    assert result["look_line"] == "n1: serve: server-1: unit was edited"
+    check.say.assert_called_once_with(result["look_line"])
+    assert [run_look.due(["n1"], step) for step in ("weights", "serve")] == [[], ["n1"]]
+
+
+def test_the_plans_servers_are_sent_once(act):
+    steps = [{**call("serve", "engine_servers", SERVERS), "later": [{"at": ["servers"], "plan": ["servers"]}]}]
+    asked = act([*steps, *steps])[1]
+    assert [one["arguments"]["servers"] for one in asked["looks"]] == [node_check.PLANNED] * 2
+    assert asked["servers"] == node_check.packed(["planned"])
+
+
+def unlooked(reason, step="weights"):
+    return {"step": step, "reason": reason, "changed": False}
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (unlooked("roles/model_weights is mine"), "roles/model_weights is mine"),
+        (call("weights", "model_weights", {}, token="locked"), "it cannot be looked at: variable locked cannot be "
+         "worked out for the plan: a vault"),
+    ],
+)  # fmt: skip
+def test_a_step_that_cannot_be_looked_at_differs_and_ends_the_look(act, step, reason):
+    steps = [call("preflight", "node_preflight", {}), step, *SERVE]
+    result, asked = act(steps, {"steps": WELL["steps"][:1], "first": None}, locked=RuntimeError("a vault"))
+    assert [one["step"] for one in asked["looks"]] == ["preflight"]
+    assert result["first"] == "weights"
+    assert result["steps"][-1]["reason"].startswith(reason)
+    assert result["look_line"].startswith("n1: weights: " + reason)
+    assert [run_look.due(["n1"], step) for step in ("prepare", "weights")] == [[], ["n1"]]
+
+
+def test_a_host_that_cannot_be_planned_runs_every_step(act):
+    result, asked = act(FleetError("plan.made-up", "no such thing"))
+    assert asked is None
+    assert (result["first"], result["steps"][-1]["reason"]) == ("preflight", "it cannot be looked at: no such thing")
+
+
+def test_a_changed_playbook_counts_whatever_the_tags(act):
+    changed = {**unlooked("playbooks/steps/prepare.yml is mine", "prepare"), "changed": True}
+    steps = [call("preflight", "node_preflight", {}), changed, unlooked("roles/x is mine"), *SERVE]
+    result, asked = act(steps, {"steps": WELL["steps"][:1], "first": None}, tags=["serve"])
+    assert ([one["step"] for one in asked["looks"]], result["first"]) == (["preflight"], "prepare")
+    assert act(steps, tags=["verify"])[1] is None
+
+
+VERIFY = call("verify", "endpoint_verify", {"servers": [], "mode": "auto", "deployment": {"name": "r"}, "problem": ""})
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """settled(mode): what the mode auto means by the last report."""
+    return lambda mode: monkeypatch.setattr(verify.report, "settle_auto", lambda *_given: mode)
+
+
+def test_a_quick_verification_is_part_of_the_look(act, settled):
+    settled("quick")
+    answer = {**WELL, "verified": {"ok": True, "verdicts": []}}
+    result, asked = act([*SERVE, VERIFY], answer, fleet_reports_dir="/x")
+    assert asked["verify"] == {"servers": [], "mode": "quick", "servers_changed": False}
+    assert run_look.answer("n1", asked["verify"]) == {"ok": True, "verdicts": []}
+    assert "verified" not in result
+
+
+@pytest.mark.parametrize("steps", [[*SERVE, VERIFY], [VERIFY], [*SERVE, unlooked("mine", "verify")]])
+def test_any_other_verification_is_not(act, settled, steps):
+    settled("full" if len(steps) == 2 else "quick")
+    _result, asked = act(steps, fleet_reports_dir="/x")
+    assert asked is None or asked["verify"] is None
+
+
+def test_servers_that_are_to_be_changed_are_not_verified_before(act, settled):
+    settled("quick")
+    steps = [{"step": "serve", "differs": True, "reason": "server-1: unit was edited"}]
+    _result, asked = act([*SERVE, VERIFY], {"steps": steps, "first": "serve"}, fleet_reports_dir="/x")
+    assert run_look.answer("n1", asked["verify"]) is None
+
+
+def test_without_a_look_every_step_is_run(act):
+    result, _asked = act(SERVE, {"failed": True, "msg": "no python"})
+    assert ("failed" in result, result["warnings"]) == (
+        False, ["n1 could not be looked at, so every step is run: no python"]
+    )  # fmt: skip
+    assert run_look.due(["n1"], "preflight") == ["n1"]
+
+
+def test_a_program_that_hangs_fails_the_node_instead_of_every_step(act):
+    answer = {"failed": True, "hangs": True, "msg": "docker does not answer"}
+    result, _asked = act(SERVE, answer)
+    assert (result["failed"], result["msg"]) == (True, "docker does not answer")
+
+
+def test_a_node_that_cannot_be_reached_is_unreachable(act):
+    result, _asked = act(SERVE, {"unreachable": True, "msg": "down"})
+    assert (result["unreachable"], run_look.due(["n1"], "serve")) == (True, ["n1"])
+
+
+def test_where_no_step_is_part_of_the_run_no_node_is_asked(act):
+    result, asked = act(SERVE, tags=["verify"])
+    assert (asked, result["first"], run_look.unchanged("n1")) == (None, None, False)
+
+
+def test_artifacts_without_a_source_are_no_look(act):
+    _result, asked = act([call("weights", "compiled_artifact", {"servers": []})])
+    assert asked is None
+
+
+VERIFIES = {"servers": [], "mode": "quick", "servers_changed": False}
+
+
+def test_a_node_verifies_where_nothing_differs(capsys):
+    def answer(looks, verify, **more):
+        with patch_module_args({"looks": looks, "verify": verify, **more}), pytest.raises(SystemExit):
+            module.main()
+        return json.loads(capsys.readouterr().out)
+
+    found = answer([], VERIFIES)
+    assert (found["first"], found["verified"]["ok"], found["verified"]["mode"]) == (None, None, "quick")
+    assert answer([], {**VERIFIES, "servers": node_check.PLANNED}, servers=node_check.packed([])) == found
+    assert "verified" not in answer([], None)
+    assert "verified" not in answer([], {**VERIFIES, "mode": "abacus"})  # the step itself says what is wrong
+    differs = [{"step": "prepare", "operation": "container_engine", "arguments": {"engine": "abacus"}}]
+    assert "verified" not in answer(differs, VERIFIES)
+
+
+@pytest.mark.parametrize("arguments", [{"engine": "abacus", "proxy_env": {"HTTPS_PROXY": "http://me:pr0xyword@p:1"}}])
+def test_the_module_shows_no_secret_and_takes_what_is_invalid_for_a_difference(monkeypatch, capsys, arguments):
+    logged = []
+    monkeypatch.setattr(node.Module, "log", lambda self, msg, **_more: logged.append(msg))
+    looks = [
+        {"step": "prepare", "operation": "shared_libraries", "arguments": {"libraries": []}},
+        {"step": "prepare", "operation": "container_engine", "arguments": arguments},
+    ]
+    looks[0]["arguments"]["token"] = "t0ken-of-a-hub"
+    with patch_module_args({"looks": looks[1:]}), pytest.raises(SystemExit):
+        module.main()
+    said = capsys.readouterr().out
+    found = json.loads(said)
+    assert found["first"] == "prepare"
+    assert "value of engine must be one of: docker, podman, got: abacus" in found["steps"][0]["reason"]
+    with patch_module_args({"looks": looks}), pytest.raises(SystemExit):
+        module.main()
+    said += capsys.readouterr().out + "".join(logged)
+    assert [secret for secret in SECRETS if secret in said] == []
+    assert logged == ["check of None"] * 2
+    assert "invocation" not in found or found["invocation"] == {"module_args": {}}

@@ -1,0 +1,116 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The look at a node: the code of the steps in check mode, up to the first that has something to do."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.commands import TimedOut
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operation import Operation
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import check
+
+
+@pytest.fixture
+def asked():
+    """Names of the operations that were run, each with its parameters; `results` is what they answer."""
+    calls, results = [], {}
+
+    def found(name):
+        if name not in results:
+            return None
+
+        def run(params, check_mode):
+            calls.append((name, params, check_mode))
+            if isinstance(results[name], Exception):
+                raise results[name]
+            return results[name]
+
+        return Operation({}, run)
+
+    def look(*looks):
+        looks = [{"step": step, "operation": module, "arguments": {"a": 1}} for step, module in looks]
+        return check.look(looks, found, lambda _operation, arguments: arguments)
+
+    return types.SimpleNamespace(calls=calls, results=results, look=look)
+
+
+def test_a_node_that_is_as_it_is_to_be(asked):
+    asked.results.update(one={"changed": False, "warnings": ["slow"]}, two={"changed": False})
+    found = asked.look(("preflight", "one"), ("prepare", "two"), ("prepare", "one"))
+    assert found == {
+        "steps": [{"step": step, "differs": False, "reason": None} for step in ("preflight", "prepare")],
+        "first": None,
+        "serving": True,
+        "warnings": ["slow", "slow"],
+    }
+    assert asked.calls == [(name, {"a": 1}, True) for name in ("one", "two", "one")]
+
+
+def test_a_program_that_hangs_ends_the_look(asked):
+    """The step that would say it waits for the same program, once more as long."""
+    problem = FleetError("containers.engine-problem", "docker does not answer")
+    problem.__cause__ = TimedOut("node.command-timeout", "docker")
+    asked.results.update(one={"changed": False}, two=problem, three={"changed": False})
+    with pytest.raises(FleetError) as caught:
+        asked.look(("preflight", "one"), ("prepare", "two"), ("serve", "three"))
+    assert caught.value is problem
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"changed": True, "message": "would install it"}, "would install it"),
+        ({"changed": True}, "two"),
+        (FleetError("test.bad", "It is %s.\nSee there.", ("bad",)), "It is bad."),
+        (FleetError("test.bad", "Found one:\n 1. It.", details={"problems": [{"message": "It."}]}), "It."),
+        (FleetError("test.bad", "Found:\n 1. It.", details={"problems": [{"message": one} for one in ("It.", "And.")]}),
+         "It. (and 1 more)"),
+        (KeyError("servers"), "KeyError: 'servers'"),
+        (None, "nothing is known about two before it runs"),
+    ],
+)  # fmt: skip
+def test_it_ends_with_the_first_that_differs(asked, answer, reason):
+    asked.results.update(one={"changed": False, "warnings": ["slow"]}, three={"changed": False})
+    if answer is not None:
+        asked.results["two"] = answer
+    found = asked.look(("preflight", "one"), ("weights", "two"), ("serve", "three"))
+    assert (found["first"], found["warnings"]) == ("weights", ["slow"])
+    assert found["steps"][1:] == [{"step": "weights", "differs": True, "reason": reason}]
+    assert [name for name, _params, _check in asked.calls][-1] != "three"
+
+
+SERVERS = {"changed": False, "actions": [], "pending": {}, "answering": True, "servers": [], "diff": {"after": ""}}
+EDITED = [{"name": "server-1", "kind": "change", "reason": "unit was edited"}]
+DOWN = [{"name": "server-1", "state": "waiting", "reason": "starting"}, {"name": "server-2", "state": "running"}]
+
+
+@pytest.mark.parametrize(
+    ("operation", "result", "due"),
+    [
+        ("engine_servers", SERVERS, None),
+        ("engine_servers", {**SERVERS, "changed": True, "actions": EDITED}, "server-1: unit was edited"),
+        ("engine_servers", {**SERVERS, "changed": True, "diff": {"after": "/x: removed\n"}}, "/x: removed"),
+        ("engine_servers", {**SERVERS, "pending": {"server-3": "it hangs"}}, "server-3: it hangs"),
+        ("engine_servers", {**SERVERS, "actions": EDITED,
+                          "pending": {"server-1": "unit was edited", "server-2": "unit was edited"}},
+         "server-1, server-2: unit was edited"),
+        ("engine_servers", {**SERVERS, "answering": False, "servers": DOWN}, "server-1: starting"),
+        ("engine_servers", {**SERVERS, "answering": False, "servers": DOWN[1:]}, "not every server answers"),
+        ("model_weights", {"changed": False, "finished": True, "message": "up to date"}, None),
+        ("model_weights", {"changed": False, "message": "up to date"}, None),
+        ("model_weights", {"changed": False, "finished": False, "message": "reading"}, "reading"),
+        ("model_weights", {"changed": True, "finished": True, "message": "would bring"}, "would bring"),
+        ("container_engine", {"changed": False, "due": None}, None),
+        ("container_engine", {"changed": False, "due": "docker is not installed"}, "docker is not installed"),
+        ("container_image", {"changed": False, "ended": 0}, None),
+        ("container_image", {"changed": False, "ended": 1}, "what an ended pull left is to be removed"),
+        ("container_image", {"changed": True, "msg": "would pull a"}, "would pull a"),
+    ],
+)  # fmt: skip
+def test_what_makes_a_step_run(operation, result, due):
+    assert operation_of(operation).due(result) == due
