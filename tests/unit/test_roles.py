@@ -201,15 +201,13 @@ def test_tasks_in_blocks_are_looked_at():
     assert [task["name"] for task in flat(tasks)] == ["a", "b", "c", "d"]
 
 
-def test_a_node_is_rebooted_for_its_driver_where_that_is_wanted_only():
-    """Between the two runs of the packages, the second of which takes no excuse."""
+def test_a_node_is_rebooted_for_its_driver_only_if_neuron_reboot_is_set():
+    """Between the two comparisons, the second of which requires that everything fits."""
     folder = next(path for path in ROLES if path.name == "neuron") / "tasks"
-    installs, _install, loads = load(folder / "main.yml")
-    reboots, again = load(folder / "reboot.yml")
-    assert loads["ansible.builtin.include_tasks"] == "reboot.yml"
-    assert loads["when"] == installs["register"] + ".must_reboot"
+    first, block = load(folder / "main.yml")
+    assert "not ansible_check_mode" in block["when"]
+    *_installs, reboots, last = block["block"]
     assert "ansible.builtin.reboot" in reboots
-    follows = installs["inference.fleet.node"]["arguments"]["reboot_follows"]
-    assert follows == "{{ neuron_reboot | bool and not neuron_rebooted | default(false) }}"
-    assert (again["ansible.builtin.include_tasks"], again["vars"]) == ("main.yml", {"neuron_rebooted": True})
-    assert again["when"] == "not ansible_check_mode"  # nothing was rebooted then
+    assert reboots["when"] == first["register"] + ".reboot"
+    assert first["inference.fleet.node"]["arguments"]["reboot"] == "{{ neuron_reboot | bool }}"
+    assert last["inference.fleet.node"]["arguments"]["installed"] is True

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia.kinds import KINDS
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia.smi import KINDS
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import GIB, Accelerator, Platform
 
@@ -39,10 +39,6 @@ class Nvidia(Platform):
         arguments = {
             "servers": role.value("nvidia_servers", host.servers),
             "packages": role.value("nvidia_packages"),
-            "repositories": role.later("nvidia_repositories"),
-            "installed": [],
-            "generated": False,
-            "prove": False,
             "root": role.value("nvidia_root", host.root),
         }
         return [("nvidia_toolkit", arguments)]

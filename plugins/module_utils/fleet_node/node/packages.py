@@ -18,27 +18,23 @@ from . import commands
 DPKG = "/var/lib/dpkg/status"
 NAME = re.compile(r"^[a-z0-9][a-z0-9+.-]*$")
 VERSION = re.compile(r"^[0-9]+(\.[0-9]+)*$")
+PRERELEASES = ("rc", "beta", "alpha")
 
 
 def check_packages(packages, variable):
-    """Raise FleetError unless `packages`, which this variable of the role holds, is {name: {version, least}}."""
+    """Raises FleetError unless `packages`, the value of this variable of a role, is {name: {version, least}}."""
     for name, package in packages.items():
         fields = package if isinstance(package, dict) else {}
         version, least = fields.get("version"), fields.get("least")
         given = [version] if least is None else [version, least]
         versions = all(isinstance(one, str) and VERSION.match(one) for one in given)
-        if not versions or not NAME.match(name) or set(fields) - {"version", "least"}:
+        unknown = set(fields) - {"version", "least"}
+        if unknown or not versions or not NAME.match(name) or (least and not at_least(version, least)):
             raise FleetError(
                 "packages.invalid",
-                "%s has %r: %r; allowed: the name of a package with a mapping of version and least, which are strings "
-                "such as '2.30' or '1.20.0'.",
+                "%s has %r: %r. Set the name of a package to a mapping of version and least, strings such as '2.30' or "
+                "'1.20.0'; the version must be at least `least`.",
                 (variable, name, package),
-            )
-        if least and not at_least(version, least):
-            raise FleetError(
-                "packages.version-too-old",
-                "%s: the version %s of %s is older than its least, %s; install at least that.",
-                (variable, version, name, least),
             )
 
 
@@ -56,21 +52,21 @@ def lacking(packages, installed):
     return due
 
 
-def check_install(due, there, installed, check_mode):
-    """Raise FleetError where packages cannot be installed now.
-
-    due, there: {name: version} to install and on the node; installed: names of those that were installed just now.
-    """
-    if installed:
+def check_installed(due, present):
+    """Raises FleetError if packages are missing after their installation. due, present: {name: version}."""
+    if due:
         raise FleetError(
             "packages.still-missing",
-            "Installed, and yet there is no %s on the node; the package manager says: %s. Install them by hand to see "
-            "why.",
-            (listed(due), listed(there) or "none"),
+            "After the installation the node lacks %s; it has: %s. Install them by hand to see why.",
+            (listed(due), listed(present) or "none"),
         )
-    if os.geteuid() != 0 and not check_mode:
+
+
+def check_install(due, check_mode):
+    """Raises FleetError if packages are due ({name: version}) and this account cannot install them."""
+    if due and os.geteuid() != 0 and not check_mode:
         raise FleetError(
-            "packages.needs-root", "Missing: %s. Installing them needs root; run the play with become.", (listed(due),)
+            "packages.needs-root", "The node lacks %s. Run the play with become to install them.", (listed(due),)
         )
 
 
@@ -80,18 +76,28 @@ def listed(versions):
 
 
 def numbers(version):
-    """(2, 29, 40, 0) of "2.29.40.0-f954cd7a5" or "1:2.29.40.0": what counts of a package's version."""
-    upstream = version.partition(":")[2] or version
-    return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[-~+]", upstream)[0]))
+    """A version as a tuple that compares, () if the string is no version.
+
+    An epoch and what follows "-", "~" or "+" do not count: "1:2.29.40.0-f954cd7a5" is 2.29.40.0. "25.0.rc1.1" is older
+    than "25.0.0".
+    """
+    upstream = re.split(r"[-~+]", (version or "").strip().rpartition(":")[2])[0]
+    if not re.match(r"[0-9]", upstream):
+        return ()
+    parts = []
+    for word in filter(None, upstream.split(".")):
+        letters, digits = re.match(r"^([A-Za-z]*)([0-9]{0,9})", word).groups()
+        parts.append((0 if letters.lower() in PRERELEASES else 1, int(digits or 0)))
+    return tuple(parts)
 
 
 def at_least(version, least):
-    """Whether a package's version is the given one or newer, by the numbers that both have."""
+    """Whether a version is the given one or newer, by as many parts as `least` has: 25.0.rc1.1 is at least 25.0.rc1."""
     return numbers(version)[: len(numbers(least))] >= numbers(least)
 
 
 def is_version(version, other):
-    """Whether a package's version is another; 2.30 means any 2.30.x."""
+    """Whether a version is another; 2.30 means any 2.30.x."""
     return numbers(version)[: len(numbers(other))] == numbers(other)
 
 
@@ -120,11 +126,17 @@ def rpm_version(rpm, name):
     return version if done.returncode == 0 and re.match(r"[0-9]", version) else None
 
 
-def family(release):
-    """Names of a distribution and of those that it derives from, by os_release()."""
-    return {release.get("ID"), *release.get("ID_LIKE", "").split()}
-
-
-def os_release(system):
-    """{key: value} of /etc/os-release."""
-    return dict(re.findall(r"^([A-Z_]+)=[\"']?(.*?)[\"']?$", system.read("/etc/os-release") or "", re.MULTILINE))
+def package_manager(system):
+    """("apt" or "dnf", codename of the release or None). Raises FleetError for other distributions."""
+    release = dict(re.findall(r"^([A-Z_]+)=[\"']?(.*?)[\"']?$", system.read("/etc/os-release") or "", re.MULTILINE))
+    family = {release.get("ID"), *release.get("ID_LIKE", "").split()}
+    if family & {"debian", "ubuntu"}:
+        return "apt", release.get("VERSION_CODENAME")
+    if family & {"rhel", "fedora", "centos", "amzn"}:
+        return "dnf", None
+    raise FleetError(
+        "packages.distribution-unsupported",
+        "The vendor has no packages for %s. Use Ubuntu or Debian (apt), or RHEL, Fedora or Amazon Linux (dnf), or a "
+        "distribution that derives from them.",
+        (release.get("PRETTY_NAME") or release.get("ID") or "this distribution",),
+    )

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a platform is on a node, and how the accelerators that it finds are described."""
+"""Platforms on a node: the accelerators that a node has, compared with the declared and required ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import dataclasses
 import typing
 
 from ..node import processes
-from ..node.cpu_list import parse_cpu_list
+from ..node.cpu_list import format_cpu_list, parse_cpu_list
+from ..node.packages import at_least
+
+# Properties that a recipe can require and that not every platform has, with the attribute of Accelerators or Device.
+OPTIONAL_NEEDS = ("lnc", "driver", "compute_capability")
 
 
 @dataclasses.dataclass
@@ -91,16 +95,25 @@ class Context:
 
 
 class Detector:
-    """How one kind of accelerator is found and checked. `system` is a host.System; nothing on the node is changed.
+    """Detects and checks one kind of accelerator. `system` is a host.System; nothing on the node is changed.
 
-    visible: environment variables that tell a process which devices it has. parts: servers are given parts of a device,
-    such as cores. holds: a process holds a device for itself. start_hooks: {name in a plan entry's `hooks`: module with
-    what the supervisor does around the start of a server that has it}. detects: whether nodes can be asked for it; one
-    that cannot has nothing but the rest of these. lost_by_reload: a device file of nodes on which a daemon-reload of
-    systemd may take devices away from containers, None where none does. setuid_helper: its driver starts setuid
-    programs from within servers, whose units must not forbid that.
+    unit: what messages call a device. has: the names of OPTIONAL_NEEDS that the platform has. shared: a declared device
+    is a share of the machine, so sums are compared. tolerance: share of a device's memory by which it may be smaller.
+    driver_package: the package of `installs` with the driver. advice: {lnc, driver: last sentence of that message,
+    missing: a sentence in the message about missing devices}. visible: environment variables that select the devices
+    of a process. parts: servers use parts of a device, such as cores. holds: a process holds a device exclusively.
+    start_hooks: {name in a plan entry's `hooks`: module with the supervisor's actions around a start}. detects: nodes
+    can be asked for it; otherwise only the other attributes count. lost_by_reload: a device file of nodes on which a
+    daemon-reload of systemd may remove devices from containers, or None. setuid_helper: its driver starts setuid
+    programs from within servers, so their units must permit that.
     """
 
+    unit = "device"
+    has = ()
+    shared = False
+    tolerance = 0.01
+    driver_package = None
+    advice: typing.ClassVar = {}
     visible = ()
     parts = False
     holds = True
@@ -114,35 +127,56 @@ class Detector:
         raise NotImplementedError
 
     def detect(self, system):
-        """Accelerators of the node. FleetError where the hardware is there and cannot be asked."""
+        """Accelerators of the node. Raises FleetError if the hardware is present and cannot be asked."""
         raise NotImplementedError
+
+    def usual_memory_gib(self, found):
+        """Memory of a device that the plan assumes without fleet_hardware.memory_gib; 0 if it assumes none."""
+        return 0
+
+    def version_words(self, driver):
+        """A driver's version in messages."""
+        return str(driver)
 
     def shortfalls(self, found, hardware, needs, installs=()):
-        """Where `found` is less than declared and needed: messages that say what to do; [] where it suffices.
+        """Messages about what `found` lacks of the declared and required hardware; [] if it suffices.
 
-        hardware: fleet_hardware {accelerator, count, cores, lnc, memory_gib, exclude}, or {} where nothing is declared;
-        what it excludes need not be there. needs: the recipe's. An absent key and a key that is None are the same.
-        installs: what the platform's role installs, which is not held against the node.
+        hardware: fleet_hardware {accelerator, count, cores, lnc, memory_gib, exclude}, or {}; excluded devices may be
+        missing. needs: the recipe's. An absent key and None are equal. installs: packages that the platform's role
+        installs in this run.
         """
-        raise NotImplementedError
+        return list(compare(self, found, hardware, needs, installs))
 
     def unchecked(self, found, hardware, needs):
-        """What shortfalls() could not check, since the node does not tell it: sentences; [] where nothing was left."""
-        return []
+        """Sentences on what shortfalls() could not check because the node does not report it."""
+        devices, lnc = used(found, hardware), hardware.get("lnc") or needs.get("lnc")
+        memory = hardware.get("memory_gib") or needs.get("device_memory_gib") or self.usual_memory_gib(found)
+        unknown = [
+            (memory and any(device.memory_mib is None for device in devices),
+             "the memory of each %s (fleet_hardware.memory_gib, needs.device_memory_gib)" % self.unit),
+            ("lnc" in self.has and lnc and found.lnc is None,
+             "LNC and logical cores (fleet_hardware.lnc and cores, needs.lnc)"),
+            ("driver" in self.has and needs.get("driver") and not (found.driver or self.driver_package),
+             "the driver (needs.driver)"),
+            ("compute_capability" in self.has and needs.get("compute_capability")
+             and any(device.compute_capability is None for device in devices),
+             "the compute capability of each %s (needs.compute_capability)" % self.unit),
+        ]  # fmt: skip
+        return ["Not checked: %s; the node does not report it." % words for missing, words in unknown if missing]
 
     def driver_missing(self, context):
-        """Whether the devices show only once the platform's role has installed the driver in this run."""
+        """Whether the devices appear only after the platform's role has installed the driver in this run."""
         return False
 
     def preflight(self, context):
-        """[(check, [message])] of what else stops this platform's servers; it may add to context.warnings."""
+        """[(check, [message])] of what else stops this platform's servers; may add to context.warnings."""
         return []
 
     def given(self, pid, ids):
-        """Those of `ids`, parts of a device that the process holds, that its environment gave to it.
+        """Those of `ids`, parts of a device that the process holds, that its environment selects.
 
-        None where the environment does not tell, is not ours to read, or names others, as in a container, where they
-        count from 0 again.
+        None if the environment does not select any, cannot be read, or names others, as in a container, where they
+        count from 0.
         """
         environment = processes.environment_of(pid)
         given = set()
@@ -152,3 +186,127 @@ class Detector:
             except ValueError:
                 return None
         return sorted(given & set(ids)) or None
+
+
+# ---- comparison of found with declared and required hardware
+
+
+def used(found, hardware):
+    """The devices without those that the inventory excludes, which may be present, faulty or missing."""
+    return [device for device in found.devices if device.id not in (hardware.get("exclude") or ())]
+
+
+def compare(platform, found, hardware, needs, installs=()):
+    """Yields the messages of Detector.shortfalls; `platform.advice` has the last sentences of a vendor."""
+    devices = found.devices if platform.shared else used(found, hardware)
+    planned = max((hardware.get("count") or 1) - len(set(hardware.get("exclude") or ())), 1)
+    notes = "".join(" " + warning for warning in found.warnings)
+    if not platform.shared:
+        yield from _missing_devices(platform, found, hardware, notes)
+    if "lnc" in platform.has and _lnc_differs(found, hardware, needs):
+        yield (
+            "LNC %d is planned (fleet_hardware.lnc, needs.lnc), this node runs at LNC %d. %s"
+            % (hardware.get("lnc") or needs["lnc"], found.lnc, platform.advice["lnc"])
+        )
+    else:
+        yield from _too_few_cores(platform, found, hardware, devices, planned, notes)
+    yield from _too_little_memory(platform, found, hardware, needs, devices, planned, notes)
+    yield from _other_driver_or_capability(platform, found, needs, devices, installs)
+    for key in OPTIONAL_NEEDS:
+        if needs.get(key) and key not in platform.has:
+            yield (
+                "The recipe requires %s (needs.%s), which a %s does not have. Use a recipe for this platform."
+                % (key, key, platform.unit)
+            )
+
+
+def _missing_devices(platform, found, hardware, notes):
+    declared, present = hardware.get("count") or 0, {device.id for device in found.devices}
+    missing = set(range(declared)) - present - set(hardware.get("exclude") or ())
+    if not missing:
+        return
+    last = max(present, default=-1)
+    yield (
+        "The inventory declares %d %ss (fleet_hardware.count), this node has %d (%s), without %s.%s %sRepair the node, "
+        "or %s."
+        % (
+            declared,
+            platform.unit,
+            len(present),
+            format_cpu_list(present) or "none",
+            format_cpu_list(missing),
+            notes,
+            platform.advice.get("missing", ""),
+            # a lower count helps only if the last devices are missing
+            "set fleet_hardware.count to %d" % (last + 1)
+            if min(missing) > last
+            else "list %s in fleet_hardware.exclude" % format_cpu_list(missing),
+        )
+    )
+
+
+def _lnc_differs(found, hardware, needs):
+    lnc = hardware.get("lnc") or needs.get("lnc")
+    return lnc and found.lnc and found.lnc != lnc
+
+
+def _too_few_cores(platform, found, hardware, devices, planned, notes):
+    cores, lnc = hardware.get("cores") or 1, found.lnc or 1
+    if platform.shared:
+        compared = bool(hardware)
+    else:
+        compared = found.lnc and hardware.get("count") and hardware.get("cores") and len(devices) >= planned
+        devices = devices[:planned]
+    present = sum(device.cores for device in devices)
+    if compared and present < planned * cores // lnc:
+        yield (
+            "The inventory declares %d cores (fleet_hardware: count %d × cores %d%s), this node has %d (%s).%s Set "
+            "fleet_hardware to what the node has, or use a larger node."
+            % (
+                planned * cores // lnc,
+                planned,
+                cores,
+                " / lnc %d" % lnc if found.lnc else "",
+                present,
+                found.model,
+                notes,
+            )
+        )
+
+
+def _too_little_memory(platform, found, hardware, needs, devices, planned, notes):
+    """Compares the smallest device, or on a shared platform one share of the sum."""
+    known = [device.memory_mib for device in devices if device.memory_mib is not None]
+    if not known:
+        return
+    smallest = (sum(known) / planned if platform.shared else min(known)) / 1024
+    declared = hardware.get("memory_gib") or platform.usual_memory_gib(found)
+    for amount, who, key in (
+        (declared, "The plan assumes", "fleet_hardware.memory_gib"),
+        (needs.get("device_memory_gib"), "The recipe requires", "needs.device_memory_gib"),
+    ):
+        if amount and smallest < amount * (1 - platform.tolerance):
+            yield (
+                "%s %.4g GiB of memory for each %s (%s), this node's %s has %.4g GiB.%s Set fleet_hardware to what the "
+                "node has, or use another node or recipe."
+                % (who, amount, platform.unit, key, found.model, smallest, notes)
+            )
+            return
+
+
+def _other_driver_or_capability(platform, found, needs, devices, installs):
+    least = needs.get("driver") if "driver" in platform.has and platform.driver_package not in installs else None
+    known = found.driver or platform.driver_package
+    if least and known and not at_least(found.driver, str(least)):
+        yield (
+            "The recipe requires driver %s or later (needs.driver), this node has %s. %s"
+            % (platform.version_words(least), platform.version_words(found.driver or "none"), platform.advice["driver"])
+        )
+    wanted = [str(one) for one in needs.get("compute_capability") or ()]
+    if wanted and "compute_capability" in platform.has:
+        unfit = {device.compute_capability for device in devices} - {None, *wanted}
+        if unfit:
+            yield (
+                "The recipe requires the compute capability %s (needs.compute_capability), this node's %s has %s. Use "
+                "a recipe for this %s." % (" or ".join(wanted), found.model, ", ".join(sorted(unfit)), platform.unit)
+            )

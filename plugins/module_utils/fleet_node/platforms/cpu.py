@@ -107,8 +107,10 @@ def _layout(system, usable):
 
 
 class Platform(Detector):
-    """Every node has one."""
+    """The processors of a node; a declared device is a share of the machine."""
 
+    unit = "CPU core"
+    shared = True
     holds = False
 
     def present(self, system):
@@ -138,40 +140,3 @@ class Platform(Detector):
             for number, (node, cpus, _amount) in enumerate(layout)
         ]
         return Accelerators(accelerator="cpu", driver=None, devices=devices, warnings=system.warnings, **cpu)
-
-    def shortfalls(self, found, hardware, needs, installs=()):
-        """On a CPU a declared device is a share of the machine: what counts is the sum over all NUMA nodes."""
-        messages = []
-        count = (hardware.get("count") or 1) - len(set(hardware.get("exclude") or ()))
-        cores = count * (hardware.get("cores") or 1)
-        usable = sum(device.cores for device in found.devices)
-        notes = "".join(" " + warning for warning in found.warnings)
-        if hardware and usable < cores:
-            messages.append(
-                "The inventory declares %d CPU cores (fleet_hardware: count %d × cores %d), this node has %d that can "
-                "be used (%s).%s Set fleet_hardware to what the node has, or take a larger node."
-                % (cores, count, hardware.get("cores") or 1, usable, found.model, notes)
-            )
-        known = [device.memory_mib for device in found.devices if device.memory_mib is not None]
-        memory = sum(known) / 1024
-        declared = count * (hardware.get("memory_gib") or 0)
-        if known and memory < declared:
-            messages.append(
-                "The inventory declares %g GiB of memory (fleet_hardware: count %d × memory_gib %g), this node has "
-                "%.1f GiB.%s Set fleet_hardware.memory_gib to what the node has, or take a larger node."
-                % (declared, count, hardware["memory_gib"], memory, notes)
-            )
-        least = needs.get("device_memory_gib") or 0
-        if known and memory / count < least:
-            messages.append(
-                "The recipe needs %g GiB of memory for a device (needs.device_memory_gib), this node has %.1f GiB for "
-                "each of %d (fleet_hardware.count).%s Lower fleet_hardware.count, or take a larger node."
-                % (least, memory / count, count, notes)
-            )
-        for key in ("lnc", "driver", "compute_capability"):
-            if needs.get(key):
-                messages.append(
-                    "The recipe needs %s (needs.%s), which a CPU does not have. Take a recipe for this platform."
-                    % (key, key)
-                )
-        return messages

@@ -35,12 +35,6 @@ def whole(text):
     return int(text) if re.match(r"^[0-9]{1,12}$", text or "") else None
 
 
-def version_numbers(text):
-    """(580, 105, 8) of "580.105.08-abcdef"; () where it does not start with a number."""
-    match = re.match(r"^[0-9]+(?:\.[0-9]+)*", text or "")
-    return tuple(int(part) for part in match.group(0).split(".")) if match else ()
-
-
 def listed(system, folder):
     """Names in a folder of the node, sorted; [] where there is none."""
     try:

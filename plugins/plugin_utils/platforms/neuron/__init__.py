@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.framework import uses_nxdi
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.kinds import uses_nxdi
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
     Unreadable,
     read_mapping,
@@ -49,8 +49,7 @@ class Neuron(Platform):
             "hardware": role.value("neuron_hardware", host.shared("fleet_hardware", {})),
             "needs": role.value("neuron_needs", host.recipe["needs"]),
             "servers": servers,
-            "installed": [],
-            "reboot_follows": role.switch("neuron_reboot"),
+            "reboot": role.switch("neuron_reboot"),
         }
         return [("neuron_packages", arguments)]
 

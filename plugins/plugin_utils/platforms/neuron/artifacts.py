@@ -14,7 +14,7 @@ import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import artifact_key, canonical
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.framework import uses_nxdi
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.kinds import uses_nxdi
 
 VERSION = 1  # raise it where the key's own make-up changes: every artifact is compiled again
 LENGTH = 16

@@ -20,7 +20,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cp
     format_cpu_list,
     parse_cpu_list,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.framework import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.kinds import (
     FRAMEWORK,
     uses_nxdi,
 )

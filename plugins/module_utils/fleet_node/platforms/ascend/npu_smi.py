@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from ...node.packages import numbers
+
 BUS = re.compile(r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$")
 NAMED = re.compile(r"^([0-9]{1,9})\s+([A-Za-z0-9]\S*)$")  # "0     910B3", "32768   310P3"
 CHIP = re.compile(r"^([0-9]{1,9})(?:\s+([0-9]{1,9}))?$")  # "0", or "1     3" with the Phy-ID
@@ -145,24 +147,7 @@ def parse_settings(text):
     return {name.strip(): value.strip() for name, _equals, value in pairs}
 
 
-def release(version):
-    """A version as a tuple that compares: "25.0.rc1.1" is before 25.0.0, "24.1.0.b062" after 24.1.0."""
-    parts = []
-    for word in filter(None, version.strip().split(".")):
-        number = re.match(r"^([A-Za-z]*)([0-9]{0,9})", word)
-        early = number.group(1).lower() in ("rc", "beta", "alpha")
-        parts.append((0 if early else 1, int(number.group(2) or 0)))
-    return tuple(parts)
-
-
-def older(version, least):
-    """Whether a version is before `least`, by as many of its parts as that has: 25.0.rc1.1 is not before 25.0."""
-    wanted = release(least)
-    return release(version)[: len(wanted)] < wanted
-
-
 def compatible(version, ranges):
-    """Whether a version lies in one of "[7.0.0,7.7.99],[…]", both ends included; None where there is no range."""
-    found = [(release(low), release(high)) for low, high in RANGE.findall(ranges or "")]
-    own = release(version)
+    """Whether a version is in one of "[7.0.0,7.7.99],[…]", both ends included; None without a range."""
+    found, own = [tuple(map(numbers, pair)) for pair in RANGE.findall(ranges or "")], numbers(version)
     return any(low <= own and own[: len(high)] <= high for low, high in found) if found and own else None

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ascend NPUs, asked of npu-smi: which chips a node has, and what keeps servers from them."""
+"""Ascend NPUs, asked of npu-smi: the chips of a node, and what prevents servers from using them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import dataclasses
 import grp
 import os
 import re
+import typing
 
 from ...errors import FleetError
 from ...node.cpu_list import format_cpu_list
-from .. import vendor_tools, whole_devices
+from .. import device_checks, vendor_tools
 from ..base import Accelerators, Detector, Device
 from . import npu_smi
 
@@ -25,7 +26,14 @@ A2, A3 = "ascend-a2", "ascend-a3"
 GENERATIONS = {A2: "Atlas A2", A3: "Atlas A3"}
 OTHERS = {"ascend-950": "Atlas A5", "ascend-310p": "Atlas 300I", "ascend-310": "Atlas 300I", "ascend-910": "Atlas 800"}
 RUNTIME = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
-SAME_MIB = 1024  # less than this apart is the same size
+# (condition on what npu-smi prints, cause and remedy)
+REASONS_FOR_NO_ANSWER = (
+    ("-8020|device is used",
+     "another container uses the NPUs (-8020). Stop that container, or run the play on the host itself"),
+    ("initialize.*dcmi|dcmi.*initialize",
+     "the driver's management interface (DCMI) does not start. Driver and firmware may be of different releases or "
+     "partly installed, or a container holds all chips"),
+)  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -76,12 +84,11 @@ def detect(system):
     """Accelerators with an NpuDevice for each chip. FleetError where there is none, or none that can be asked."""
     tool = program(system)
     if tool is None:
-        there = len(vendor_tools.on_the_bus(system, VENDOR, CLASSES))
         raise FleetError(
             "ascend.driver-missing",
-            "There is no npu-smi on this node, and %s of Huawei on its PCI bus. Install driver and firmware (Ascend "
-            "HDK; docs/using/ascend.md has the commands) and reboot, or take the node out of this group.",
-            ("%d NPU%s" % (there, "" if there == 1 else "s") if there else "no NPU",),
+            "This node has no npu-smi; Huawei NPUs on its PCI bus: %d. Install driver and firmware (Ascend HDK; "
+            "docs/using/ascend.md has the commands) and reboot, or remove the node from this group.",
+            (len(vendor_tools.on_the_bus(system, VENDOR, CLASSES)),),
         )
     status, text = vendor_tools.run([tool, "info"])
     _version, chips = npu_smi.parse_info(text, system.warn)
@@ -96,8 +103,8 @@ def detect(system):
     if len({one.id for one in devices}) < len(devices):
         raise FleetError(
             "ascend.numbers-unclear",
-            "npu-smi on this node gives two chips one number (%s), so which /dev/davinci is whose is not known. Look "
-            "at `npu-smi info -m`, and reboot the node where a chip was lost.",
+            "npu-smi on this node gives two chips the same number (%s), so their /dev/davinci files are unknown. Check "
+            "`npu-smi info -m`, and reboot the node if a chip was lost.",
             (", ".join(str(one.id) for one in devices),),
         )
     (kind, generation), driver = kind_of(chips), versions(system)
@@ -146,45 +153,25 @@ def versions(system):
 
 
 def refuse(system, text):
-    """FleetError for what npu-smi printed instead of a table."""
+    """Raises FleetError for what npu-smi printed instead of a table."""
     words = " ".join(text.split())
     installed = npu_smi.parse_settings(system.read(INSTALLED))
     group = installed.get("UserGroup") or "HwHiAiUser"
     allowed = os.geteuid() == 0 or installed.get("Driver_Install_For_All") == "yes" or _is_member(group)
     if not allowed or "ermission" in words:
-        raise FleetError(
-            "ascend.no-permission",
-            "This user may not open the NPUs: it is not root and not in the group %s. Run the play with become, or add "
-            "the user to that group.",
-            (group,),
+        cause = "this user is neither root nor in the group %s. Run the play with become, or add the user" % group
+    elif not os.path.exists(system.sysroot + MANAGER):
+        cause = (
+            "the driver is installed and not loaded: %s is missing. Look at `lsmod | grep drv_` and dmesg: after a new "
+            "kernel the driver has to be installed again (%s)" % (MANAGER, COMMANDS)
         )
-    if not os.path.exists(system.sysroot + MANAGER):
-        raise FleetError(
-            "ascend.driver-not-loaded",
-            "npu-smi is installed on this node and the driver is not loaded: there is no %s. Look at `lsmod | grep "
-            "drv_` and dmesg: after a new kernel the driver has to be installed again "
-            "(docs/using/ascend.md has the commands). Then reboot.",
-            (MANAGER,),
-        )
-    if "-8020" in words or "device is used" in words:
-        raise FleetError(
-            "ascend.devices-used",
-            "npu-smi on this node says that the NPUs are used by another container (-8020). Stop that one, or run the "
-            "play on the host itself.",
-        )
-    if "initialize" in words and "dcmi" in words:
-        raise FleetError(
-            "ascend.dcmi-failed",
-            "npu-smi cannot initialise the driver's management interface (DCMI) on this node: %s. Driver and firmware "
-            "may be of different releases or half installed, or a container holds all chips. Run `npu-smi info` as "
-            "root there; a reboot clears most of it.",
-            (words[:200],),
-        )
+    else:
+        found = (cause for pattern, cause in REASONS_FOR_NO_ANSWER if re.search(pattern, words))
+        cause = next(found, "look at dmesg")
     raise FleetError(
         "ascend.no-answer",
-        "npu-smi gives no answer on this node: %s. Run `npu-smi info` there and look at dmesg; a reboot clears most of "
-        "it.",
-        (words[:200],),
+        "npu-smi gives no answer on this node: %s: %s. Check `npu-smi info` as root there, and reboot the node.",
+        (words[:200], cause),
     )
 
 
@@ -198,6 +185,13 @@ def _is_member(group):
 class Platform(Detector):
     """A Device is a chip, by the number of its /dev/davinci."""
 
+    unit = "NPU"
+    has = ("driver",)
+    tolerance = 1 / 64
+    advice: typing.ClassVar = {
+        "missing": "Each chip counts; an Atlas A3 has two in each NPU. ",
+        "driver": "Install a newer driver (%s) and reboot, or use an image with an older CANN." % COMMANDS,
+    }
     visible = ("ASCEND_RT_VISIBLE_DEVICES",)
 
     def present(self, system):
@@ -207,62 +201,29 @@ class Platform(Detector):
     def detect(self, system):
         return detect(system)
 
-    def shortfalls(self, found, hardware, needs, installs=()):
-        return list(_shortfalls(found, hardware, needs))
+    def usual_memory_gib(self, found):
+        return 64
 
-    def unchecked(self, found, hardware, needs):
-        messages = ["the driver (needs.driver)"] if needs.get("driver") and not found.driver else []
-        if any(one.memory_mib is None for one in whole_devices.used(found, hardware)):
-            messages.append("the memory of each NPU (fleet_hardware.memory_gib, needs.device_memory_gib)")
-        return ["Not checked: %s; the node does not tell." % one for one in messages]
+    def shortfalls(self, found, hardware, needs, installs=()):
+        """As for every platform, and more chips than declared: an Atlas A3 has two in each NPU."""
+        messages = super().shortfalls(found, hardware, needs, installs)
+        last = max((device.id for device in found.devices), default=0)
+        if hardware.get("count") and last >= hardware["count"] and not messages:
+            messages.append(
+                "The inventory declares %d NPUs (fleet_hardware.count), this node has %d: each chip counts, and an "
+                "Atlas A3 has two in each NPU. Set fleet_hardware.count to %d, and list chips that servers should not "
+                "get in fleet_hardware.exclude." % (hardware["count"], len(found.devices), last + 1)
+            )
+        return messages
 
     def preflight(self, context):
         npus, held, files = [], [], []
         if context.found:
-            npus = list(whole_devices.faults(context, "NPU", lambda device: device.faults))
-            held = list(whole_devices.held(context, "NPU"))
+            npus = list(device_checks.faults(context, "NPU", lambda device: device.faults))
+            held = list(device_checks.held(context, "NPU"))
             files = list(_files(context))
             _links(context)
         return [("npus", npus), ("holders", held), ("driver files", files)]
-
-
-def _shortfalls(found, hardware, needs):
-    there, declared = {one.id for one in found.devices}, hardware.get("count")
-    missing = set(range(declared or 0)) - there - set(hardware.get("exclude") or ())
-    if missing:
-        yield (
-            "The inventory declares %d NPUs (fleet_hardware.count), npu-smi lists %d (%s): %s %s missing.%s Repair the "
-            "node and reboot it, or list %s in fleet_hardware.exclude: the servers on the others stay as they are."
-            % (declared, len(there), format_cpu_list(there) or "none", format_cpu_list(missing),
-               "is" if len(missing) == 1 else "are", "".join(" " + one for one in found.warnings),
-               format_cpu_list(missing))
-        )  # fmt: skip
-    elif declared and max(there, default=0) >= declared:
-        yield (
-            "The inventory declares %d NPUs (fleet_hardware.count), this node has %d (%s): each chip counts, and an "
-            "Atlas A3 has two in each NPU. Set fleet_hardware.count to %d; list in fleet_hardware.exclude what servers "
-            "should not get." % (declared, len(there), format_cpu_list(there), max(there) + 1)
-        )
-    least = [one.memory_mib for one in whole_devices.used(found, hardware) if one.memory_mib is not None]
-    for amount, who, key in (
-        (hardware.get("memory_gib") or 64, "The plan counts on", "fleet_hardware.memory_gib"),
-        (needs.get("device_memory_gib"), "The recipe needs", "needs.device_memory_gib"),
-    ):
-        if amount and least and min(least) < amount * 1024 - SAME_MIB:
-            yield (
-                "%s %.4g GiB of memory for a chip (%s), this node's %s have %.4g GiB. Set fleet_hardware.memory_gib to "
-                "that, or take another node or recipe." % (who, amount, key, found.model, min(least) / 1024)
-            )
-            break
-    driver = needs.get("driver")
-    if driver and found.driver and npu_smi.older(found.driver, str(driver)):
-        yield (
-            "The recipe needs the Ascend driver %s or later (needs.driver), for the CANN in its image; this node has "
-            "%s. Install a newer one (%s) and reboot, or take an image with an older CANN."
-            % (driver, found.driver, COMMANDS)
-        )
-    if needs.get("lnc") or needs.get("compute_capability"):
-        yield "The recipe needs what an NPU does not have (needs.lnc or needs.compute_capability). Take another recipe."
 
 
 def _files(context):
@@ -276,8 +237,8 @@ def _files(context):
         lost = [path for path in paths if path.startswith("/") and not os.path.exists(context.system.sysroot + path)]
         if lost:
             yield (
-                "%s lacks on this node what its container gets of the driver: %s. Install the driver again, or Ascend "
-                "Docker Runtime where that is named (%s), or correct container.mounts, devices and flags."
+                "%s: its container uses files of the driver that this node lacks: %s. Install the driver again, or "
+                "Ascend Docker Runtime if it is listed (%s), or correct container.mounts, devices and flags."
                 % (name, ", ".join(lost), COMMANDS)
             )
 
@@ -290,7 +251,7 @@ def _links(context):
     down = [
         device.id
         for device in (context.found.devices if os.path.exists(tool) else ())
-        if whole_devices.starting(context, device)
+        if device_checks.starting(context, [device.id])
         and npu_smi.link_state(vendor_tools.run([tool, "-i", str(device.id), "-link", "-g"])[1]) == "DOWN"
     ]
     if down:

@@ -1,12 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What each kind of chip has, and which versions of driver and runtime belong together."""
+"""Kinds of chips, the two engines, and the versions of driver and runtime that work together."""
 
 from __future__ import annotations
 
-from ...node import commands
-from ..vendor_tools import version_numbers
+from ...node.packages import at_least
+
+# Engines: NxD Inference if the variable has this value, else the vLLM Neuron plugin.
+FRAMEWORK, NXDI = "VLLM_NEURON_FRAMEWORK", "neuronx-distributed-inference"
 
 DRIVER, RUNTIME = "aws-neuronx-dkms", "aws-neuronx-runtime-lib"
 # Physical cores of a chip and its memory in GiB (Neuron architecture pages).
@@ -22,33 +24,25 @@ FAMILIES = {"inf1": "inferentia1", "inf2": "inferentia2", "trn1": "trainium1", "
 PCI_KINDS = {"0x7064": "inferentia1", "0x7164": "trainium1", "0x7264": "inferentia2", "0x7364": "trainium2"}
 LNC = 2  # what a Trainium2 or 3 runs at unless it is configured otherwise
 # (driver from, runtime at least): a newer driver speaks a protocol that an older runtime does not (release notes).
-RUNTIME_FOR_DRIVER = (((2, 29), (2, 33)),)
+RUNTIME_FOR_DRIVER = (("2.29", "2.33"),)
 
 
 def kind_of_instance(text):
-    """The kind that an instance type has ("trn1n.32xlarge"), None for another one."""
+    """The kind of chip of an instance type ("trn1n.32xlarge"), or None."""
     return FAMILIES.get((text or "").strip().lower()[:4])
 
 
+def uses_nxdi(environment):
+    """Whether a server with these variables runs NxD Inference; all others run the vLLM Neuron plugin."""
+    return environment.get(FRAMEWORK) == NXDI
+
+
 def mismatch(driver, runtime):
-    """A sentence where this driver and this runtime (strings or None) do not work together, else None."""
+    """A sentence if this driver and this runtime (strings or None) do not work together, else None."""
     for newer, least in RUNTIME_FOR_DRIVER:
-        if driver and runtime and version_numbers(driver) >= newer and version_numbers(runtime) < least:
+        if driver and runtime and at_least(driver, newer) and not at_least(runtime, least):
             return (
-                "The Neuron driver %s needs a runtime of %s or later, this node has aws-neuronx-runtime-lib %s. "
-                "Install driver and runtime of the same SDK release."
-                % (driver, ".".join(str(part) for part in least), runtime)
+                "The Neuron driver %s requires the runtime %s or later, this node has aws-neuronx-runtime-lib %s. "
+                "Install driver and runtime of the same SDK release." % (driver, least, runtime)
             )
     return None
-
-
-def run(argv):
-    """(exit status or a string that says why there is none, standard output). Raises TimedOut."""
-    try:
-        done = commands.run(argv)
-    except OSError as error:
-        return str(error.strerror), ""
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        return "status %d%s" % (done.returncode, ": " + lines[-1][:120] if lines else ""), done.stdout
-    return 0, done.stdout

@@ -10,9 +10,10 @@ import os
 import re
 import shutil
 
+from ...node import commands
 from ...node.cpu_list import format_cpu_list, parse_cpu_list
 from ..base import Device
-from .kinds import KINDS, kind_of_instance, run
+from .kinds import KINDS, kind_of_instance
 
 TOOLS = "/opt/aws/neuron/bin"
 MIB = 1 << 20
@@ -205,6 +206,18 @@ def _holders(processes, where, warn):
 def tool(system, name):
     """Path of a Neuron tool, None where it is not installed."""
     return shutil.which(name, path=system.sysroot + TOOLS) or (None if system.sysroot else shutil.which(name))
+
+
+def run(argv):
+    """(exit status or the reason why there is none, standard output). Raises TimedOut."""
+    try:
+        done = commands.run(argv)
+    except OSError as error:
+        return str(error.strerror), ""
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        return "status %d%s" % (done.returncode, ": " + lines[-1][:120] if lines else ""), done.stdout
+    return 0, done.stdout
 
 
 def devices_of(system, program, kind):

@@ -5,9 +5,26 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 from ...errors import FleetError
+from ...node.packages import (
+    check_install,
+    check_installed,
+    check_packages,
+    listed,
+    numbers,
+    package_manager,
+    package_versions,
+)
 from ...operation import Operation
-from . import artifact_archives, packages
+from ..host import System
+from . import artifact_archives
+from .kinds import DRIVER, RUNTIME
+from .packages import VARIABLE, planned, unfit_driver
+from .platform import LOADED, Platform
+from .preflight import missing_cores
 
 COMPILED_ARTIFACT = {
     "servers": {"type": "list", "elements": "dict", "required": True},
@@ -37,27 +54,98 @@ NEURON_PACKAGES = {
     "hardware": {"type": "dict", "default": {}},
     "needs": {"type": "dict", "default": {}},
     "servers": {"type": "list", "elements": "dict", "default": []},
-    "installed": {"type": "list", "elements": "str", "default": []},
-    "reboot_follows": {"type": "bool", "default": False},
+    "reboot": {"type": "bool", "default": False},
+    "installed": {"type": "bool", "default": False},
 }
 
 
 def neuron_packages(params, check_mode):
-    """The result of the module; its warnings with it. Raises FleetError."""
-    result = packages.look(check_mode=check_mode, **params)
-    if result["reboot"] and not result["must_reboot"]:
-        result["warnings"] = [
-            "The kernel has the Neuron driver %s loaded, %s is installed; reboot the node to use it."
-            % (result["loaded_driver"], result["packages"].get(packages.DRIVER))
-        ]
-    return result
+    """The result of compare(). Raises FleetError."""
+    return compare(check_mode=check_mode, **params)
 
 
 def neuron_packages_due(result):
-    """Why something is to be installed, or the node rebooted; None where nothing is."""
-    if result["must_reboot"]:
+    """The reason to install or to reboot, or None."""
+    if result["reboot"]:
         return "the node has to be rebooted for its driver"
     return result["message"] if result["due"] else None
+
+
+def compare(
+    packages, hardware=None, needs=None, servers=(), reboot=False, installed=False, check_mode=False, sysroot=""
+):
+    """{changed, message, packages, due: {name: version}, manager, suite, kernel, load, loaded_driver, reboot, diff}.
+
+    packages: see the role. hardware: fleet_hardware, needs: the recipe's, servers: plan entries. reboot: the role may
+    reboot the node. installed: the role has installed and rebooted; now everything must fit. load: no driver is loaded,
+    and the role loads the new one. reboot of the result: the loaded driver is not the planned one and of no use. Raises
+    FleetError if it cannot work.
+    """
+    check_packages(packages, VARIABLE)
+    hardware, needs, system = hardware or {}, needs or {}, System(sysroot)
+    present = package_versions(system, packages)
+    missing, future = planned(packages, needs, present)
+    if installed:
+        check_installed(missing, present)
+    check_install(missing, check_mode)
+    loaded = (system.read(LOADED) or "").strip() or None
+    unfit = loaded and unfit_driver(packages, needs, loaded, future.get(RUNTIME))
+    other = bool(loaded and DRIVER in future and numbers(loaded) != numbers(future[DRIVER]))
+    result = {
+        "changed": bool(missing or (unfit and other)) and check_mode,
+        "message": "to be installed: %s" % listed(missing) if missing else "nothing to install",
+        "packages": present,
+        "due": missing,
+        "manager": None,
+        "suite": None,
+        "kernel": os.uname().release,
+        "load": DRIVER in missing and loaded is None and shutil.which("modprobe", path=MODPROBE_PATH) is not None,
+        "loaded_driver": loaded,
+        "reboot": bool(unfit and other and reboot and not installed),
+        "diff": {"before": _lines(packages, present), "after": _lines(packages, future)},
+    }
+    if missing:
+        result["manager"], result["suite"] = package_manager(system)
+    elif unfit and not result["reboot"]:
+        raise FleetError(
+            "neuron.driver-unfit",
+            "The kernel has loaded the Neuron driver %s, %s is installed: %s. Update neuron_packages if both are "
+            "equal; otherwise reboot the node and run again, or set neuron_reboot to true.",
+            (loaded, present.get(DRIVER, "none"), unfit),
+            details={key: value for key, value in result.items() if key != "message"},
+        )
+    elif other and not unfit:
+        result["warnings"] = [
+            "The kernel has loaded the Neuron driver %s, %s is installed; reboot the node to use it."
+            % (loaded, present[DRIVER])
+        ]
+    if installed and not other:
+        _check_devices(system, hardware, needs, servers)
+    return result
+
+
+MODPROBE_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
+
+def _lines(packages, versions):
+    return "".join("%s %s\n" % (name, versions.get(name, "missing")) for name in packages)
+
+
+def _check_devices(system, hardware, needs, servers):
+    """Compares the devices that a new driver shows with the declared ones: preflight could not see them."""
+    platform = Platform()
+    try:
+        found = platform.detect(system)
+        problems = platform.shortfalls(found, hardware, needs) or list(missing_cores(servers, found))
+    except FleetError as error:
+        problems = [error.message]
+    if problems:
+        raise FleetError(
+            "neuron.devices-not-as-declared",
+            "The Neuron driver was installed, and the devices differ from the plan: %s Correct fleet_hardware, or "
+            "repair the node.",
+            (" ".join(problems),),
+        )
 
 
 OPERATIONS = {

@@ -11,15 +11,14 @@ import json
 import os
 
 from ...errors import FleetError
-from ...node import processes
 from ...node.cpu_list import format_cpu_list
 from ...node.files import read_json
 from ...node.server_spec import artifact_directory, artifact_key
 from ...weights import checkpoints, draft_heads
-from . import artifacts, fit, start_script
-from .framework import uses_nxdi
+from .. import device_checks
+from . import artifacts, start_script
+from .kinds import uses_nxdi
 
-COMMAND_SHOWN = 120
 ENGINE_CONFIG = "neuron_config.json"  # what NxD Inference writes beside what it compiled
 # Keys of the compiled configuration, and the argument that says the same.
 COMPILED_FLAGS = (
@@ -38,13 +37,12 @@ def checks(context, given):
     given: Detector.given of the platform.
     """
     chosen = context.chosen
-    starting = {name: entry for name, entry in chosen.items() if name not in context.unchanged}
     context.warnings += replaced_artifacts(chosen.values())
     cores = []
     if context.found:
         if context.fits:  # else the plan is to change anyway
-            cores += fit.missing_cores(chosen.values(), context.found)
-        cores += _held(context, starting, given)
+            cores += missing_cores(chosen.values(), context.found)
+        cores += device_checks.held(context, "Neuron device", given)
     return [
         ("cores", cores),
         ("environment", [message for venv in context.venvs for message in _environment(chosen, venv)]),
@@ -57,47 +55,25 @@ def checks(context, given):
 # ---- cores
 
 
-def _held(context, entries, given):
-    """Cores that the servers are given and that a process which is not a server of this root holds."""
-    own = {pid for pids in processes.marked_processes(context.root).values() for pid in pids}
-    lnc = context.hardware.get("lnc") or context.needs.get("lnc")
-    held = {}
-    for device in context.found.devices:
-        ids = device.core_ids
-        if not ids and lnc:  # the node does not tell its LNC; the plan's counts then
-            each = device.cores // lnc
-            ids = range(device.id * each, (device.id + 1) * each)
-        for holder in device.holders:
-            cores = given(holder["pid"], ids)
-            users = [name for name, entry in entries.items() if set(entry["devices"]) & set(cores or ids)]
-            if users and holder["pid"] not in own:
-                record = held.setdefault(holder["pid"], (holder, [], set(), [], []))
-                record[1].append(device.id)
-                record[2].update(cores or ids)
-                record[3].extend(name for name in users if name not in record[3])
-                if cores is None:
-                    record[4].append(device.id)
-    for pid, (holder, devices, cores, users, whole) in sorted(held.items()):
-        markers = processes.markers_of(pid)
-        command = processes.command(pid) or holder["command"] or "its command is gone"
-        yield (
-            "pid %d (%s%s) holds Neuron device%s %s (cores %s), which %s %s given.%s Stop it; a server of another root "
-            "ends with its own playbooks/stop.yml."
-            % (
-                pid,
-                command[:COMMAND_SHOWN],
-                ", server %s below the root %s" % (markers[1], markers[0]) if markers else "",
-                "" if len(devices) == 1 else "s",
-                format_cpu_list(devices),
-                format_cpu_list(cores),
-                ", ".join(users),
-                "is" if len(users) == 1 else "are",
-                " Its environment does not tell which cores it has, so all of %s count."
-                % ("this chip's" if len(whole) == 1 else "these chips'")
-                if whole
-                else "",
+def missing_cores(entries, found):
+    """Messages about cores that plan entries are assigned and the node does not have: a chip may be missing between
+    others. None if a device does not report its cores."""
+    if not all(device.core_ids for device in found.devices):
+        return
+    present = {core for device in found.devices for core in device.core_ids}
+    for entry in entries:
+        missing = set(entry["devices"]) - present
+        if missing:
+            yield (
+                "%s: assigned cores %s, which this node does not have: its devices %s have cores %s. Repair the node, "
+                "or list the missing device in fleet_hardware.exclude."
+                % (
+                    entry["name"],
+                    format_cpu_list(missing),
+                    format_cpu_list(device.id for device in found.devices),
+                    format_cpu_list(present),
+                )
             )
-        )
 
 
 # ---- environment

@@ -11,21 +11,18 @@ from . import toolkit
 NVIDIA_TOOLKIT = {
     "servers": {"type": "list", "elements": "dict", "required": True},
     "packages": {"type": "dict", "required": True},
-    "repositories": {"type": "dict", "default": {}},
-    "installed": {"type": "list", "elements": "str", "default": []},
-    "generated": {"type": "bool", "default": False},
-    "prove": {"type": "bool", "default": False},
+    "installed": {"type": "bool", "default": False},
     "root": {"type": "str", "default": ""},
 }
 
 
 def nvidia_toolkit(params, check_mode):
-    """The result of the module. Raises FleetError."""
-    return toolkit.look(check_mode=check_mode, **params)
+    """The result of toolkit.compare(). Raises FleetError."""
+    return toolkit.compare(check_mode=check_mode, **params)
 
 
 def nvidia_toolkit_due(result):
-    """Why something is to be done; None where nothing is."""
+    """The reason to run the role, or None."""
     return result["message"] if result["due"] else None
 
 

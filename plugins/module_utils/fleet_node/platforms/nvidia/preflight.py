@@ -1,8 +1,8 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What stops servers on GPUs before they load anything: sick or held GPUs, a fabric that is down, containers that would
-get none."""
+"""What stops servers on GPUs before they load anything: faulty or held GPUs, a fabric that is down, containers without
+GPUs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import os
 import re
 
 from ...containers.engine import Engine, EngineError
-from .. import whole_devices
-from ..vendor_tools import run, tool
-from . import kinds, smi
+from ...node.packages import numbers
+from .. import device_checks
+from ..vendor_tools import listed, run, tool
+from . import smi
 
 HELD_MIB = 2048  # more than what a driver keeps for itself
 # Xid errors after which a GPU works no more until its reset ("Xid Errors", docs.nvidia.com/deploy/xid-errors).
@@ -21,52 +22,44 @@ XIDS = {48: "an uncorrectable memory error", 64: "failed to replace a row of mem
         120: "an error of its system processor (GSP)", 140: "an uncorrected memory error",
         143: "its firmware failed to start"}  # fmt: skip
 XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): ([0-9]{1,4})\b")
+SWITCHED = ("a100", "h100", "h200", "b200", "b300")  # boards of eight have NVSwitches and need Fabric Manager
+SUPERCHIPS = ("gb200", "gb300")  # of racks: the fabric is managed outside of the node, and IMEX is on it
 TOOLKIT = "nvidia-container-toolkit"
 KIND = "nvidia.com/gpu"
 CDI_LIBRARY = re.compile(r"libcuda\.so\.([0-9]+\.[0-9.]*[0-9])")
-ACTIVE = "active"
+PREPARE = "Run the play with become and with the step prepare"
 
 
 def checks(context):
-    """[(check, messages)] for a node with GPUs. What a run leaves as it is, or brings itself, is no problem."""
-    gpus, held, services = [], [], []
+    """[(check, messages)] for a node with GPUs."""
+    found = {"gpus": [], "holders": [], "fabric": []}
     if context.found:
-        gpus, held = list(_gpus(context)), list(_held(context))
-        services = list(_services(context))
-    return [("gpus", gpus), ("holders", held), ("fabric", services), ("containers", list(_containers(context)))]
+        xids = _xids(context)
+        found["gpus"] = list(device_checks.faults(context, "GPU", lambda device: _faults(context, device, xids)))
+        _warn_of_unknown_holders(context)
+        found["holders"] = list(device_checks.held(context, "GPU"))
+        found["fabric"] = list(_services(context))
+    return [*found.items(), ("containers", list(_containers(context)))]
 
 
 # ---- GPUs
 
 
-def _gpus(context):
-    """Faults of the GPUs that servers are given. Those of a server that runs as planned are warnings."""
-    xids = _xids(context)
-
-    def faults(device):
-        if device.slow:
-            context.warnings.append(
-                "GPU %d (%s) is slowed down by %s. Look at cooling and power of the node."
-                % (device.id, device.address, ", ".join(device.slow))
-            )
-        if device.faults or device.address not in xids or _recovered(device):
-            return device.faults
-        return [
-            "GPU %d (%s) has had Xid %s since the node was started: %s. Reset it (`nvidia-smi --gpu-reset -i %d`) "
-            "or reboot the node, and look for NVRM in dmesg."
-            % (device.id, device.address, *_words(xids[device.address]), device.id)
-        ]
-
-    return whole_devices.faults(context, "GPU", faults)
-
-
-def _recovered(device):
-    """Whether the driver itself says that nothing has to be done, which newer ones do."""
-    return device.recovery == "None"
-
-
-def _words(numbers):
-    return ", ".join(str(one) for one in sorted(numbers)), "; ".join(XIDS[one] for one in sorted(numbers))
+def _faults(context, device, xids):
+    if device.slow:
+        context.warnings.append(
+            "GPU %d (%s) is slowed down by %s. Check cooling and power of the node."
+            % (device.id, device.address, ", ".join(device.slow))
+        )
+    # newer drivers report that nothing has to be done
+    if device.faults or device.address not in xids or device.recovery == "None":
+        return device.faults
+    errors = sorted(xids[device.address])
+    return [
+        "GPU %d (%s) has had Xid %s since the node was started: %s. Look for NVRM in dmesg, and reset the GPU "
+        "(`nvidia-smi --gpu-reset -i %d`) or reboot the node."
+        % (device.id, device.address, ", ".join(map(str, errors)), "; ".join(XIDS[one] for one in errors), device.id)
+    ]
 
 
 def _xids(context):
@@ -83,56 +76,50 @@ def _xids(context):
     return found
 
 
-# ---- who has them
-
-
-def _held(context):
-    """GPUs that servers about to start are given and that a process which is none of this root's has."""
+def _warn_of_unknown_holders(context):
     for device in context.found.devices:
-        if whole_devices.starting(context, device) and not device.holders and (device.used_mib or 0) > HELD_MIB:
+        used = device.used_mib or 0
+        if used > HELD_MIB and not device.holders and device_checks.starting(context, [device.id]):
             context.warnings.append(
-                "GPU %d (%s) has %d MiB in use, and nvidia-smi names nobody who has them. A process in another "
-                "namespace, or one that died, may hold it; look at `fuser -v /dev/nvidia*`."
-                % (device.id, device.address, device.used_mib)
+                "GPU %d (%s) has %d MiB in use, and nvidia-smi names no process. A process in another namespace, or a "
+                "dead process, may hold it; check `fuser -v /dev/nvidia*`." % (device.id, device.address, used)
             )
-    return whole_devices.held(context, "GPU")
 
 
 # ---- NVLink
 
 
 def _services(context):
-    """Fabric Manager where there are NVSwitches and nvidia-smi tells no state; IMEX where a rack is one domain."""
+    """Fabric Manager if there are NVSwitches and nvidia-smi reports no state; IMEX if a rack is one domain."""
     found, program = context.found, tool(context.system, "systemctl")
-    if program is None or not whole_devices.given(context):
+    if program is None or not any(entry["devices"] for entry in context.chosen.values()):
         return
     switches = os.path.exists(context.system.sysroot + "/dev/nvidia-nvswitchctl")
-    silent = not any(device.fabric for device in found.devices)
-    if found.accelerator in kinds.SWITCHED and switches and silent:
+    if found.accelerator in SWITCHED and switches and not any(device.fabric for device in found.devices):
         state = _state(program, "nvidia-fabricmanager")
-        if state != ACTIVE:
+        if state != "active":
             yield (
                 "This board has NVSwitches, and nvidia-fabricmanager is %s: CUDA does not start (error 802). Install "
-                "nvidia-fabricmanager of the version %s, the driver's own, and run `systemctl enable --now "
-                "nvidia-fabricmanager`." % (state, found.driver or "that the driver has")
+                "nvidia-fabricmanager %s, exactly the driver's version, and run `systemctl enable --now "
+                "nvidia-fabricmanager`." % (state, found.driver or "")
             )
-    if found.accelerator in kinds.SUPERCHIPS:
+    if found.accelerator in SUPERCHIPS:
         state = _state(program, "nvidia-imex")
         if state == "failed":
             yield (
-                "nvidia-imex has failed on this node, which shares memory between the nodes of an NVLink domain: NCCL "
-                "stops with it. Look at `journalctl -u nvidia-imex`; it has to be of the driver's version, and "
-                "/etc/nvidia-imex/nodes_config.cfg has to name the nodes."
+                "nvidia-imex, which shares memory between the nodes of an NVLink domain, has failed on this node, and "
+                "NCCL stops with it. Check `journalctl -u nvidia-imex`: it must have the driver's version, and "
+                "/etc/nvidia-imex/nodes_config.cfg must name the nodes."
             )
-        elif state != ACTIVE:
+        elif state != "active":
             context.warnings.append(
-                "nvidia-imex is %s on this node. Servers within the node need none; where NCCL fails with CUDA error "
+                "nvidia-imex is %s on this node. Servers within the node do not need it; if NCCL fails with CUDA error "
                 "800 or 801, set NCCL_MNNVL_ENABLE: 0 in environment, or start it." % state
             )
 
 
 def _state(program, unit):
-    """active, inactive, failed, … of a unit; "not installed" where systemd does not know it."""
+    """active, inactive, failed, … of a unit; "not installed" if systemd does not know it."""
     text = run([program, "show", "--property=LoadState,ActiveState", unit + ".service"])[1]
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     return "not installed" if values.get("LoadState") == "not-found" else values.get("ActiveState") or "not known"
@@ -142,83 +129,70 @@ def _state(program, unit):
 
 
 def _containers(context):
-    """What keeps containers from their GPUs and this run does not bring: engine, toolkit, CDI."""
+    """What prevents containers from getting GPUs and is not done by this run: engine, toolkit, CDI."""
     entries = [one for name, one in context.chosen.items() if one["container"] and name not in context.unchanged]
-    by_name = [one for one in entries if any(device.startswith(KIND + "=") for device in one["container"]["devices"])]
-    kinds_used = sorted({one["container"]["engine"] for one in entries if not one["container"]["address"]})
+    by_name = any(device.startswith(KIND + "=") for one in entries for device in one["container"]["devices"])
     flags = {flag for one in entries for flag in one["container"]["flags"]}
     installs = TOOLKIT in context.installs
-    for kind in kinds_used:
-        if by_name and not context.system.sysroot and tool(context.system, kind):
-            yield from _engine_without_cdi(kind, installs)
-        if kind == "docker" and "--runtime=nvidia" in flags and not context.system.sysroot:
-            yield from _engine_without_runtime()
+    if not context.system.sysroot:
+        for kind in sorted({one["container"]["engine"] for one in entries if not one["container"]["address"]}):
+            if by_name and tool(context.system, kind):
+                yield from _engine_without_cdi(kind, installs)
+            if kind == "docker" and "--runtime=nvidia" in flags:
+                yield from _engine_without_runtime()
     if installs or not (by_name or any(flag.startswith(("--gpus", "--runtime=nvidia")) for flag in flags)):
-        return  # the role installs the toolkit and writes the description anew
+        return  # the role installs the toolkit and writes the specification again
     if tool(context.system, "nvidia-ctk") is None:
         yield (
-            "This node has no NVIDIA Container Toolkit (nvidia-ctk), by which containers get GPUs. Run the play with "
-            "become and with the step prepare, which installs it (nvidia_packages)."
+            "This node has no NVIDIA Container Toolkit (nvidia-ctk), which containers need for GPUs. %s, which "
+            "installs it (nvidia_packages)." % PREPARE
         )
         return
-    found = _described(context.system) if by_name else {}
-    if by_name and not found:
-        yield (
-            "No file in /etc/cdi or /var/run/cdi describes the GPUs (%s). Run `nvidia-ctk cdi generate "
-            "--output=/etc/cdi/nvidia.yaml` as root, or this play with become and the step prepare." % KIND
-        )
-    for path, version in found.items():
+    specifications = _specifications(context.system) if by_name else {}
+    if by_name and not specifications:
+        yield "No file in /etc/cdi or /var/run/cdi describes the GPUs (%s). %s, which writes it." % (KIND, PREPARE)
+    for path, version in specifications.items():
         driver = context.found.driver if context.found else None
-        if version and driver and kinds.version_numbers(version) != kinds.version_numbers(driver):
+        if version and driver and numbers(version) != numbers(driver):
             yield (
                 "%s describes the GPUs for the driver %s, and %s is loaded: containers would not find its libraries. "
-                "Run `nvidia-ctk cdi generate --output=%s` as root, or this play with become and the step prepare."
-                % (path, version, driver, path)
+                "%s, or run `nvidia-ctk cdi generate --output=%s` as root." % (path, version, driver, PREPARE, path)
             )
 
 
 def _engine_without_cdi(kind, prepares):
-    """That an engine takes no CDI names; docker from 25 on does once the step prepare has set it."""
+    """An engine without CDI; docker from 25 on has it once the step prepare has enabled it."""
     try:
         version, folders = Engine(kind).cdi()
     except EngineError:
-        return  # its own role says why
-    number = int((re.findall(r"\d+", version or "") or ["0"])[0])
-    if not folders and kind == "docker" and number < 25:
+        return  # the role of the engine reports it
+    too_old = kind == "docker" and (numbers(version) or ((1, 0),))[0] < (1, 25)
+    if not folders and (too_old or not prepares):
         yield (
-            "Docker %s takes no CDI devices, which containers get their GPUs by; 25 and later do. Install a newer one "
-            "(container_engine_packages), set fleet_container_engine to podman, or name paths in container.devices."
-            % version
-        )
-    elif not folders and not prepares:
-        yield (
-            "%s %s on this node takes no CDI devices, which containers get their GPUs by. Run the play with the step "
-            "prepare, which sets docker's features.cdi; podman has it from 4.1 on." % (kind.capitalize(), version)
+            "%s %s on this node does not support or enable CDI devices, which give containers their GPUs. %s; docker "
+            "needs 25 or later (container_engine_packages), podman 4.1 or later."
+            % (kind.capitalize(), version, PREPARE)
         )
 
 
 def _engine_without_runtime():
-    """That docker does not know the runtime that a recipe's flags name."""
+    """A docker without the runtime that a recipe's flags name."""
     try:
         known = Engine("docker").info().get("Runtimes")
     except (EngineError, ValueError):
         return
     if "nvidia" not in (known or {}):
         yield (
-            "Docker on this node has no runtime nvidia, which container.flags ask for. Run `nvidia-ctk runtime "
-            "configure --runtime=docker` and restart docker, or leave --runtime out: containers get GPUs by CDI names."
+            "Docker on this node has no runtime nvidia, which container.flags require. Remove --runtime, because "
+            "containers get GPUs by CDI names, or run `nvidia-ctk runtime configure` and restart docker."
         )
 
 
-def _described(system):
-    """{path: version of the driver that it was written for, or None} of the files that describe the GPUs."""
+def _specifications(system):
+    """{path: version of the driver that it was written for, or None} of the CDI files of the GPUs."""
     found = {}
     for folder in ("/etc/cdi", "/var/run/cdi"):
-        try:
-            names = sorted(os.listdir(system.sysroot + folder))
-        except OSError:
-            continue
-        for name in names:
+        for name in listed(system, folder):
             text = system.read("%s/%s" % (folder, name)) or "" if name.endswith((".yaml", ".json")) else ""
             if re.search(r"""kind["']?\s*:\s*["']?%s\b""" % re.escape(KIND), text):
                 version = CDI_LIBRARY.search(text)

@@ -132,8 +132,8 @@ def test_all_problems_stand_in_one_message(tmp_path, monkeypatch):
         )
     assert caught.value.message == (
         "Preflight found 6 problems on node1, nothing was changed:\n"
-        " 1. The inventory declares 8 CPU cores (fleet_hardware: count 4 × cores 2), this node has 2 that can be used "
-        "(AMD EPYC). Set fleet_hardware to what the node has, or take a larger node.\n"
+        " 1. The inventory declares 8 cores (fleet_hardware: count 4 × cores 2), this node has 2 (AMD EPYC). Set "
+        "fleet_hardware to what the node has, or use a larger node.\n"
         " 2. The recipe needs a CPU with avx2, amx_bf16, sve (needs.cpu_flags), this node's AMD EPYC lacks "
         "amx_bf16, sve. Take a node that has it, or a recipe that does not need it.\n"
         " 3. The recipe needs the shared library libnone.so.9 (needs.libraries), this node lacks it. Install the "

@@ -194,18 +194,6 @@ def test_files_of_driver_and_firmware():
     assert npu_smi.parse_settings(read("ascend_install.info"))["UserGroup"] == "HwHiAiUser"
 
 
-@pytest.mark.parametrize(
-    ("version", "least", "old"),
-    [
-        ("25.0.rc1.1", "25.0", False), ("24.1.rc3.7", "25.0", True), ("25.5.0", "25.2", False),
-        ("25.0.rc1.1", "25.0.0", True), ("24.1.0.b062", "24.1.0", False), ("26.0.rc2", "25.2", False),
-        ("25.0.3", "25.2", True),
-    ],
-)  # fmt: skip
-def test_which_driver_is_older(version, least, old):
-    assert npu_smi.older(version, least) is old
-
-
 def test_a_row_that_is_broken_is_told_and_its_neighbours_stay():
     text = read("info-a2-24.1.txt").replace("0000:81:00.0  ", "not an address")
     _version, chips, warnings = parsed(text)
@@ -251,6 +239,5 @@ def _all(text):
     npu_smi.parse_map(text, warnings.append)
     settings = npu_smi.parse_settings(text)
     npu_smi.compatible(settings.get("Version", text), settings.get("compatible_version_fw", text))
-    npu_smi.older(text, "25.0")
     for read_one in (npu_smi.chip_count, npu_smi.parse_fields, npu_smi.error_codes, npu_smi.link_state):
         read_one(text)

@@ -149,24 +149,24 @@ def test_no_driver(node):
     node.write("/sys/bus/pci/devices/0000:c1:00.0/vendor", "0x19e5\n")
     node.write("/sys/bus/pci/devices/0000:c1:00.0/class", "0x120000\n")
     error = node.refused()
-    assert (error.code, error.values) == ("ascend.driver-missing", ("1 NPU",))
+    assert (error.code, error.values) == ("ascend.driver-missing", (1,))
     assert registry.PLATFORMS["ascend"].present(System(node.root))
 
 
 @pytest.mark.parametrize(
-    ("text", "uid", "manager", "for_all", "code"),
+    ("text", "uid", "manager", "for_all", "words"),
     [
-        ("dcmi-failed", 0, True, True, "ascend.dcmi-failed"),
-        ("dcmi-failed", 0, False, True, "ascend.driver-not-loaded"),
-        ("dcmi-failed", 1000, True, False, "ascend.no-permission"),
-        ("dcmi-failed", 1000, True, True, "ascend.dcmi-failed"),
-        ("dcmi-used", 0, True, True, "ascend.devices-used"),
-        ("Permission denied", 0, True, True, "ascend.no-permission"),
-        ("", 0, True, True, "ascend.no-answer"),
-        ("what is that", 0, True, True, "ascend.no-answer"),
+        ("dcmi-failed", 0, True, True, "DCMI"),
+        ("dcmi-failed", 0, False, True, "not loaded"),
+        ("dcmi-failed", 1000, True, False, "HwHiAiUser-of-nobody"),
+        ("dcmi-failed", 1000, True, True, "DCMI"),
+        ("dcmi-used", 0, True, True, "-8020"),
+        ("Permission denied", 0, True, True, "with become"),
+        ("", 0, True, True, "dmesg"),
+        ("what is that", 0, True, True, "dmesg"),
     ],
 )
-def test_each_failure_is_an_error_of_its_own(node, monkeypatch, text, uid, manager, for_all, code):
+def test_each_failure_has_its_cause(node, monkeypatch, text, uid, manager, for_all, words):
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     path = FIXTURES / (text + ".txt")
     node.has("a2", change=lambda _text: path.read_text() if path.exists() else text)
@@ -174,61 +174,14 @@ def test_each_failure_is_an_error_of_its_own(node, monkeypatch, text, uid, manag
         (node.path / "dev/davinci_manager").unlink()
     if not for_all:
         node.write("/etc/ascend_install.info", "UserGroup=HwHiAiUser-of-nobody\nDriver_Install_For_All=no\n")
-    assert node.refused().code == code
+    error = node.refused()
+    assert error.code == "ascend.no-answer"
+    assert words in error.values[1]
 
 
 def test_two_chips_of_one_number_are_refused(node):
     node.has("a3", change=lambda text: text.replace("| 1     1   ", "| 1     0   "))
     assert node.refused().code == "ascend.numbers-unclear"
-
-
-# ---- less than declared
-
-
-def short(node, needs=None, **hardware):
-    found = node.detect()
-    return registry.PLATFORMS["ascend"].shortfalls(found, {"accelerator": found.accelerator, **hardware}, needs or {})
-
-
-def test_fewer_chips_are_named_and_can_be_excluded(node):
-    node.has("a2", change=without(2, 5))
-    (message,) = short(node, count=8)
-    assert message.startswith(
-        "The inventory declares 8 NPUs (fleet_hardware.count), npu-smi lists 6 (0-1,3-4,6-7): 2,5 are missing."
-    )
-    assert "list 2,5 in fleet_hardware.exclude" in message
-    assert short(node, count=8, exclude=[2, 5]) == []
-
-
-def test_eight_of_sixteen(node):
-    (message,) = short(node.has("a3"), count=8)
-    assert message.startswith(
-        "The inventory declares 8 NPUs (fleet_hardware.count), this node has 16 (0-15): each chip"
-    )
-    assert short(node, count=16) == []
-
-
-def test_driver_and_memory(node):
-    node.has("a2", change=lambda text: text.replace("65536", "32768"))
-    memory, driver = short(node, {"driver": "25.2"}, count=8)
-    assert memory.startswith("The plan counts on 64 GiB of memory for a chip (fleet_hardware.memory_gib), this node's")
-    assert driver.startswith(
-        "The recipe needs the Ascend driver 25.2 or later (needs.driver), for the CANN in its image; this node has "
-        "25.0.rc1.1."
-    )
-    assert short(node, {"driver": "25.0"}, count=8, memory_gib=32) == []
-    assert len(short(node, {"device_memory_gib": 60}, count=8, memory_gib=32)) == 1
-    assert len(short(node, {"lnc": 2}, count=8, memory_gib=32)) == 1
-
-
-def test_what_the_node_does_not_tell(node):
-    node.has("a2", change=lambda text: text.replace("/ 65536", "/ 0    "))
-    (node.path / "usr/local/Ascend/driver/version.info").unlink()
-    told = registry.PLATFORMS["ascend"].unchecked(node.detect(), {}, {"driver": "25.0"})
-    assert [one.split(";")[0] for one in told] == [
-        "Not checked: the driver (needs.driver)",
-        "Not checked: the memory of each NPU (fleet_hardware.memory_gib, needs.device_memory_gib)",
-    ]
 
 
 # ---- preflight
@@ -280,10 +233,8 @@ def test_who_holds_a_chip_is_told(whole):
     other = subprocess.Popen(["sleep", "60"])
     try:
         whole.has("a2", change=lambda text: text.replace("632268", str(other.pid)))
-        assert look(whole)[0] == {"holders": [
-            "pid %d (sleep 60) holds NPU 3, which server-1 is given. Stop it; a server of another root ends with its "
-            "own playbooks/stop.yml." % other.pid
-        ]}  # fmt: skip
+        (message,) = look(whole)[0]["holders"]
+        assert message.startswith("pid %d (sleep 60) holds NPU 3, assigned to server-1." % other.pid)
         assert look(whole, unchanged=("server-1",))[0] == {}
     finally:
         other.kill()
@@ -298,7 +249,7 @@ def test_what_the_driver_lacks_is_named(whole):
     (whole.path / "usr/local/dcmi").rmdir()
     found, _warnings = look(whole, unchanged=("server-0",))
     assert [one.split(". ")[0] for one in found["driver files"]] == [
-        "server-1 lacks on this node what its container gets of the driver: /usr/local/dcmi, /dev/davinci3, "
+        "server-1: its container uses files of the driver that this node lacks: /usr/local/dcmi, /dev/davinci3, "
         "/dev/hisi_hdc"
     ]
 
@@ -310,7 +261,7 @@ def test_a_runtime_that_is_not_installed_stays_out_of_docker_s_settings(whole):
     context = Context(root="", system=System(whole.root), entries=entries, found=found, fits=True)
     messages = dict(platform_of.preflight(context))["driver files"]
     assert [one.split(". ")[0] for one in messages] == [
-        "server-0 lacks on this node what its container gets of the driver: "
+        "server-0: its container uses files of the driver that this node lacks: "
         "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
     ]
     whole.write(platform.RUNTIME)

@@ -179,18 +179,12 @@ def test_cores_that_another_process_holds(node, holder):
     pid = holder()
     for number in (1, 2):
         node.records[number]["neuron_processes"] = [{"pid": pid, "command": "python -c imp..."}]
-    command = "%s -c import sys; print(1, flush=True); sys.stdin.read() training" % sys.executable
-    assert node.problems() == [
-        (
-            "cores",
-            "pid %d (%s) holds Neuron devices 1-2 (cores 4-11), which server-0, server-1 are given. Its environment "
-            "does not tell which cores it has, so all of these chips' count. Stop it; a server of another root ends "
-            "with its own playbooks/stop.yml." % (pid, command[:120]),
-        )
-    ]
+    ((check, message),) = node.problems()
+    assert check == "cores" and message.startswith("pid %d (%s -c import" % (pid, sys.executable))
+    assert "holds Neuron device 1-2 (cores 4-11), assigned to server-0, server-1." in message
     node.records[2]["neuron_processes"] = []
     assert node.check(only=["server-1"])["problems"] == []
-    assert "holds Neuron device 1 (cores 4-7), which server-0 is given." in node.problems(only=["server-0"])[0][1]
+    assert "holds Neuron device 1 (cores 4-7), assigned to server-0." in node.problems(only=["server-0"])[0][1]
 
 
 def test_our_own_servers_may_hold_their_cores(node, holder):
@@ -200,7 +194,10 @@ def test_our_own_servers_may_hold_their_cores(node, holder):
     node.records[3]["neuron_processes"] = [{"pid": other, "command": "vllm"}]
     ((check, message),) = node.problems()
     assert check == "cores" and message.startswith("pid %d (" % other)
-    assert ", server server-7 below the root /elsewhere) holds Neuron device 3 (cores 12-15), which server-1" in message
+    assert (
+        ", server server-7 below the root /elsewhere) holds Neuron device 3 (cores 12-15), assigned to server-1"
+        in message
+    )
 
 
 HALF = {"servers": {"server": {"devices": 2, "count": 1}}}  # cores 0-1 of chip 0
@@ -224,8 +221,7 @@ def test_cores_count_and_not_chips_where_the_holder_tells(node, holder, variable
         assert node.check(**HALF)["problems"] == []
     else:
         ((_check, message),) = node.problems(**HALF)
-        assert ") holds Neuron device 0 (cores %s), which server-0 is given." % cores in message
-        assert ("all of this chip's count" in message) is (cores == "0-3" and "NEURON_VISIBLE_DEVICES" not in variables)
+        assert ") holds Neuron device 0 (cores %s), assigned to server-0." % cores in message
 
 
 def test_a_server_that_runs_as_planned_is_not_refused_for_who_shares_its_chip(node, holder):
@@ -262,79 +258,61 @@ def test_a_node_that_does_not_tell_its_lnc_is_checked_for_the_rest(node, holder)
     (folder.parent / "cmdline").write_bytes(b"x")
     (folder / "3").symlink_to("/dev/neuron2")
     ((check, message),) = node.problems()
-    assert check == "cores" and ") holds Neuron device 2 (cores 8-11), which server-1 is given." in message
+    assert check == "cores" and ") holds Neuron device 2 (cores 8-11), assigned to server-1." in message
 
 
 def test_a_chip_that_is_missing_between_others(node):
     node.records = [one for one in json.loads((FIXTURES / "trn3-16.json").read_text()) if one["neuron_device"] != 3]
-    assert node.problems() == [
-        (
-            "cores",
-            "server-1 is given cores 12-15, which this node does not have: its devices 0-2,4-15 have cores "
-            "0-11,16-63. Repair the node, or list the device that is missing in fleet_hardware.exclude.",
-        )
-    ]
-    assert node.check(only=["server-0"])["problems"] == []
-    node.records = node.records[1:]
-    assert [message[:28] for _check, message in node.problems()] == [
-        "server-0 is given cores 0-3,",
-        "server-1 is given cores 12-1",
-    ]
-    assert [check for check, _message in node.problems(change={"count": 16})] == ["hardware"], "that tells it"
+    assert [check for check, _message in node.problems()] == ["hardware"]
+    undeclared = {"count": None}
+    ((check, message),) = node.problems(change=undeclared)
+    assert check == "cores" and message.startswith("server-1: assigned cores 12-15")
+    assert "0-2,4-15 have cores 0-11,16-63." in message
+    assert node.check(only=["server-0"], change=undeclared)["problems"] == []
 
 
 def test_a_driver_that_is_too_old_for_the_recipe(node, monkeypatch):
     node.driver = "2.24.7.0"
-    assert node.problems() == [
-        ("hardware", "The recipe needs driver 2.25 or later (needs.driver), this node has 2.24.7.0. Update "
-         "aws-neuronx-dkms.")
-    ]  # fmt: skip
+    ((check, message),) = node.problems()
+    assert check == "hardware" and "needs.driver" in message
     node.packages = PACKAGES  # the role replaces it, and asks for a reboot
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert [check for check, _message in node.problems()] == ["hardware"], "not where it may not"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert (node.check()["problems"], node.check()["warnings"]) == ([], [])
     node.packages = {"aws-neuronx-dkms": {"version": "2.24.7.0", "least": "2.20"}}
-    assert node.problems() == [
-        ("packages", "The recipe needs driver 2.25 or later (needs.driver), neuron_packages installs 2.24.7.0. Nothing "
-         "was changed: set neuron_packages to a newer release.")
-    ]  # fmt: skip
+    ((check, message),) = node.problems()
+    assert check == "packages" and "needs.driver" in message
 
 
 def test_a_driver_and_a_runtime_that_do_not_fit(node, monkeypatch):
     """It is the role's own rules that say whether this run mends that."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     node.driver = "2.30.2.0"
-    unfit = (
-        "The Neuron driver 2.30.2.0 needs a runtime of 2.33 or later, this node has aws-neuronx-runtime-lib %s. "
-        "Install driver and runtime of the same SDK release."
-    )
     node.installed(**{"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.20.0.0"})
-    assert node.problems() == [("hardware", unfit % "2.20.0.0")], "nobody installs anything"
+    ((check, message),) = node.problems()
+    assert check == "hardware" and "aws-neuronx-runtime-lib 2.20.0.0" in message, "nobody installs anything"
     node.packages = PACKAGES
     result = node.check()
     assert result["problems"] == []
-    assert result["warnings"] == [unfit % "2.20.0.0" + " This run installs aws-neuronx-runtime-lib 2.34.10.0."]
+    (warning,) = result["warnings"]
+    assert warning == message + " This run installs aws-neuronx-runtime-lib 2.34.10.0."
     assert (result["accelerators"]["driver"], result["accelerators"]["runtime"]) == ("2.30.2.0", "2.20.0.0")
     # of an image whose runtime stays
     node.installed(**{"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.29.40.0"})
-    assert node.problems() == [
-        ("packages", unfit % "2.29.40.0" + " Nothing was changed: set neuron_packages to the versions of one release, "
-         "or take a machine image whose versions fit.")
-    ]  # fmt: skip
+    ((check, message),) = node.problems()
+    assert check == "packages" and "neuron_packages" in message
 
 
 def test_packages_that_cannot_be_meant_or_lack_the_driver(node, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     node.packages = {"aws-neuronx-dkms": {"version": "latest"}}
     ((check, message),) = node.problems()
-    assert check == "packages"
-    assert message.startswith("neuron_packages has 'aws-neuronx-dkms': {'version': 'latest'}; ")
+    assert check == "packages" and "{'version': 'latest'}" in message
     node.packages = {name: package for name, package in PACKAGES.items() if name != "aws-neuronx-dkms"}
     node.driver = "2.24.7.0"  # which somebody else keeps
-    assert [message.partition(",")[0] for _check, message in node.problems()] == [
-        "The recipe needs driver 2.25 or later (needs.driver)"
-    ]
+    ((check, message),) = node.problems()
+    assert check == "hardware" and "needs.driver" in message
 
 
 def test_a_process_that_is_gone_is_shown_as_it_was_listed(node):

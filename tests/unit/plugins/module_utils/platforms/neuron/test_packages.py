@@ -11,13 +11,12 @@ import shutil
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import packages
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
-    packages as neuron_packages,
+    operations as neuron_packages,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.driver_files import (
-    lacks_driver,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS
 
 PACKAGES = {
     "aws-neuronx-dkms": {"version": "2.30.2.0", "least": "2.25"},
@@ -61,7 +60,7 @@ class Node:
         path.write_text("\n".join(blocks))
 
     def look(self, packages=None, check=False, **changes):
-        return neuron_packages.look(packages or PACKAGES, check_mode=check, sysroot=str(self.root), **changes)
+        return neuron_packages.compare(packages or PACKAGES, check_mode=check, sysroot=str(self.root), **changes)
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def node(tmp_path, monkeypatch):
 def error(node, *args, **kwargs):
     with pytest.raises(FleetError) as caught:
         node.look(*args, **kwargs)
-    return caught.value.message
+    return caught.value
 
 
 def test_what_a_machine_image_has_stays(node):
@@ -86,16 +85,13 @@ def test_a_bare_ubuntu(node, monkeypatch):
     due = {"aws-neuronx-dkms": "2.30.2.0", "aws-neuronx-runtime-lib": "2.34.10.0", "aws-neuronx-tools": "2.32.28.0"}
     checked = node.look(check=True)
     assert (checked["changed"], checked["due"], checked["manager"], checked["suite"]) == (True, due, "apt", "noble")
-    assert checked["message"] == (
-        "would install aws-neuronx-dkms 2.30.2.0, aws-neuronx-runtime-lib 2.34.10.0, aws-neuronx-tools 2.32.28.0"
-    )
     assert checked["diff"]["before"].splitlines()[0] == "aws-neuronx-dkms missing"
-    monkeypatch.setattr(neuron_packages, "_modprobe", lambda: "/sbin/modprobe")
+    monkeypatch.setattr(neuron_packages.shutil, "which", lambda name, path=None: "/sbin/" + name)
     found = node.look()
     assert (found["changed"], found["due"], found["load"]) == (False, due, True)
     assert found["kernel"] == os.uname().release
     node.have(NEW)
-    assert node.look(installed=list(due))["due"] == {}
+    assert node.look(installed=True)["due"] == {}
 
 
 def test_a_bare_amazon_linux(node):
@@ -115,20 +111,17 @@ def test_versions_by_rpm(tmp_path, monkeypatch):
 
 def test_a_driver_without_its_runtime_is_an_error_that_names_both(node):
     node.have({**IMAGE, "aws-neuronx-dkms": "2.30.2.0"})
-    assert error(node) == (
-        "The Neuron driver 2.30.2.0 needs a runtime of 2.33 or later, this node has aws-neuronx-runtime-lib "
-        "2.29.40.0-f954cd7a5. Install driver and runtime of the same SDK release. Nothing was changed: set "
-        "neuron_packages to the versions of one release, or take a machine image whose versions fit."
-    )
-    # also where the driver alone would be installed
+    found = error(node)
+    assert found.code == "neuron.packages-do-not-fit"
+    assert "2.30.2.0" in found.values[0] and "2.29.40.0-f954cd7a5" in found.values[0]
+    # also if only the driver would be installed
     node.have({"aws-neuronx-runtime-lib": "2.29.40.0", "aws-neuronx-tools": "2.27.33.0"})
-    assert error(node).startswith("The Neuron driver 2.30.2.0 needs a runtime of 2.33 or later")
+    assert error(node).code == "neuron.packages-do-not-fit"
 
 
-def test_one_that_is_too_old_is_replaced(node):
+def test_a_package_that_is_too_old_is_replaced(node):
     node.have({**IMAGE, "aws-neuronx-tools": "2.20.0.0"})
     found = node.look()
-    assert found["message"] == "to be installed: aws-neuronx-tools 2.32.28.0 (has 2.20.0.0)"
     assert (found["due"], found["load"]) == ({"aws-neuronx-tools": "2.32.28.0"}, False)
 
 
@@ -138,121 +131,106 @@ def loads(node, version):
     path.write_text(version + "\n")
 
 
-def test_another_driver_than_the_loaded_one_wants_a_reboot(node):
+def test_another_driver_than_the_loaded_one_is_a_warning_if_it_fits(node):
     node.have(IMAGE)
     loads(node, "2.26.5.0")
     result = node.look()
-    assert (result["reboot"], result["must_reboot"], result["loaded_driver"]) == (True, False, "2.26.5.0")
+    assert (result["reboot"], result["loaded_driver"], len(result["warnings"])) == (False, "2.26.5.0", 1)
     loads(node, "2.25.4.0")
-    assert node.look()["reboot"] is False
+    assert "warnings" not in node.look()
 
 
 def test_a_loaded_driver_that_is_too_old_is_an_error_before_anything_starts(node):
-    """An image with 2.24 gets 2.30.2, and the kernel keeps what it has."""
+    """An image with 2.24 gets 2.30.2, and the kernel keeps its driver until a reboot."""
     node.have({"aws-neuronx-dkms": "2.24.7.0"})
     loads(node, "2.24.7.0")
-    words = (
-        "The kernel has the Neuron driver 2.24.7.0 loaded, 2.30.2.0-1 is installed: 2.25 is the oldest that may stay. "
-        "Reboot the node, then run again; or set neuron_reboot to true, and the run reboots it."
-    )
     assert node.look(check=True)["changed"]
-    assert node.look()["load"] is False
+    assert (node.look()["load"], node.look()["reboot"], node.look(reboot=True)["reboot"]) == (False, False, True)
     node.have({**NEW, "aws-neuronx-dkms": "2.30.2.0-1"})
-    assert error(node, installed=["aws-neuronx-dkms"]) == words
-    assert error(node) == words, "the next run says so as well"
-    with pytest.raises(FleetError) as caught:
-        node.look()
-    assert (caught.value.details["must_reboot"], caught.value.details["changed"]) == (True, False)
-    result = node.look(reboot_follows=True)
-    assert (result["reboot"], result["must_reboot"]) == (True, True)
+    for installed in (True, False):  # the next run reports it as well
+        found = error(node, installed=installed)
+        assert (found.code, found.values[:2]) == ("neuron.driver-unfit", ("2.24.7.0", "2.30.2.0-1"))
+        assert found.details["changed"] is False
+    assert node.look(reboot=True)["reboot"]
+    assert neuron_packages.due(node.look(reboot=True))
+    assert error(node, installed=True, reboot=True).code == "neuron.driver-unfit"  # the reboot did not help
     loads(node, "2.30.2.0")
-    result = node.look()
-    assert (result["reboot"], result["must_reboot"]) == (False, False)
+    assert neuron_packages.due(node.look(reboot=True)) is None
 
 
 def test_a_loaded_driver_that_does_not_fit_the_runtime(node):
     node.have({**IMAGE, "aws-neuronx-dkms": "2.28.0.0", "aws-neuronx-runtime-lib": "2.32.0.0"})
-    loads(node, "2.30.2.0")  # it was taken back to an older one
-    assert ": it does not fit the runtime 2.32.0.0. Reboot the node" in error(node)
+    loads(node, "2.30.2.0")  # the package was downgraded
+    assert error(node).values[2] == "it does not fit the runtime 2.32.0.0"
 
 
-def test_a_driver_that_the_recipe_cannot_run_on_does_not_stay(node):
+def test_a_driver_that_the_recipe_cannot_run_on_is_replaced(node):
     node.have(IMAGE)
     loads(node, "2.25.4.0")
     assert node.look(needs={"driver": "2.25"})["changed"] is False
     needs = {"driver": "2.29"}
-    assert error(node, needs=needs).startswith("The Neuron driver 2.30.2.0 needs a runtime of 2.33 or later")
+    assert error(node, needs=needs).code == "neuron.packages-do-not-fit"
     node.have({**IMAGE, "aws-neuronx-runtime-lib": "2.34.10.0"})
     assert node.look(check=True, needs=needs)["due"] == {"aws-neuronx-dkms": "2.30.2.0"}
     node.have(NEW)
-    assert ": the recipe needs 2.29 or later (needs.driver). Reboot the node" in error(node, needs=needs)
-    assert error(node, needs={"driver": "2.31"}) == (
-        "The recipe needs driver 2.31 or later (needs.driver), neuron_packages installs 2.30.2.0. Nothing was changed: "
-        "set neuron_packages to a newer release."
-    )
+    assert error(node, needs=needs).code == "neuron.driver-unfit"
+    assert error(node, needs={"driver": "2.31"}).code == "neuron.packages-do-not-fit"
     # somebody else installs the driver here
     rest = {name: package for name, package in PACKAGES.items() if name != "aws-neuronx-dkms"}
-    assert error(node, rest, needs=needs) == (
-        "The kernel has the Neuron driver 2.25.4.0 loaded: the recipe needs 2.29 or later (needs.driver). Update it."
-    )
+    assert error(node, rest, needs=needs).code == "neuron.driver-unfit"
 
 
-def test_cores_that_a_new_driver_does_not_show(node):
-    shutil.rmtree(node.root / "sys/devices/virtual/neuron_device/neuron1")
-    servers = [{"name": "server-0", "devices": [0, 1, 2, 3]}, {"name": "server-1", "devices": [4, 5, 6, 7]}]
-    node.have(NEW)
-    assert node.look(servers=servers)["due"] == {}  # preflight looks where the driver was there before
-    assert node.look(servers=servers[:1], installed=["aws-neuronx-dkms"])["due"] == {}
-    assert error(node, servers=servers, installed=["aws-neuronx-dkms"]).startswith(
-        "The Neuron driver was installed, and the devices are not as declared: server-1 is given cores 4-7, which this "
-        "node does not have: its devices 0,2-3 have cores 0-3,8-15. "
-    )
-
-
-def test_devices_that_a_new_driver_shows_are_looked_at(node):
+def test_devices_of_a_new_driver_are_compared_with_the_plan(node):
+    """Preflight compared them if the driver was present before."""
     node.have(NEW)
     hardware = {"accelerator": "trainium3", "count": 16, "cores": 8, "lnc": 2}
-    assert error(node, hardware=hardware, installed=["aws-neuronx-dkms"]) == (
-        "The Neuron driver was installed, and the devices are not as declared: The inventory declares 16 devices "
-        "(fleet_hardware.count), this node has 4 (Trainium3). Set fleet_hardware.count to 4, or repair the node."
-    )
-    assert node.look(hardware=hardware, installed=["aws-neuronx-tools"])["due"] == {}
-    assert node.look(hardware=dict(hardware, count=4), installed=["aws-neuronx-dkms"])["due"] == {}
-    loads(node, "2.25.4.0")  # the old one is there until a reboot
-    assert node.look(hardware=hardware, installed=["aws-neuronx-dkms"])["reboot"]
+    assert node.look(hardware=hardware)["due"] == {}
+    found = error(node, hardware=hardware, installed=True)
+    assert (found.code, "fleet_hardware.count" in found.values[0]) == ("neuron.devices-not-as-declared", True)
+    assert node.look(hardware=dict(hardware, count=4), installed=True)["due"] == {}
+    shutil.rmtree(node.root / "sys/devices/virtual/neuron_device/neuron1")
+    servers = [{"name": "server-0", "devices": [0, 1, 2, 3]}, {"name": "server-1", "devices": [4, 5, 6, 7]}]
+    assert node.look(servers=servers[:1], installed=True)["due"] == {}
+    assert "server-1" in error(node, servers=servers, installed=True).values[0]
 
 
-def test_what_the_package_manager_did_not_install_is_told(node):
-    assert error(node, installed=list(PACKAGES)) == (
-        "Installed, and yet there is no aws-neuronx-dkms 2.30.2.0, aws-neuronx-runtime-lib 2.34.10.0, "
-        "aws-neuronx-tools 2.32.28.0 on the node; the package manager says: none. Install them by hand to see why."
-    )
+def test_packages_that_are_missing_after_the_installation_are_reported(node):
+    found = error(node, installed=True)
+    assert (found.code, found.values[1]) == ("packages.still-missing", "none")
 
 
 def test_a_node_whose_driver_is_yet_to_come(tmp_path):
+    def missing(system):
+        context = Context("", system, {}, installs={"aws-neuronx-dkms": {}})
+        return PLATFORMS["neuron"].driver_missing(context)
+
     system = System(str(tmp_path))
-    assert not lacks_driver(system)
+    assert not missing(system)
     for name, vendor, device in (("00:1e.0", "0x1d0f", "0x8061"), ("10:00.0", "0x1d0f", "0x7364")):
-        assert not lacks_driver(system)
+        assert not missing(system)
         folder = tmp_path / "sys/bus/pci/devices" / name
         folder.mkdir(parents=True)
         (folder / "vendor").write_text(vendor + "\n")
         (folder / "device").write_text(device + "\n")
-    assert lacks_driver(system)
+    assert missing(system)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/neuron0").write_text("")
-    assert not lacks_driver(system)
+    assert not missing(system)
 
 
 def test_bad_input_is_one_error(node, monkeypatch):
-    assert error(node, {"aws-neuronx-dkms": "2.25"}).startswith("neuron_packages has 'aws-neuronx-dkms': '2.25'; ")
+    assert error(node, {"aws-neuronx-dkms": "2.25"}).code == "packages.invalid"
     node.be("arch")
-    assert error(node) == (
-        "There are no Neuron packages for Arch; allowed: Ubuntu and Debian (apt), Amazon Linux 2023 (dnf). Take a node "
-        "with one of those, best the vendor's Deep Learning AMI."
-    )
+    assert error(node).code == "packages.distribution-unsupported"
     node.be("old")
     assert node.look()["suite"] is None
     node.be("ubuntu")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert error(node).endswith("Installing them needs root; run the play with become.")
+    assert error(node).code == "packages.needs-root"
+
+
+def test_a_package_in_another_state_does_not_count(tmp_path):
+    status = tmp_path / "var/lib/dpkg/status"
+    status.parent.mkdir(parents=True)
+    status.write_text("Package: a\nStatus: deinstall ok config-files\nVersion: 1\n")
+    assert packages.package_versions(System(str(tmp_path)), ["a", "b"]) == {}

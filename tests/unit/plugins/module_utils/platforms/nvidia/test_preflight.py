@@ -88,67 +88,11 @@ def test_nothing_is_wrong(node, launcher):
     assert look(node.has("h100-8"), planned=entries(launcher=launcher)) == ({}, [])
 
 
-# ---- what is declared and needed
-
-
-@pytest.mark.parametrize(
-    ("needs", "message"),
-    [
-        ({"driver": "580"}, None),
-        ({"driver": "580.105.8"}, None),
-        ({"driver": "590"}, "The recipe needs the NVIDIA driver 590 or later (needs.driver), for CUDA 13.1, this node "
-                            "has 580.105.08, which runs CUDA up to 13.0."),
-        ({"compute_capability": ["9.0", "10.0"]}, None),
-        ({"compute_capability": ["10.0", "10.3"]}, "The recipe needs the compute capability 10.0 or 10.3 "
-         "(needs.compute_capability), this node's NVIDIA H100 80GB HBM3 has 9.0 (Hopper)."),
-        ({"device_memory_gib": 79}, None),
-        ({"device_memory_gib": 140}, "The recipe needs 140 GiB of memory for a GPU (needs.device_memory_gib), this "
-         "node's NVIDIA H100 80GB HBM3 have 79.65 GiB."),
-        ({"lnc": 2}, "The recipe needs lnc (needs.lnc), which a GPU does not have."),
-    ],
-)  # fmt: skip
-def test_needs(node, needs, message):
-    found, _warnings = look(node.has("h100-8"), needs=needs)
-    if message is None:
-        assert found == {}
-    else:
-        assert [text[: len(message)] for text in found["hardware"]] == [message]
-
-
-def test_an_old_driver_says_which_cuda_it_runs(node):
-    (message,) = look(node.has("a100-1"), needs={"driver": "575"}, planned={},
-                      hardware={"accelerator": "a100", "count": 1, "memory_gib": 40})[0]["hardware"]  # fmt: skip
-    assert message.startswith(
-        "The recipe needs the NVIDIA driver 575 or later (needs.driver), for CUDA 12.9, this node has 570.148.08, "
-        "which runs CUDA up to 12.8. Install a newer one (docs/using/nvidia.md"
-    )
-
-
-def test_the_smaller_of_two_models_of_one_name_is_found(node):
-    check, message = one(node.has("a100-1"), planned={}, hardware={"accelerator": "a100", "count": 1})
-    assert check == "hardware"
-    assert message.startswith("The plan counts on 80 GiB of memory for a GPU (fleet_hardware.memory_gib), this node's "
-                              "NVIDIA A100-SXM4-40GB have 40 GiB.")  # fmt: skip
-
-
-def test_what_nvidia_smi_does_not_tell_is_unchecked(node):
-    node.has("h100-8", change=lambda root: node.set(root, 0, "fb_memory_usage/total", "N/A"), csv=lambda text: "")
-    found = node.detect()
-    needs = {"compute_capability": ["9.0"], "driver": "580"}
-    assert NVIDIA.unchecked(found, {}, needs) == [
-        "Not checked: the memory of each GPU (fleet_hardware.memory_gib, needs.device_memory_gib); nvidia-smi does not "
-        "tell.",
-        "Not checked: the compute capability of each GPU (needs.compute_capability); nvidia-smi does not tell.",
-    ]  # fmt: skip
-    assert NVIDIA.unchecked(found, {"exclude": [0]}, {}) == []
-
-
-def test_another_kind_beside_it(node):
+def test_another_kind_of_gpu_is_named_unless_excluded(node):
     node.has("h100-8", change=lambda root: node.set(root, 5, "product_name", "NVIDIA H20"), csv=lambda text: "")
-    assert "This node also has NVIDIA H20 beside NVIDIA H100 80GB HBM3." in look(node)[0]["hardware"][0]
-    assert (
-        look(node, hardware={"accelerator": "h100", "count": 8, "exclude": [5]}, planned=entries(exclude=[5]))[0] == {}
-    )
+    assert "NVIDIA H20" in look(node)[0]["hardware"][0]
+    without = {"accelerator": "h100", "count": 8, "exclude": [5]}
+    assert look(node, hardware=without, planned=entries(exclude=[5]))[0] == {}
 
 
 # ---- one of eight
@@ -167,15 +111,12 @@ def test_one_dead_of_eight_is_named_and_the_others_work_without_it(node):
 def test_one_that_is_gone(node):
     node.has("h100-8", change=lambda root: root.remove(root.findall("gpu")[3]))
     found = look(node)[0]
-    assert found["hardware"][0].startswith(
-        "The inventory declares 8 GPUs (fleet_hardware.count), nvidia-smi lists 7 (0-6): 7 is missing. nvidia-smi "
-        "counts 8 GPUs and describes 7."
-    )
+    assert "without 7. nvidia-smi counts 8 GPUs and describes 7." in found["hardware"][0]
     without = {"accelerator": "h100", "count": 8, "exclude": [7]}
     assert look(node, planned=entries(devices=1, exclude=[7]), hardware=without)[0] == {}
     check, message = one(node, planned=entries(), hardware={"accelerator": "h100"})
     assert check == "gpus"
-    assert message.startswith("server-3 is given GPU 7, which this node does not have: it has 0-6.")
+    assert message.startswith("server-3: assigned GPU 7, which this node does not have; it has 0-6.")
 
 
 def test_a_sick_gpu_concerns_those_who_get_it(node):
@@ -192,8 +133,8 @@ def test_a_sick_gpu_concerns_those_who_get_it(node):
 def test_heat_is_a_warning(node):
     node.has("h100-8", change=lambda root: node.set(
         root, 1, "clocks_event_reasons/clocks_event_reason_hw_power_brake_slowdown", "Active"))  # fmt: skip
-    assert look(node) == ({}, ["GPU 1 (0000:64:00.0) is slowed down by the power brake. Look at cooling and power of "
-                               "the node."])  # fmt: skip
+    found, (warning,) = look(node)
+    assert found == {} and warning.startswith("GPU 1 (0000:64:00.0) is slowed down by the power brake.")
 
 
 # ---- Xid
@@ -234,11 +175,9 @@ def test_a_process_of_somebody_else_holds_one(node, monkeypatch):
     try:
         node.has("h100-8", change=lambda root: root.findall("gpu")[4].find("processes").append(
             ElementTree.fromstring(HELD % other.pid)))  # fmt: skip
-        assert one(node) == (
-            "holders",
-            "pid %d (sleep 60) holds GPU 4, which server-2 is given. Stop it; a server of another root ends with its "
-            "own playbooks/stop.yml." % other.pid,
-        )
+        check, message = one(node)
+        assert check == "holders"
+        assert message.startswith("pid %d (sleep 60) holds GPU 4, assigned to server-2." % other.pid)
         assert look(node, unchanged=("server-2",))[0] == {}  # it may be its own, of another namespace
         assert look(node, only=("server-1",))[0] == {}
         monkeypatch.setattr(processes, "marked_processes", lambda root: {"server-2": [other.pid]})
@@ -252,9 +191,7 @@ def test_memory_in_use_that_nobody_owns_is_a_warning(node):
     node.has("h100-8", change=lambda root: node.set(root, 0, "fb_memory_usage/used", "70000 MiB"))
     found, warnings = look(node)
     assert found == {}
-    assert warnings[0].startswith(
-        "GPU 0 (0000:53:00.0) has 70000 MiB in use, and nvidia-smi names nobody who has them."
-    )
+    assert warnings[0].startswith("GPU 0 (0000:53:00.0) has 70000 MiB in use")
 
 
 # ---- NVLink
@@ -288,7 +225,7 @@ def test_imex(node, state, load, problem, warning):
     found, warnings = look(
         node.has("gb200-4"), planned=entries("gb200", 4), hardware={"accelerator": "gb200", "count": 4}
     )
-    assert [text[:22] for text in found.get("fabric", [])] == ["nvidia-imex has failed"] * problem
+    assert ["nvidia-imex" in text for text in found.get("fabric", [])] == [True] * problem
     assert ["NCCL_MNNVL_ENABLE" in text for text in warnings] == [True] * warning
 
 
@@ -343,26 +280,20 @@ def test_descriptions_of_others_are_none(node):
 
 
 @pytest.mark.parametrize(
-    ("kind", "version", "folders", "prepares", "words"),
+    ("kind", "version", "folders", "prepares", "problem"),
     [
-        ("docker", "28.2.2", ["/etc/cdi"], False, None),
-        (
-            "docker",
-            "20.10.24",
-            [],
-            True,
-            "Docker 20.10.24 takes no CDI devices, which containers get their GPUs by; 25",
-        ),
-        ("docker", "26.1.0", [], True, None),
-        ("docker", "26.1.0", [], False, "Docker 26.1.0 on this node takes no CDI devices"),
-        ("podman", "4.0.3", [], True, None),
-        ("podman", "4.0.3", [], False, "Podman 4.0.3 on this node takes no CDI devices"),
+        ("docker", "28.2.2", ["/etc/cdi"], False, False),
+        ("docker", "20.10.24", [], True, True),
+        ("docker", "26.1.0", [], True, False),
+        ("docker", "26.1.0", [], False, True),
+        ("podman", "4.0.3", [], True, False),
+        ("podman", "4.0.3", [], False, True),
     ],
 )
-def test_engines_that_take_no_cdi_names(monkeypatch, kind, version, folders, prepares, words):
+def test_engines_without_cdi(monkeypatch, kind, version, folders, prepares, problem):
     monkeypatch.setattr(preflight.Engine, "cdi", lambda self: (version, folders))
     messages = list(preflight._engine_without_cdi(kind, prepares))
-    assert [text[: len(words)] for text in messages] == [words] if words else messages == []
+    assert [version in text for text in messages] == [True] * problem
 
 
 def test_who_asks_for_gpus_by_a_flag_needs_the_toolkit_and_no_description(node):
@@ -404,7 +335,7 @@ def test_what_is_left_of_a_stopped_server_is_found_on_its_gpus(node):
 def test_a_node_whose_driver_is_broken_is_cleaned_up_all_the_same(node):
     found, why = device_holders.release(list(entries().values()), "", System(node.fails("library-mismatch").root))
     assert found is None
-    assert "Reboot the node" in why
+    assert "reboot the node" in why
 
 
 # ---- the whole preflight
