@@ -152,10 +152,10 @@ def test_a_loaded_driver_that_is_too_old_is_an_error_before_anything_starts(node
         assert (found.code, found.values[:2]) == ("neuron.driver-unfit", ("2.24.7.0", "2.30.2.0-1"))
         assert found.details["changed"] is False
     assert node.look(reboot=True)["reboot"]
-    assert neuron_packages.due(node.look(reboot=True))
+    assert neuron_packages.neuron_packages_due(node.look(reboot=True))
     assert error(node, installed=True, reboot=True).code == "neuron.driver-unfit"  # the reboot did not help
     loads(node, "2.30.2.0")
-    assert neuron_packages.due(node.look(reboot=True)) is None
+    assert neuron_packages.neuron_packages_due(node.look(reboot=True)) is None
 
 
 def test_a_loaded_driver_that_does_not_fit_the_runtime(node):
