@@ -64,7 +64,5 @@ def test_a_driver_and_a_runtime_that_do_not_fit_are_named(bare):
     node, role = bare
     node.ssh("dpkg --force-all -r aws-neuronx-runtime-lib")
     old = {"aws-neuronx-dkms": {"version": "2.30.2.0"}, "aws-neuronx-runtime-lib": {"version": "2.29.40.0"}}
-    role(neuron_packages=old).failed(
-        "The Neuron driver 2.30.2.0 needs a runtime of 2.33 or later, this node has aws-neuronx-runtime-lib 2.29.40.0."
-    )
+    role(neuron_packages=old).failed("aws-neuronx-runtime-lib 2.29.40.0")
     assert "aws-neuronx-runtime-lib" not in installed(node)

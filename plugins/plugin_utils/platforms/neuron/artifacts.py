@@ -132,12 +132,7 @@ def order(entries, leader_first):
         path = entry["directories"]["artifact"]
         leader = leaders.setdefault(path, name)
         if keys[name] != keys[leader]:
-            raise FleetError(
-                "plan.artifact-shared-by-unlike",
-                "server '%s' and server '%s' share directories.artifact %s, but are not compiled alike; one would load "
-                "the other's artifact silently. Write ${artifact_key} into directories.artifact.",
-                (leader, name, path),
-            )
+            raise _shared(leader, name, path, "have different keys: one would load the other's artifact silently")
         if name in leader_first and name != leader and leader not in entry["start"]["after"]:
             entry["start"]["after"].append(leader)
             if not entry["start"]["restart_with_leader"]:
@@ -147,6 +142,15 @@ def order(entries, leader_first):
         after = by_name[name]["start"]["after"]
         before[name] = set(after).union(*(before.get(other, ()) for other in after))
     _check_shared(entries, before)
+
+
+def _shared(one, other, path, problem):
+    return FleetError(
+        "plan.artifact-shared",
+        "server '%s' and server '%s' share directories.artifact %s and %s. Write ${artifact_key} into "
+        "directories.artifact, or set start.order to leader-first.",
+        (one, other, path, problem),
+    )
 
 
 def _in_order(entries):
@@ -179,9 +183,8 @@ def _check_compile(entries):
                 if is_within(other["directories"][kind], path):
                     raise FleetError(
                         "plan.compile-directory-not-own",
-                        "server '%s' compiles in directories.compile %s, which is emptied first, and so would be "
-                        "directories.%s %s of server '%s'. Give each server a directory of its own: write ${name} into "
-                        "directories.compile.",
+                        "server '%s' compiles in directories.compile %s and empties it first, with directories.%s %s "
+                        "of server '%s' in it. Write ${name} into directories.compile.",
                         (entry["name"], path, kind, other["directories"][kind], other["name"]),
                     )
 
@@ -197,11 +200,6 @@ def _check_shared(entries, before):
             # Behind a common leader whose artifact both load, neither compiles.
             led = before[name] & before[other] & set(others)
             if other not in before[name] and name not in before[other] and not led:
-                raise FleetError(
-                    "plan.artifact-shared-by-parallel-starts",
-                    "server '%s' and server '%s' start together and share directories.artifact %s; both would compile "
-                    "in it and destroy each other's work. Set start.order to leader-first, or write ${artifact_key} "
-                    "into directories.artifact.",
-                    (other, name, entry["directories"]["artifact"]),
-                )
+                path = entry["directories"]["artifact"]
+                raise _shared(other, name, path, "start together: both would compile in it")
         others.append(name)

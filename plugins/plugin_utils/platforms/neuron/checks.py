@@ -47,40 +47,44 @@ MAPPINGS = ("additional-config", "speculative-config")  # flags that are read he
 
 
 def check_server(where, server):
-    """FleetError unless a server on Trainium is given what its engine will read, and says it only once.
+    """Raises FleetError unless a server on Trainium gets what its engine reads, and gets it only once.
 
     where: names the server in messages. server: planning.plan.Draft, all of it resolved.
     """
-    arguments, environment, directories = server.values, server.environment, server.directories
-    recipe, hardware, devices, key = server.recipe, server.hardware, server.devices, server.key
+    environment, directories = server.environment, server.directories
+    recipe, hardware = server.recipe, server.hardware
     nxdi = uses_nxdi(environment)
-    script = is_script(recipe)
-    values = _by_name(arguments)
-    _check_cores(where, environment, devices, nxdi)
+    values = _by_name(server.values)
+    _check_cores(where, environment, server.devices, nxdi)
     for name in LNC_VARIABLES:
         if name in environment and environment[name] != str(hardware.lnc):
-            _differs(where, "environment.%s" % name, environment[name], "fleet_hardware.lnc", hardware.lnc, "${lnc}")
-    _check_directories(where, environment, directories, key, nxdi)
-    _check_places(where, arguments, server.content, nxdi)
+            _differs(
+                where, "environment." + name, environment[name], "fleet_hardware.lnc is %d" % hardware.lnc, "${lnc}"
+            )
+    _check_directories(where, environment, directories, server.key, nxdi)
+    _check_places(where, server.values, server.content, nxdi)
     additional, speculation = (_mapping(where, flag, values) for flag in MAPPINGS)
     _check_keys(where, additional, nxdi, frozenset(recipe.get("allow_unknown_config", ())))
     if nxdi:
         override = additional.get("override_neuron_config") or {}
-        _check_nxdi(where, recipe, hardware, values, speculation, override, script)
+        _check_nxdi(where, hardware, values, speculation, override)
+        if not is_script(recipe):
+            _check_speculation(where, recipe, speculation, override)
     else:
         _check_plugin(where, hardware, values, additional.get("neuron_config") or {})
 
 
 def is_script(recipe):
-    """Whether the engine is started by a script of the machine image, which holds the arguments itself."""
+    """Whether the engine is started by a script of the machine image, which contains the arguments."""
     return any(word.endswith(".sh") for word in recipe["command"])
 
 
-def _differs(where, what, value, other, expected, write):
+def _differs(where, name, value, reason, write):
+    """Raises FleetError for a value that contradicts another or is missing (None)."""
     raise FleetError(
         "neuron.value-not-as-planned",
-        "%s: %s is %s, but %s is %s; both must be the same. Write %s.",
-        (where, what, show(value), other, expected, "%s there" % write if write.startswith("$") else write),
+        "%s: %s is %s, but %s. Set it to %s.",
+        (where, name, "not set" if value is None else show(value), reason, write),
     )
 
 
@@ -90,152 +94,99 @@ def _by_name(arguments):
 
 
 def check_shape(where, server):
-    """FleetError unless a server has whole chips or a part of one, and so its tensor parallel groups."""
-    hardware, devices, arguments, group = server.hardware, server.devices, server.values, server.context["group"]
-    chip = hardware.chip
-    if not hardware.fits_chips(len(devices)):
-        parts = [str(size) for size in range(1, chip) if chip % size == 0]
-        raise FleetError(
-            "neuron.server-splits-chip",
-            "%s: servers.%s.devices is %d, so it would end in the middle of a chip, which has %d logical cores; "
-            "allowed: %s or a multiple of %d.",
-            (where, group, len(devices), chip, ", ".join(parts), chip),
-        )
-    first, last = devices[0], devices[-1]
-    if devices != list(range(first, last + 1)):
-        raise FleetError(
-            "neuron.cores-not-adjacent",
-            "%s: its logical cores are %s; allowed: cores that follow each other. Change its device_list.",
-            (where, ",".join(str(core) for core in devices)),
-        )
-    if first // chip != last // chip and first % chip:
-        raise FleetError(
-            "neuron.server-begins-inside-chip",
-            "%s: its logical cores %s begin in the middle of a chip, which has %d. List the groups that have whole "
-            "chips before the others.",
-            (where, format_cpu_list(devices), chip),
-        )
-    tensor = _whole(_by_name(arguments).get("tensor-parallel-size"))
+    """Raises FleetError unless a server, and so each tensor parallel group, has complete chips or a part of one."""
+    hardware, devices, group = server.hardware, server.devices, server.context["group"]
+    chip, first, last = hardware.chip, devices[0], devices[-1]
+    tensor = _whole(_by_name(server.values).get("tensor-parallel-size"))
     size, what = (len(devices), "servers.%s.devices" % group) if tensor is None else (
         tensor, "arguments.tensor-parallel-size")  # fmt: skip
-    allowed = [one for one in range(1, hardware.units + 1) if hardware.units % one == 0 and hardware.fits_chips(one)]
-    if size not in allowed:
-        raise FleetError(
-            "neuron.size-does-not-divide",
-            "%s: %s is %d, but the %d logical cores of the node divide into groups of %s; take one of these.",
-            (where, what, size, hardware.units, ", ".join(str(one) for one in allowed)),
-        )
+    parts = ", ".join(str(one) for one in range(1, chip) if chip % one == 0)
+    groups = [one for one in range(1, hardware.units + 1) if hardware.units % one == 0 and hardware.fits_chips(one)]
+    if not hardware.fits_chips(len(devices)):
+        problem = "servers.%s.devices is %d; allowed: %s or a multiple of %d" % (group, len(devices), parts, chip)
+    elif devices != list(range(first, last + 1)):
+        problem = "the cores %s do not follow each other" % ",".join(str(core) for core in devices)
+    elif first // chip != last // chip and first % chip:
+        problem = "the cores %s begin inside a chip; groups with complete chips come first" % format_cpu_list(devices)
+    elif size not in groups:
+        problem = "%s is %d; allowed: %s" % (what, size, ", ".join(str(one) for one in groups))
+    else:
+        return
+    raise FleetError(
+        "neuron.cores-not-whole-chips",
+        "%s: %s. A chip has %d logical cores, and a server has complete chips or an equal part of one. Correct "
+        "devices, device_list or the order of the groups.",
+        (where, problem, chip),
+    )
 
 
 def _check_cores(where, environment, devices, nxdi):
-    wanted = CORE_VARIABLES[0 if nxdi else 1]
-    if wanted not in environment:
-        raise FleetError(
-            "neuron.cores-unset",
-            "%s: environment.%s is not set; without it the server takes all cores of the node. Set it to "
-            "${device_range}.",
-            (where, wanted),
-        )
+    own = "the server's cores are %s" % ",".join(str(core) for core in devices)
+    if CORE_VARIABLES[0 if nxdi else 1] not in environment:
+        _differs(where, "environment." + CORE_VARIABLES[0 if nxdi else 1], None, own, "${device_range}")
     for name in CORE_VARIABLES:
-        if name not in environment:
-            continue
         try:
-            cores = sorted(parse_cpu_list(environment[name]))
+            cores = sorted(parse_cpu_list(environment.get(name, format_cpu_list(devices))))
         except ValueError:
             cores = None
         if cores != list(devices):
-            raise FleetError(
-                "neuron.cores-differ",
-                "%s: environment.%s is %s, but the server's cores are %s; write ${device_range} there.",
-                (where, name, show(environment[name]), ",".join(str(core) for core in devices)),
-            )
+            _differs(where, "environment." + name, environment[name], own, "${device_range}")
 
 
 def _check_directories(where, environment, directories, key, nxdi):
-    if nxdi:
-        variables = [(ARTIFACTS, "artifact", "the engine deletes what it compiled and does so again"),
-                     (COMPILE, "compile", "all servers of a node compile in /tmp/nxd_model")]  # fmt: skip
-    else:
-        _check_cache_root(where, environment, directories["artifact"])
-        # The plugin does not read it; the node's guard does.
-        variables = [(ARTIFACTS, "artifact", "the node keeps no record of what is compiled, and exports nothing")]
-    for name, kind, effect in variables:
-        if not environment.get(name):
-            raise FleetError(
-                "neuron.directory-unset",
-                "%s: environment.%s is not set; without it %s. Set it to ${%s}.",
-                (where, name, effect, kind),
-            )
-        if environment[name] != directories[kind]:
-            _differs(
-                where, "environment.%s" % name, environment[name], "directories.%s" % kind, directories[kind],
-                "${%s}" % kind,
-            )  # fmt: skip
-    if key not in directories["artifact"]:
-        raise FleetError(
-            "neuron.artifact-without-key",
-            "%s: directories.artifact is %s; an artifact that was compiled for another configuration would be loaded "
-            "from there silently. Write ${artifact_key} into it.",
-            (where, directories["artifact"]),
-        )
-
-
-def _check_cache_root(where, environment, artifact):
-    value = environment.get(CACHE_ROOT)
-    if not value:
-        raise FleetError(
-            "neuron.cache-unset",
-            "%s: environment.%s is not set; without it the plugin compiles into the home of its user, and no artifact "
-            "is loaded, kept or exported. Set it to ${artifact}/cache.",
-            (where, CACHE_ROOT),
-        )
-    if not is_within(value, artifact) or posixpath.normpath(value) != value:  # the node compares the strings
-        raise FleetError(
-            "neuron.cache-outside-artifact",
-            "%s: environment.%s is %s, but directories.artifact is %s; what the plugin compiles outside of it is not "
-            "loaded by other servers, kept or exported. Write ${artifact}/cache there.",
-            (where, CACHE_ROOT, show(value), artifact),
-        )
-    other = environment.get(LIBRARY_CACHE_ROOT, value)
-    if other != value:
-        _differs(
-            where, "environment.%s" % LIBRARY_CACHE_ROOT, other, "environment.%s" % CACHE_ROOT, value,
-            "${artifact}/cache",
-        )  # fmt: skip
+    required = [(ARTIFACTS, "artifact"), (COMPILE, "compile")] if nxdi else [(ARTIFACTS, "artifact")]
+    artifact = directories["artifact"]
+    if not nxdi:
+        root = environment.get(CACHE_ROOT) or None
+        # the node compares the strings
+        if root is None or not is_within(root, artifact) or posixpath.normpath(root) != root:
+            reason = "the engine's cache must be in directories.artifact, %s, to be loaded and exported" % artifact
+            _differs(where, "environment." + CACHE_ROOT, root, reason, "${artifact}/cache")
+        other = environment.get(LIBRARY_CACHE_ROOT, root)
+        if other != root:
+            _differs(where, "environment." + LIBRARY_CACHE_ROOT, other, "environment.%s is %s" % (CACHE_ROOT, root),
+                     "${artifact}/cache")  # fmt: skip
+    for name, kind in required:
+        if environment.get(name) != directories[kind]:
+            reason = "directories.%s is %s" % (kind, directories[kind])
+            _differs(where, "environment." + name, environment.get(name) or None, reason, "${%s}" % kind)
+    if key not in artifact:
+        reason = "without the artifact's key an artifact of another configuration would be loaded silently"
+        _differs(where, "directories.artifact", artifact, reason, "a path that contains ${artifact_key}")
 
 
 def _check_places(where, arguments, content, nxdi):
-    """What is checked here stands in arguments, under the flag that the engine has for it.
+    """Raises FleetError if the engine's configuration is not written where it is checked: in one argument.
 
-    content: of the configuration file that is rendered for the engine (vLLM's --config), {} where there is none.
+    content: of the configuration file that is rendered for the engine (vLLM's --config), {} if there is none.
     """
     for flag in arguments:
         name, dot, _rest = flag_name(flag).partition(".")
+        key = name.replace("-", "_")
         if dot and name in MAPPINGS:
-            raise FleetError(
-                "neuron.config-as-dotted-flags",
-                "%s: arguments.%s: write %s as one mapping, not as flags with dots; both together do not merge in "
-                "every version of vLLM.",
-                (where, flag, name),
-            )
-        if name.replace("-", "_") in KEYS:
-            raise FleetError(
-                "neuron.config-is-no-flag",
-                "%s: arguments.%s is no flag of the engine. Write arguments.additional-config.%s.",
-                (where, flag, name.replace("-", "_")),
-            )
+            _misplaced(where, "arguments." + flag, name)
+        if key in KEYS:
+            _misplaced(where, "arguments." + flag, "additional-config.%s" % key)
     for flag in content:
         name = flag_name(str(flag)).partition(".")[0]
         if name in (MAPPINGS if nxdi else MAPPINGS[:1]):
-            raise FleetError(
-                "neuron.config-unchecked",
-                "%s: config has %s, which is not checked there. Write arguments.%s instead.",
-                (where, flag, name),
-            )
+            _misplaced(where, "config.%s" % flag, name)
+
+
+def _misplaced(where, found, place):
+    raise FleetError(
+        "neuron.config-misplaced",
+        "%s: %s is not read or not checked there. Write arguments.%s, as one mapping, instead.",
+        (where, found, place),
+    )
+
+
+def _invalid(place, value, allowed):
+    raise FleetError("neuron.config-value-invalid", "%s is %s. Set it to %s.", (place, show(value), allowed))
 
 
 def _mapping(where, flag, values):
-    """The value of a flag as a mapping, {} where it is not set; it may be written as JSON."""
+    """The value of a flag as a mapping, {} if it is not set; it may be written as JSON."""
     value = values.get(flag)
     if isinstance(value, str):
         try:
@@ -243,94 +194,58 @@ def _mapping(where, flag, values):
         except ValueError:
             value = 0
     if value is not None and not isinstance(value, dict):
-        raise FleetError(
-            "neuron.config-not-a-mapping",
-            "%s: arguments.%s is %s; allowed: a mapping.",
-            (where, flag, show(values[flag])),
-        )
+        _invalid("%s: arguments.%s" % (where, flag), values[flag], "a mapping")
     return value or {}
 
 
 def _check_keys(where, additional, nxdi, allowed):
-    top = TOP[nxdi]
+    place, top = "%s: arguments.additional-config" % where, TOP[nxdi]
     for key in additional:
-        if key in top or key in allowed:
-            continue
-        place = "%s: arguments.additional-config.%s" % (where, key)
-        if key.replace("-", "_") in top:
-            raise FleetError(
-                "neuron.config-key-with-hyphens",
-                "%s is never read: the engine looks for %s, with underscores, and runs with its defaults where that is "
-                "missing. Rename it.",
-                (place, key.replace("-", "_")),
-            )
-        if key in KEYS:
-            raise FleetError(
-                "neuron.config-key-of-other-framework",
-                "%s is read by %s only, and this server runs %s (environment.%s); allowed here: %s.",
-                (place, *_names(not nxdi), FRAMEWORK, ", ".join(top)),
-            )
-        raise FleetError(
-            "neuron.config-key-unknown",
-            "%s is unknown%s; allowed: %s. A key of a newer SDK is let through by allow_unknown_config: [%s].",
-            (place, _close(key, top), ", ".join(top), key),
-        )
+        if key in KEYS and key not in top:
+            engines = ("the vLLM Neuron plugin", "NxD Inference")
+            _unknown_key(place, key, top, "only %s reads it, and this server runs %s (environment.%s)"
+                         % (*(engines if nxdi else engines[::-1]), FRAMEWORK))  # fmt: skip
+    _check_known(place, additional, top, allowed)
     for name, known in KEYS.items():
         if name not in additional:
             continue
-        place = "%s: arguments.additional-config.%s" % (where, name)
+        inner = "%s.%s" % (place, name)
         if not isinstance(additional[name], dict):
-            raise FleetError(
-                "neuron.config-not-a-mapping", "%s is %s; allowed: a mapping.", (place, show(additional[name]))
-            )
-        _check_known(place, additional[name], known, allowed)
+            _invalid(inner, additional[name], "a mapping")
+        _check_known(inner, additional[name], known, allowed)
         for nested, keys in NESTED.get(name, {}).items():
             value = additional[name].get(nested)
-            if value is None:
-                continue
-            if not isinstance(value, dict):
-                raise FleetError(
-                    "neuron.config-not-a-mapping", "%s.%s is %s; allowed: a mapping.", (place, nested, show(value))
-                )
-            _check_known("%s.%s" % (place, nested), value, keys, allowed, nested in RAISES)
-
-
-def _names(nxdi):
-    names = ("NxD Inference", "the vLLM Neuron plugin")
-    return names if nxdi else names[::-1]
+            if value is not None and not isinstance(value, dict):
+                _invalid("%s.%s" % (inner, nested), value, "a mapping")
+            _check_known("%s.%s" % (inner, nested), value or {}, keys, allowed, nested in RAISES)
 
 
 def _check_known(place, config, known, allowed, raises=False):
     for key in config:
         if key not in known and key not in allowed:
-            raise FleetError(
-                "neuron.config-key-unknown",
-                "%s.%s is unknown, and the engine would %s%s A key of a newer SDK is let through by "
-                "allow_unknown_config: [%s].",
-                (
-                    place,
-                    key,
-                    "fail at it after minutes" if raises else "ignore it silently",
-                    _close(key, known) or ".",
-                    key,
-                ),
-            )
+            effect = "the engine would fail at it after minutes" if raises else "the engine would ignore it silently"
+            _unknown_key(place, key, known, effect)
 
 
-def _close(key, known):
+def _unknown_key(place, key, known, effect):
     close = difflib.get_close_matches(key.replace("-", "_").lower(), sorted(known), 1)
-    return "; did you mean '%s'?" % close[0] if close else ""
+    few = close[0] if close else ", ".join(known) if len(known) < 9 else "a key of the engine's documentation"
+    raise FleetError(
+        "neuron.config-key-unknown",
+        "%s.%s is unknown: %s. Write %s, or permit a key of a newer SDK with allow_unknown_config: [%s].",
+        (place, key, effect, few, key),
+    )
 
 
 def _whole(value):
-    """A value as a whole number, None where it is none: the engine's own parser refuses that."""
+    """A value as a whole number, None if it is none: the engine's own parser refuses that."""
     try:
         return None if isinstance(value, bool) else int(str(value))
     except ValueError:
         return None
 
 
-def _check_nxdi(where, recipe, hardware, values, speculation, config, script):
+def _check_nxdi(where, hardware, values, speculation, config):
     place = "arguments.additional-config.override_neuron_config"
     pairs = (
         ("tp_degree", "arguments.tensor-parallel-size", values.get("tensor-parallel-size")),
@@ -346,113 +261,71 @@ def _check_nxdi(where, recipe, hardware, values, speculation, config, script):
     )  # fmt: skip
     for key, other, expected in pairs:
         if key in config and expected is not None and _whole(config[key]) != _whole(expected):
-            _differs(where, "%s.%s" % (place, key), config[key], other, expected, "the same value into both")
+            _differs(where, "%s.%s" % (place, key), config[key], "%s is %s" % (other, expected), "the same value")
     _check_blocks(where, values)
-    if config.get("is_mxfp4_compute") and hardware.accelerator != "trainium3":
-        raise FleetError(
-            "neuron.mxfp4-unsupported",
-            "%s: %s.is_mxfp4_compute is true, but fleet_hardware.accelerator is %s; only trainium3 computes MXFP4. "
-            "Set it to false.",
-            (where, place, hardware.accelerator),
-        )
-    if not script:
-        _check_speculation(where, place, recipe, speculation, config)
+    if config.get("is_mxfp4_compute"):
+        _check_mxfp4(where, hardware, place + ".is_mxfp4_compute", True, "false")
+
+
+def _check_mxfp4(where, hardware, name, value, write):
+    if hardware.accelerator != "trainium3":
+        reason = "fleet_hardware.accelerator is %s, and only trainium3 computes MXFP4" % hardware.accelerator
+        _differs(where, name, value, reason, write)
 
 
 def _check_blocks(where, values):
-    """FleetError unless num-gpu-blocks-override fits the KV cache: one block for each sequence, or pages."""
+    """num-gpu-blocks-override fits the KV cache: one block for each sequence, or pages."""
     blocks, sequences = values.get("num-gpu-blocks-override"), values.get("max-num-seqs")
-    if blocks is None:
-        return
-    paging = [
-        name
+    paging = any(
+        values.get(name) is True and values.get("no-" + name) is not True
         for name in ("enable-prefix-caching", "enable-chunked-prefill")
-        if values.get(name) is True and values.get("no-" + name) is not True
-    ]
-    same = _whole(blocks) == _whole(sequences)
-    if not paging and not same:
-        raise FleetError(
-            "neuron.blocks-not-sequences",
-            "%s: arguments.num-gpu-blocks-override is %s, but arguments.max-num-seqs is %s; without prefix caching one "
-            "block is one sequence, so both must be the same. Remove num-gpu-blocks-override, or set it to "
-            "${max_num_seqs}.",
-            (where, show(blocks), show(sequences)),
-        )
-    if paging and same:
-        raise FleetError(
-            "neuron.blocks-too-few",
-            "%s: arguments.num-gpu-blocks-override is %d, one for each sequence, but with %s a block holds only a few "
-            "tokens. Remove num-gpu-blocks-override (null), or set it to the number of blocks of the whole cache.",
-            (where, _whole(blocks), paging[0]),
-        )
+    )
+    if blocks is None or paging != (_whole(blocks) == _whole(sequences)):
+        return
+    if paging:
+        reason = "a block has only a few tokens with prefix caching or chunked prefill, not a sequence"
+        write = "null, or to the number of blocks of the complete cache"
+    else:
+        reason = "a block is a sequence without prefix caching, and arguments.max-num-seqs is %s" % sequences
+        write = "null, or to ${max_num_seqs}"
+    _differs(where, "arguments.num-gpu-blocks-override", blocks, reason, write)
 
 
-def _check_speculation(where, place, recipe, speculation, config):
-    """EAGLE3 is asked for in four places; with one of them missing the engine drafts in another way, or fails late."""
-    draft = recipe["model"].get("draft")
-    wanted = [key for key in ("is_eagle3", "enable_eagle_speculation", "enable_fused_speculation") if config.get(key)]
+def _check_speculation(where, recipe, speculation, config):
+    """EAGLE3 is declared in four places; if one is missing, the engine drafts in another way or fails late."""
+    place, draft = "arguments.additional-config.override_neuron_config.", recipe["model"].get("draft")
     if not speculation:
-        if wanted:
-            raise FleetError(
-                "neuron.speculation-half-set",
-                "%s: %s.%s is set, but arguments.speculative-config is not; the engine would fail after it has "
-                "compiled. Set both or neither.",
-                (where, place, wanted[0]),
-            )
+        for key in ("is_eagle3", "enable_eagle_speculation", "enable_fused_speculation"):
+            if config.get(key):
+                _differs(
+                    where, place + key, config[key], "arguments.speculative-config is not set", "null, or set both"
+                )
         return
     if draft is None:
-        raise FleetError(
-            "neuron.draft-missing",
-            "%s: arguments.speculative-config is set, but model.draft is not. Set model.draft, or remove "
-            "arguments.speculative-config (null).",
-            (where,),
-        )
+        _differs(where, "model.draft", None, "arguments.speculative-config is set", "a draft, or remove both")
     tokens = speculation.get("num_speculative_tokens")
     if _whole(tokens) != draft["tokens"]:
-        _differs(
-            where, "arguments.speculative-config.num_speculative_tokens", tokens, "model.draft.tokens",
-            draft["tokens"], "${draft_tokens}",
-        )  # fmt: skip
-    if draft["method"] == "eagle3":
-        for key in ("is_eagle3", "enable_eagle_speculation"):
-            if not config.get(key):
-                raise FleetError(
-                    "neuron.eagle3-unset",
-                    "%s: model.draft.method is eagle3, but %s.%s is not true; the engine would take the draft for "
-                    "another kind of model. Set it.",
-                    (where, place, key),
-                )
+        _differs(where, "arguments.speculative-config.num_speculative_tokens", tokens,
+                 "model.draft.tokens is %s" % draft["tokens"], "${draft_tokens}")  # fmt: skip
+    for key in ("is_eagle3", "enable_eagle_speculation") if draft["method"] == "eagle3" else ():
+        if not config.get(key):
+            _differs(where, place + key, config.get(key), "model.draft.method is eagle3", "true")
 
 
 def _check_plugin(where, hardware, values, config):
     place = "arguments.additional-config.neuron_config"
-    if config.get("quantization") == "mxfp4" and hardware.accelerator != "trainium3":
-        raise FleetError(
-            "neuron.mxfp4-unsupported",
-            "%s: %s.quantization is mxfp4, but fleet_hardware.accelerator is %s; only trainium3 computes MXFP4. "
-            "Remove it.",
-            (where, place, hardware.accelerator),
-        )
+    if config.get("quantization") == "mxfp4":
+        _check_mxfp4(where, hardware, place + ".quantization", "mxfp4", "null")
     for key, flag in (("num_seqs_buckets", "max-num-seqs"), ("num_batched_tokens_buckets", "max-num-batched-tokens")):
         buckets, most = config.get(key), _whole(values.get(flag))
         if buckets is None:
             continue
         if not isinstance(buckets, list) or not buckets or any(_whole(one) is None for one in buckets):
-            raise FleetError(
-                "neuron.buckets-invalid",
-                "%s: %s.%s is %s; allowed: a list of whole numbers.",
-                (where, place, key, show(buckets)),
-            )
+            _invalid("%s: %s.%s" % (where, place, key), buckets, "a list of whole numbers")
         if most is not None and max(_whole(one) for one in buckets) != most:
-            raise FleetError(
-                "neuron.bucket-not-the-largest",
-                "%s: the largest of %s.%s %s must be arguments.%s, which is %d.",
-                (where, place, key, show(buckets), flag, most),
-            )
+            reason = "arguments.%s is %d" % (flag, most)
+            _differs(where, "%s.%s" % (place, key), buckets, reason, "a list whose largest number is that")
     segments = config.get("kv_segment_size_buckets")
     if segments is not None and (not isinstance(segments, list) or set(segments) - set(SEGMENTS)):
-        raise FleetError(
-            "neuron.segments-invalid",
-            "%s: %s.kv_segment_size_buckets is %s; allowed: a list of %s.",
-            (where, place, show(segments), ", ".join(str(one) for one in SEGMENTS)),
-        )
+        allowed = "a list of %s" % ", ".join(str(one) for one in SEGMENTS)
+        _invalid("%s: %s.kv_segment_size_buckets" % (where, place), segments, allowed)

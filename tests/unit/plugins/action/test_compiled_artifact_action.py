@@ -163,8 +163,5 @@ def test_a_missing_archive_is_an_error_before_anything_travels(monkeypatch, tmp_
     node = Node(monkeypatch, tmp_path / "two", servers=[server(tmp_path / "two")], source=str(tmp_path / "none"))
     with pytest.raises(AnsibleActionFail) as caught:
         node.run()
-    assert str(caught.value) == (
-        "%s has no archive %s.tar, which server-0 would load (there is none). Deploy one node without a source of "
-        "artifacts, export its artifact with playbooks/artifact_export.yml, and run again." % (tmp_path / "none", KEY)
-    )
+    assert "has no archive %s.tar" % KEY in str(caught.value)
     assert node.sent == []

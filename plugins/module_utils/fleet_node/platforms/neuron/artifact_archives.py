@@ -1,12 +1,11 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compiled artifacts that go from one node to others: an archive with a manifest, checked file by file.
+"""Archives of compiled artifacts, which one node exports and others import.
 
-The guard's record in an artifact says whether it is complete. An archive is a tar whose first member is the manifest:
-{schema, key, server, host, at, versions, weights, files: {name: {size, sha256}}}. It is named after the key, which the
-plan makes of all that it knows a compilation to depend on, so the archive of another configuration is never taken for
-this one's; versions and weights are what the node that compiled it had, and the one that imports it must have them too.
+An archive is a tar whose first member is the manifest: {schema, key, server, host, at, versions, weights, files: {name:
+{size, sha256}}}. Its name is the key, which the plan makes of all that a compilation depends on; `versions` and
+`weights` are those of the node that compiled it, and a node that imports it must have the same.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from functools import partial
 from ...errors import FleetError
 from ...node import files
 from ...node.directories import make_directory
-from ...node.files import write_hashed
 from ...node.server_spec import artifact_directory, artifact_key, check_entries
 from ...weights.manifest import check_space, hash_files
 from . import artifacts
@@ -35,6 +33,16 @@ SUFFIX = ".tar"
 BLOCK = 1 << 20
 LONGEST_MANIFEST = 64 << 20
 STAGING = ".%s.import"
+SHAPE = {"schema": int, "key": str, "files": {"*": {"size": int, "sha256": str}}, "versions": {"*": object},
+         "weights": [({"*": object}, None)]}  # fmt: skip
+STATES = {
+    "empty": "is empty or missing",
+    "compiling": "is being compiled by %s",
+    "abandoned": "has files of a compilation by %s that did not end",
+    "damaged": "lacks files of %s",
+    "foreign": "has files that no server of this collection made",
+    "complete": "is complete",
+}
 
 
 def artifacts_of(entries):
@@ -56,8 +64,17 @@ def archive_name(key):
     return key + SUFFIX
 
 
+def invalid(archive, problem):
+    """The FleetError for a damaged archive or a file that is no archive."""
+    return FleetError(
+        "artifact.archive-invalid",
+        "%s is not a valid archive of a compiled artifact: %s. Export it again with playbooks/artifact_export.yml.",
+        (archive, problem),
+    )
+
+
 def read_manifest(archive):
-    """The manifest of an archive. FleetError where it is none of ours or cannot be read."""
+    """The manifest of an archive. Raises FleetError if it is invalid."""
     try:
         with tarfile.open(archive, "r:") as tar:
             member = tar.next()
@@ -65,168 +82,110 @@ def read_manifest(archive):
                 raise ValueError("its first member is not " + MANIFEST)
             manifest = json.loads(tar.extractfile(member).read().decode("utf-8"))
     except (OSError, tarfile.TarError, ValueError) as error:
-        raise FleetError(
-            "artifact.not-an-archive",
-            "%s is no archive of a compiled artifact (%s). Export it again with playbooks/artifact_export.yml.",
-            (archive, error),
-        ) from error
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    if not isinstance(files, dict) or manifest.get("schema") != SCHEMA or not isinstance(manifest.get("key"), str):
-        raise FleetError(
-            "artifact.manifest-schema-unknown",
-            "%s has a manifest of another form (schema %r, this collection knows %d). Export it again.",
-            (archive, manifest.get("schema") if isinstance(manifest, dict) else None, SCHEMA),
-        )
-    weights = manifest.get("weights", [])
-    if (
-        not isinstance(manifest.get("versions", {}), dict)
-        or not isinstance(weights, list)
-        or not all(one is None or isinstance(one, dict) for one in weights)
-    ):
-        raise FleetError(
-            "artifact.manifest-incomplete",
-            "%s does not record what it was compiled with. Export it again.",
-            (archive,),
-        )
-    for name, record in files.items():
+        raise invalid(archive, error) from error
+    if not files.fits(manifest, SHAPE) or manifest.get("schema") != SCHEMA or not {"key", "files"} <= set(manifest):
+        raise invalid(archive, "its manifest does not have the form of schema %d" % SCHEMA)
+    for name, record in manifest["files"].items():
         parts = name.split("/")
-        if name.startswith("/") or ".." in parts or "" in parts or name == artifacts.RECORD:
-            raise FleetError(
-                "artifact.file-name-invalid",
-                "%s names the file %r, which cannot be part of an artifact.",
-                (archive, name),
-            )
-        if not isinstance(record, dict) or not isinstance(record.get("size"), int) or not record.get("sha256"):
-            raise FleetError(
-                "artifact.manifest-lacks-checksum",
-                "%s says neither size nor sha256 of %s. Export it again.",
-                (archive, name),
-            )
+        if ".." in parts or "" in parts or name == artifacts.RECORD:
+            raise invalid(archive, "it contains the file %r, which cannot be part of an artifact" % name)
+        if not record.get("sha256") or "size" not in record:
+            raise invalid(archive, "it has no size or sha256 of %s" % name)
     return manifest
 
 
 def check_key(archive, manifest, key, servers):
-    """FleetError unless the archive was made for the configuration `key`."""
+    """Raises FleetError unless the archive was made for the configuration `key`."""
     if manifest["key"] != key:
-        raise FleetError(
-            "artifact.other-configuration",
-            "%s was made for another configuration (key %s); %s would load it and ignore what is asked for (key %s). "
-            "Export the artifact of a node with the same recipe and overrides, under its own name.",
-            (archive, manifest["key"], ", ".join(servers), key),
-        )
+        raise _unfit(archive, servers, "its key is %s, the plan's is %s" % (manifest["key"], key))
+
+
+def _unfit(archive, servers, problem):
+    return FleetError(
+        "artifact.archive-does-not-fit",
+        "%s was compiled with another configuration, other packages or other weights than %s: %s. Use the same recipe, "
+        "packages and weights on this node, or export the artifact of a node that has these (-e "
+        "fleet_artifact_force=true replaces an older archive).",
+        (archive, ", ".join(servers), problem),
+    )
 
 
 # ---- export
 
 
 def export(entries, folder, force=False, check_mode=False):
-    """Write the archive of each artifact of the entries into `folder` of this node; one for each key.
+    """Write the archive of each artifact of the entries into `folder` of this node, one for each key.
 
-    Returns {changed, message, archives: [{key, path, size, files, written}]}. An archive that is there with the right
-    key stays, unless `force`. Raises FleetError where an artifact is incomplete.
+    Returns {changed, message, archives: [{key, path, size, files, written}]}. An existing archive with the right key
+    stays, unless `force`. Raises FleetError if an artifact is incomplete.
     """
-    archives, done = [], set()
-    wanted = _some(entries)
-    for one in wanted:
-        if one["key"] in done:
-            continue
-        target = os.path.join(folder, archive_name(one["key"]))
-        if not force and os.path.exists(target):
+    rows, due, unfit = {}, {}, {}
+    for one in artifacts_of(entries):
+        key, target = one["key"], os.path.join(folder, archive_name(one["key"]))
+        if key not in rows and not force and os.path.exists(target):
             manifest = read_manifest(target)
-            check_key(target, manifest, one["key"], one["servers"])
-            archives.append(_archive_row(target, manifest, False))
-            done.add(one["key"])
-    due = {}
-    for one in wanted:
-        if one["key"] not in done:
-            state, record = _look(one["path"])
-            if _lacking(one, state, record) is None:
-                due[one["key"]] = (one, record)
-                done.add(one["key"])
-    lacking = [one for one in wanted if one["key"] not in done]
-    if lacking:
-        raise FleetError(
-            "artifact.nothing-complete",
-            "There is nothing complete to export: %s. Deploy this node first; the artifact is complete once its server "
-            "is ready.",
-            ("; ".join("%s %s" % (one["path"], _lacking(one, *_look(one["path"]))) for one in lacking),),
-        )
-    for one, record in due.values():
-        target = os.path.join(folder, archive_name(one["key"]))
-        if check_mode:
-            archives.append({"key": one["key"], "path": target, "size": None, "files": None, "written": True})
+            check_key(target, manifest, key, one["servers"])
+            rows[key] = _row(target, manifest, False)
+        if key in rows or key in due:
+            continue
+        problem, record = _not_exportable(one)
+        if problem is None:
+            due[key] = (one, record, target)
+            unfit.pop(key, None)
         else:
-            archives.append(_archive_row(target, _pack(one, record, target), True))
-    written = [row["key"] for row in archives if row["written"]]
-    words = "%s %s" % ("would export" if check_mode else "exported", ", ".join(written))
-    return {"changed": bool(written), "message": words if written else "up to date", "archives": archives}
-
-
-def _archive_row(path, manifest, written):
-    return {
-        "key": manifest["key"],
-        "path": path,
-        "size": os.path.getsize(path),
-        "files": len(manifest["files"]),
-        "written": written,
-    }
-
-
-def _some(entries):
-    wanted = artifacts_of(entries)
-    if not wanted:
+            unfit[key] = "%s %s" % (one["path"], problem)
+    if unfit or not (rows or due):
         raise FleetError(
-            "artifact.no-server-has-one",
-            "None of this host's servers has a compiled artifact (%s equal to directories.artifact).",
-            (artifacts.VARIABLE,),
+            "artifact.nothing-to-export",
+            "There is no complete artifact to export: %s. Deploy this node first; an artifact is complete once its "
+            "server is ready.",
+            ("; ".join(unfit.values()) or "no server has %s equal to directories.artifact" % artifacts.VARIABLE,),
         )
-    return wanted
+    for key, (one, record, target) in due.items():
+        row = {"key": key, "path": target, "size": None, "files": None, "written": True}
+        rows[key] = row if check_mode else _row(target, _pack(one, record, target), True)
+    verb = "would export" if check_mode else "exported"
+    return {"changed": bool(due), "message": "%s %s" % (verb, ", ".join(due)) if due else "up to date",
+            "archives": list(rows.values())}  # fmt: skip
 
 
-def _look(path):
-    if not os.path.isdir(path):
-        return "empty", {}
-    return artifacts.state_of(path)
+def _row(path, manifest, written):
+    return {"key": manifest["key"], "path": path, "size": os.path.getsize(path), "files": len(manifest["files"]),
+            "written": written}  # fmt: skip
 
 
-def _lacking(one, state, record):
-    """Why an artifact is not to be exported, None where it is: what a start here would clear is nothing for others."""
+def _look(one):
+    """(state, record, sentence) of an artifact."""
+    state, record = artifacts.state_of(one["path"]) if os.path.isdir(one["path"]) else ("empty", {})
+    words = STATES[state]
+    return state, record, words % record.get("server") if "%s" in words else words
+
+
+def _not_exportable(one):
+    """(why an artifact is not exported, or None; its record): what a start here would clear is of no use to others."""
+    state, record, words = _look(one)
     if state != "complete":
-        return _words(state, record)
+        return words, record
     if record.get("key") not in (None, one["key"]):
-        return "is of another configuration (key %s, this one is %s)" % (record.get("key"), one["key"])
+        return "has another key (%s, this configuration has %s)" % (record.get("key"), one["key"]), record
     misfit = artifacts.misfit_of(one["entry"], record)
-    return misfit and "does not fit any more: %s" % misfit
-
-
-def _words(state, record):
-    return {
-        "empty": "is empty or missing",
-        "compiling": "is being compiled by %s" % record.get("server"),
-        "abandoned": "is what %s left of a compilation that did not end" % record.get("server"),
-        "damaged": "lacks files that it had",
-        "foreign": "holds files of somebody else",
-        "complete": "is complete",
-    }[state]
+    return misfit and "does not fit any more: %s" % misfit, record
 
 
 def _pack(one, record, target):
-    """Write the archive beside its place and rename it; its manifest."""
+    """Write the archive to a temporary file and rename it; returns its manifest."""
     names = sorted(record["files"])
     hashes = hash_files(one["path"], names)
+    sizes = {name: os.path.getsize(os.path.join(one["path"], name)) for name in names}
     manifest = {
         "schema": SCHEMA,
         "key": one["key"],
-        "server": record.get("server"),
-        "host": record.get("host"),
-        "at": record.get("at"),
+        **{name: record.get(name) for name in ("server", "host", "at")},
         **{name: record[name] for name in artifacts.IDENTITY if name in record},
-        "files": {
-            name: {"size": os.path.getsize(os.path.join(one["path"], name)), "sha256": hashes[name]} for name in names
-        },
+        "files": {name: {"size": sizes[name], "sha256": hashes[name]} for name in names},
     }
     make_directory(os.path.dirname(target))
-    check_space(target, sum(file["size"] for file in manifest["files"].values()), "artifact")
+    check_space(target, sum(sizes.values()), "artifact")
     handle, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(target), dir=os.path.dirname(target))
     try:
         with (
@@ -237,7 +196,7 @@ def _pack(one, record, target):
             tar.addfile(_member(MANIFEST, len(text)), io.BytesIO(text))
             for name in names:
                 with open(os.path.join(one["path"], name), "rb") as source:
-                    tar.addfile(_member(name, manifest["files"][name]["size"]), source)
+                    tar.addfile(_member(name, sizes[name]), source)
         os.chmod(temporary, 0o644)
         os.rename(temporary, target)
     except BaseException:
@@ -256,81 +215,64 @@ def _member(name, size):
 
 
 def take_over(entries, folder=None, check_mode=False):
-    """Put the artifacts of the entries that are not there from the archives in `folder` of this node.
+    """Import the artifacts of the entries that are missing from the archives in `folder` of this node.
 
-    Returns {changed, message, artifacts: [{path, key, state, message}], needed: [keys]}. Without a folder nothing is
-    changed, and `needed` says whose archives are wanted; so does it in check mode. One that is complete and fits, or
-    that a server compiles now, stays. Raises FleetError; then the artifact in question is as it was.
+    Returns {changed, message, artifacts: [{path, key, state, message}], needed: [keys]}. Without a folder and in check
+    mode nothing is changed, and `needed` has the keys of the archives. A complete artifact that fits stays, and one
+    that a server compiles now. Raises FleetError; the artifact in question is unchanged then.
     """
-    rows, needed, due = [], [], []
+    rows, due = [], []
     for one in artifacts_of(entries):
-        state, record = _look(one["path"])
-        fault = _fault(one, state, record)
-        rows.append({"path": one["path"], "key": one["key"], "state": state, "message": fault or _words(state, record)})
+        state, fault, words = _fault(one)
+        rows.append({"path": one["path"], "key": one["key"], "state": state, "message": fault or words})
         if fault is not None:
             due.append((one, rows[-1]))
-            needed += [one["key"]] if one["key"] not in needed else []
-    result = {"changed": bool(due), "artifacts": rows, "needed": needed}
+    needed = list(dict.fromkeys(one["key"] for one, _row in due))
     if folder is not None:
-        archives = {}
-        for one, _row in due:
-            archives[one["path"]] = find_archive(folder, one["key"], one["servers"])
-            _check_fit(one, *archives[one["path"]])
+        archives = [find_archive(folder, one["key"], one["servers"]) for one, _row in due]
+        for (one, _row), (archive, manifest) in zip(due, archives):
+            misfit = artifacts.misfit_of(one["entry"], manifest)
+            if misfit is not None:
+                raise _unfit(archive, one["servers"], misfit)
         if not check_mode:
-            for one, row in due:
-                manifest = _unpack(one, *archives[one["path"]])
-                row.update(state="complete", message="imported, compiled by %s on %s" % (
-                    manifest.get("server"), manifest.get("host")))  # fmt: skip
+            for (one, row), archive in zip(due, archives):
+                manifest = _unpack(one, *archive)
+                origin = "imported, compiled by %s on %s" % (manifest.get("server"), manifest.get("host"))
+                row.update(state="complete", message=origin)
     verb = "imported" if folder is not None and not check_mode else "would import"
-    result["message"] = "%s %s" % (verb, ", ".join(needed)) if due else "up to date"
-    return result
+    return {"changed": bool(due), "artifacts": rows, "needed": needed,
+            "message": "%s %s" % (verb, ", ".join(needed)) if due else "up to date"}  # fmt: skip
+
+
+def _fault(one):
+    """(state, why an artifact is replaced or None, sentence)."""
+    state, record, words = _look(one)
+    if state == "complete":
+        return state, artifacts.misfit_of(one["entry"], record), words
+    return state, None if state in ("compiling", "foreign") else words, words
 
 
 def find_archive(folder, key, servers):
-    """(path, manifest) of the archive of a key in `folder`. FleetError that says which there are."""
+    """(path, manifest) of the archive of a key in `folder`. Raises FleetError."""
     path = os.path.join(folder, archive_name(key))
     if not os.path.isfile(path):
         try:
-            there = sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))
+            present = ", ".join(sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))) or "none"
         except OSError as error:
-            raise FleetError(
-                "artifact.folder-unreadable",
-                "The folder %s with compiled artifacts cannot be read: %s.",
-                (folder, error.strerror),
-            ) from error
+            present = error.strerror
         raise FleetError(
             "artifact.archive-missing",
-            "%s has no archive %s, which %s would load (there %s). Deploy one node without a source of artifacts, "
-            "export its artifact with playbooks/artifact_export.yml, and run again.",
-            (folder, archive_name(key), ", ".join(servers), "is " + ", ".join(there) if there else "is none"),
+            "%s has no archive %s, which %s would load (archives in it: %s). Deploy one node without a source of "
+            "artifacts, export its artifact with playbooks/artifact_export.yml, and run again.",
+            (folder, archive_name(key), ", ".join(servers), present),
         )
     manifest = read_manifest(path)
     check_key(path, manifest, key, servers)
     return path, manifest
 
 
-def _check_fit(one, archive, manifest):
-    """FleetError unless the archive was made with the packages and from the weights that this node has."""
-    misfit = artifacts.misfit_of(one["entry"], manifest)
-    if misfit is not None:
-        raise FleetError(
-            "artifact.does-not-fit-node",
-            "%s does not fit this node, where %s would load it: %s. Bring the same packages and weights here, or "
-            "export the artifact of a node that has these, with -e fleet_artifact_force=true where an older archive "
-            "is.",
-            (archive, ", ".join(one["servers"]), misfit),
-        )
-
-
-def _fault(one, state, record):
-    """Why what is there is to be replaced, None where it stays."""
-    if state == "complete":
-        return artifacts.misfit_of(one["entry"], record)
-    return None if state in ("compiling", "foreign") else _words(state, record)
-
-
 def _unpack(one, archive, manifest):
-    """Unpack beside the artifact's directory, check every file, and rename; the manifest."""
+    """Unpack next to the artifact's directory, check every file, and rename; returns the manifest."""
     path, owner = one["path"], None
     if one["user"] is not None and os.geteuid() == 0:
         try:
@@ -338,7 +280,8 @@ def _unpack(one, archive, manifest):
         except KeyError:
             raise FleetError(
                 "artifact.user-missing",
-                "Server '%s' runs as the user '%s', who is not on this node. Nothing was imported.",
+                "Server '%s' runs as the user '%s', which this node does not have. Nothing was imported. Create the "
+                "user, or correct `user`.",
                 (one["servers"][0], one["user"]),
             ) from None
         owner = (found.pw_uid, found.pw_gid)
@@ -370,8 +313,7 @@ def _unpack(one, archive, manifest):
                     os.chown(name, *owner)
         if os.path.isdir(path):
             with files.folder_lock(path):
-                state, record = artifacts.state_of(path)
-                if _fault(one, state, record) is None:
+                if _fault(one)[1] is None:
                     return manifest  # a server was quicker
                 artifacts.clear(path)
                 os.rename(staging, path)
@@ -383,7 +325,7 @@ def _unpack(one, archive, manifest):
 
 
 def _extract(archive, manifest, folder):
-    """The files of the manifest, and no others, into `folder`. FleetError where one is not what it was."""
+    """Extract the files of the manifest, and no others, into `folder`. Raises FleetError if one of them differs."""
     due = dict(manifest["files"])
     try:
         with tarfile.open(archive, "r:") as tar:
@@ -392,25 +334,13 @@ def _extract(archive, manifest, folder):
                     continue
                 wanted = due.pop(member.name, None)
                 if wanted is None or not member.isreg():
-                    raise FleetError(
-                        "artifact.file-not-in-manifest",
-                        "%s holds %r, which its manifest does not name. Export it again.",
-                        (archive, member.name),
-                    )
+                    raise invalid(archive, "its manifest does not have %r" % member.name)
                 file = os.path.join(folder, member.name)
                 make_directory(os.path.dirname(file))
-                source = tar.extractfile(member)
-                found = write_hashed(file, iter(partial(source.read, BLOCK), b""))
+                found = files.write_hashed(file, iter(partial(tar.extractfile(member).read, BLOCK), b""))
                 if any(found[key] != wanted[key] for key in found):
-                    raise FleetError(
-                        "artifact.checksum-differs",
-                        "%s is damaged: %s has sha256 %s and %d bytes, the manifest says %s and %d. Bring the archive "
-                        "again.",
-                        (archive, member.name, found["sha256"], found["size"], wanted["sha256"], wanted["size"]),
-                    )
+                    raise invalid(archive, "%s has another sha256 or size" % member.name)
     except tarfile.TarError as error:
-        raise FleetError("artifact.damaged", "%s is damaged: %s. Bring the archive again.", (archive, error)) from error
+        raise invalid(archive, error) from error
     if due:
-        raise FleetError(
-            "artifact.truncated", "%s is cut: %s missing. Bring the archive again.", (archive, ", ".join(sorted(due)))
-        )
+        raise invalid(archive, "it lacks %s" % ", ".join(sorted(due)))

@@ -46,7 +46,11 @@ def compiled_artifact(params, check_mode):
             )
         return artifact_archives.take_over(params["servers"], params["source"], check_mode=check_mode)
     except OSError as error:
-        raise FleetError("artifact.cannot-bring", "The compiled artifacts cannot be brought: %s.", (error,)) from error
+        raise FleetError(
+            "artifact.cannot-copy",
+            "The compiled artifacts cannot be exported or imported: %s. Correct the path or its permissions.",
+            (error,),
+        ) from error
 
 
 NEURON_PACKAGES = {

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a machine image's start script leaves to the plan what the plan decides."""
+"""Checks that a machine image's start script does not set what the plan sets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from ...node.files import read_text
 from ...node.processes import is_narrow
 
 COMMAND_SHOWN = 120
-# What the plan gives each server; a script that sets one by itself makes them meet on the same cores or files.
+# Set by the plan for each server; a script that sets one itself makes servers share cores or files.
 GIVEN = ("NEURON_RT_VISIBLE_CORES", "NEURON_VISIBLE_DEVICES", "NEURON_COMPILED_ARTIFACTS", "BASE_COMPILE_WORK_DIR")
-# What a start script must leave to the plan: flag, its spellings, the placeholder for it, a word for what must be given
-# in some way (None: need not), the value for a plan entry (None: any).
+# (flag, its spellings, its placeholder, its name if the script must get it in some way, its value of an entry or None)
 LEFT_TO_PLAN = (
     ("--port", "--port", "port", "port", lambda entry: str(entry["port"]) if entry["port"] else None),
     ("--host", "--host", "bind", "address", lambda entry: entry["bind"] if is_narrow(entry["bind"]) else None),
@@ -45,13 +44,10 @@ def faults(entries):
         try:
             text = read_text(path)
         except OSError as error:
-            yield "The start script %s cannot be read: %s." % (path, error.strerror)
+            yield "The start script %s cannot be read: %s. Correct its permissions." % (path, error.strerror)
             continue
         if text is None:
-            yield (
-                "There is no start script %s on this node. Use the machine image that has it, or set command in "
-                "fleet_override." % path
-            )
+            yield "The start script %s is missing. Use the machine image that has it, or correct command." % path
             continue
         yield from _script_faults(path, _code(text), users)
 
@@ -63,33 +59,25 @@ def _code(text):
 
 
 def _script_faults(path, code, users):
-    environments = [entry["environment"] for entry, _arguments in users]
-    differing = [
-        name for name in environments[0] if len({environment.get(name) for environment in environments}) > 1
-    ]  # fmt: skip
+    text = "\n".join(line for _number, line in code)
+    entry, arguments = users[0]
+    environments = [one["environment"] for one, _arguments in users]
+    differing = {name for name in environments[0] if len({one.get(name) for one in environments}) > 1}
     for name in sorted({*GIVEN, *differing} & set(environments[0])):
         for number, line in code:
             match = re.search(r"(?:^|[\s;&])(?:export\s+)?%s=(\S*)" % re.escape(name), line)
             if match and not re.search(r"\$\{?%s\b" % re.escape(name), match.group(1)):
                 yield (
-                    "%s line %d sets %s by itself (%s), so all servers would have the same. Copy the script, write "
-                    "%s=${%s:-…} there, and name the copy in command."
+                    "%s line %d sets %s by itself (%s), so all servers would have the same value. Copy the script, "
+                    "write %s=${%s:-…} there, and set the copy in command."
                     % (path, number, name, line.strip()[:COMMAND_SHOWN], name, name)
                 )
-    text = "\n".join(line for _number, line in code)
-    entry, arguments = users[0]
-    ignored, given = _ignored(text, arguments), [word for word in arguments if word.startswith("--")]
-    if ignored and len(ignored) < len(given):
-        yield (
-            '%s ignores %s. Copy the script and let it hand its arguments on to vLLM ("$@"), or read this '
-            "one as it reads the others." % (path, ", ".join(ignored))
-        )
-        return
+    ignored = _ignored(text, arguments)
     if ignored:
         yield (
-            '%s takes no arguments, but is given %s. Copy the script and let it hand them on to vLLM ("$@"), or give '
-            "them as variables that it reads: fleet_override: {arguments: {host: null, port: null}, environment: "
-            "{HOST: ${bind}, PORT: ${port}}}." % (path, " ".join(arguments)[:COMMAND_SHOWN])
+            '%s ignores its arguments %s. Copy the script and let it pass them to vLLM ("$@"), or set variables that '
+            "it reads: fleet_override: {arguments: {host: null, port: null}, environment: {HOST: ${bind}, PORT: "
+            "${port}}}." % (path, " ".join(ignored)[:COMMAND_SHOWN])
         )
         return
     for flag, spelled, placeholder, word, value_of in LEFT_TO_PLAN:
@@ -98,18 +86,18 @@ def _script_faults(path, code, users):
         for number, line, literal in literals:
             if any(value is not None and literal != value for value in values):
                 yield (
-                    "%s line %d gives vLLM %s %s by itself (%s), whatever the plan says (%s). Copy the script, take it "
-                    "out there, and set fleet_override: {command: [/bin/bash, COPY], arguments: {%s: ${%s}}}."
+                    "%s line %d gives vLLM %s %s by itself (%s), whatever the plan has (%s). Copy the script, remove "
+                    "it there, and set fleet_override: {command: [/bin/bash, COPY], arguments: {%s: ${%s}}}."
                     % (path, number, flag, literal, line[:COMMAND_SHOWN], _few(values), flag[2:], placeholder)
                 )
-        if not literals and word and values[0] is not None and values[0] not in arguments:
-            names = [name for name, value in entry["environment"].items() if value == values[0]]
-            if not any(re.search(r"\$\{?%s\b" % re.escape(name), text) for name in names):
-                yield (
-                    "Nothing tells %s the %s: it is neither among its arguments nor in a variable that it reads. Set "
-                    "fleet_override: {arguments: {%s: ${%s}}}, or environment: {NAME: ${%s}} with the name that the "
-                    "script reads." % (path, word, flag[2:], placeholder, placeholder)
-                )
+        names = [name for name, value in entry["environment"].items() if value == values[0]]
+        read = any(re.search(r"\$\{?%s\b" % re.escape(name), text) for name in names)
+        if word and values[0] is not None and not literals and values[0] not in arguments and not read:
+            yield (
+                "%s does not get the %s, neither by an argument nor by a variable that it reads. Set fleet_override: "
+                "{arguments: {%s: ${%s}}}, or environment: {NAME: ${%s}} with a variable of the script."
+                % (path, word, flag[2:], placeholder, placeholder)
+            )
 
 
 def _ignored(text, arguments):

@@ -129,7 +129,7 @@ def test_cores_of_a_server_on_trainium_follow_each_other():
     trn3 = {**trn3, "instances": {"server-0": {"device_list": [0, 1, 2, 3, 8, 9, 10, 11]}}}
     with pytest.raises(FleetError) as caught:
         plan.plan_host("h", trn3, parse_hardware(TRN3, "h"), plan.Site())
-    assert "neuron.cores-not-adjacent" in {error.code for error in caught.value.problems}
+    assert "neuron.cores-not-whole-chips" in {error.code for error in caught.value.problems}
 
 
 @given(

@@ -57,9 +57,10 @@ def exported(tmp_path):
 
 
 def error(function, *args, **kwargs):
+    """(code, last value)."""
     with pytest.raises(FleetError) as caught:
         function(*args, **kwargs)
-    return caught.value.message
+    return caught.value.code, caught.value.values[-1]
 
 
 def tree(path):
@@ -113,22 +114,21 @@ def test_export_leaves_what_is_there(tmp_path, exported):
 
 def test_only_what_is_whole_is_exported(tmp_path):
     servers = [entry(tmp_path / "one")]
-    message = error(compiled_artifact.export, servers, str(tmp_path / "archives"))
-    assert message == (
-        "There is nothing complete to export: %s is empty or missing. Deploy this node first; the artifact is complete "
-        "once its server is ready." % (tmp_path / "one" / KEY)
-    )
+
+    def refused(words):
+        code, value = error(compiled_artifact.export, servers, str(tmp_path / "archives"))
+        assert code == "artifact.nothing-to-export" and words in value
+        assert not (tmp_path / "archives").exists()
+
+    refused("is empty or missing")
     path = complete(tmp_path / "one")
     (path / "model.pt").write_bytes(b"graph")
-    assert " lacks files that it had. " in error(compiled_artifact.export, servers, str(tmp_path / "archives"))
+    refused("lacks files")
     record = artifacts.compiling_record({"name": "server-0", "health": {"budget_s": 1}})
     files.write_json(str(path / artifacts.RECORD), record)
-    assert " is being compiled by server-0. " in error(compiled_artifact.export, servers, str(tmp_path / "archives"))
-    assert not (tmp_path / "archives").exists()
-    message = error(compiled_artifact.export, [plan_entries.plan_entry(8000)], str(tmp_path))
-    assert message == (
-        "None of this host's servers has a compiled artifact (NEURON_COMPILED_ARTIFACTS equal to directories.artifact)."
-    )
+    refused("is being compiled by server-0")
+    servers = [plan_entries.plan_entry(8000)]
+    refused("NEURON_COMPILED_ARTIFACTS")
 
 
 def test_what_is_compiled_now_or_is_somebody_elses_stays(tmp_path, exported):
@@ -151,21 +151,16 @@ def test_the_archive_of_another_configuration_is_refused(tmp_path, exported):
     archives, _path = exported
     other = "f" * 16
     servers = [entry(tmp_path / "two", directory=other)]
-    message = error(compiled_artifact.take_over, servers, str(archives))
-    assert message == (
-        "%s has no archive %s.tar, which server-0 would load (there is %s.tar). Deploy one node without a source of "
-        "artifacts, export its artifact with playbooks/artifact_export.yml, and run again." % (archives, other, KEY)
-    )
+    missing = "artifact.archive-missing"
+    assert error(compiled_artifact.take_over, servers, str(archives)) == (missing, KEY + ".tar")
     os.rename(archives / (KEY + ".tar"), archives / (other + ".tar"))
-    message = error(compiled_artifact.take_over, servers, str(archives))
-    assert message == (
-        "%s/%s.tar was made for another configuration (key %s); server-0 would load it and ignore what is asked for "
-        "(key %s). Export the artifact of a node with the same recipe and overrides, under its own name."
-        % (archives, other, KEY, other)
-    )
+    code, problem = error(compiled_artifact.take_over, servers, str(archives))
+    assert (code, KEY in problem, other in problem) == ("artifact.archive-does-not-fit", True, True)
     assert not (tmp_path / "two" / other).exists()
     (tmp_path / "none").mkdir()
-    assert "(there is none)" in error(compiled_artifact.take_over, servers, str(tmp_path / "none"))
+    assert error(compiled_artifact.take_over, servers, str(tmp_path / "none")) == (missing, "none")
+    gone = str(tmp_path / "gone")
+    assert error(compiled_artifact.take_over, servers, gone) == (missing, "No such file or directory")
 
 
 def rewrite(archive, change):
@@ -190,48 +185,38 @@ def test_a_damaged_archive_leaves_nothing(tmp_path, exported):
     def run(change):
         pathlib.Path(archive).write_bytes(whole)
         rewrite(archive, change)
-        message = error(compiled_artifact.take_over, servers, str(archives))
+        code, problem = error(compiled_artifact.take_over, servers, str(archives))
+        assert code == "artifact.archive-invalid"
         assert not list((tmp_path / "two").glob("*")) and not list((tmp_path / "two").glob(".*"))
-        return message
+        return str(problem)
 
-    assert run(lambda name, data: data.replace(b"g", b"h", 1) if name == "model.pt" else data).startswith(
-        "%s is damaged: model.pt has sha256 " % archive
-    )
-    assert run(lambda name, data: None if name == "model.pt" else data) == (
-        "%s is cut: model.pt missing. Bring the archive again." % archive
-    )
-    assert run(lambda name, data: None if name == compiled_artifact.MANIFEST else data) == (
-        "%s is no archive of a compiled artifact (its first member is not manifest.json). Export it again with "
-        "playbooks/artifact_export.yml." % archive
-    )
+    def of_manifest(change):
+        return lambda name, data: change(data) if name == compiled_artifact.MANIFEST else data
 
-    def lead_out(name, data):
-        return data.replace(b'"model.pt"', b'"../evil"') if name == compiled_artifact.MANIFEST else data
-
-    assert run(lead_out) == "%s names the file '../evil', which cannot be part of an artifact." % archive
-
-    def forget(name, data):
-        if name != compiled_artifact.MANIFEST:
-            return data
+    def forget(data):
         manifest = json.loads(data)
         del manifest["files"]["model.pt"]
         return json.dumps(manifest).encode()
 
-    assert run(forget) == "%s holds 'model.pt', which its manifest does not name. Export it again." % archive
-    pathlib.Path(archive).write_bytes(whole[:6000])
-    assert "Bring the archive again." in error(compiled_artifact.take_over, servers, str(archives))
-    pathlib.Path(archive).write_text("no tar")
-    assert error(compiled_artifact.take_over, servers, str(archives)).startswith(
-        "%s is no archive of a compiled artifact (" % archive
-    )
+    changed = run(lambda name, data: data.replace(b"g", b"h", 1) if name == "model.pt" else data)
+    assert changed == "model.pt has another sha256 or size"
+    assert run(lambda name, data: None if name == "model.pt" else data) == "it lacks model.pt"
+    assert "first member" in run(of_manifest(lambda data: None))
+    assert "'../evil'" in run(of_manifest(lambda data: data.replace(b'"model.pt"', b'"../evil"')))
+    assert run(of_manifest(forget)) == "its manifest does not have 'model.pt'"
+    for part in ({"versions": []}, {"weights": {}}, {"weights": ["x"]}, {"schema": 2}, {"files": {"x": {"size": 1}}}):
+        run(of_manifest(lambda data, part=part: json.dumps({**json.loads(data), **part}).encode()))
+    for damaged in (whole[:6000], b"no tar"):
+        pathlib.Path(archive).write_bytes(damaged)
+        assert error(compiled_artifact.take_over, servers, str(archives))[0] == "artifact.archive-invalid"
 
 
 def test_a_user_who_is_not_there(tmp_path, exported):
     if os.geteuid() != 0:
         pytest.skip("only root gives files away")
     archives, _path = exported
-    message = error(compiled_artifact.take_over, [entry(tmp_path / "two", user="nobody-here")], str(archives))
-    assert message == "Server 'server-0' runs as the user 'nobody-here', who is not on this node. Nothing was imported."
+    refused = error(compiled_artifact.take_over, [entry(tmp_path / "two", user="nobody-here")], str(archives))
+    assert refused == ("artifact.user-missing", "nobody-here")
     compiled_artifact.take_over([entry(tmp_path / "two", user="nobody")], str(archives))
     assert (tmp_path / "two" / KEY / "weights" / "tp0").owner() == "nobody"
 
@@ -244,13 +229,12 @@ def test_the_key_is_the_plans_and_not_a_part_of_the_folders_name(tmp_path, place
     archives = str(tmp_path / "archives")
     assert [row["key"] for row in compiled_artifact.export([one], archives)["archives"]] == [KEY]
     two = entry(tmp_path / "two", directory=place % other, hooks=plan_entries.compile_cache(other))
-    assert " has no archive %s.tar, " % other in error(compiled_artifact.take_over, [two], archives)
+    assert error(compiled_artifact.take_over, [two], archives)[0] == "artifact.archive-missing"
     assert not (tmp_path / "two").exists()
     (tmp_path / "one" / (place % KEY)).rename(tmp_path / "moved")
     moved = entry(tmp_path, directory="moved", hooks=plan_entries.compile_cache(other))
-    assert "%s is of another configuration (key %s, this one is %s)." % (tmp_path / "moved", KEY, other) in error(
-        compiled_artifact.export, [moved], archives
-    )
+    code, problem = error(compiled_artifact.export, [moved], archives)
+    assert (code, KEY in problem, other in problem) == ("artifact.nothing-to-export", True, True)
     same = entry(tmp_path / "two", directory=place % KEY, hooks=plan_entries.compile_cache(KEY))
     assert compiled_artifact.take_over([same], archives)["message"] == "imported " + KEY
 
@@ -273,11 +257,10 @@ def test_what_a_start_here_would_clear_is_not_exported(tmp_path, monkeypatch):
     assert compiled_artifact.export(servers, archives)["changed"]
     listed["a.safetensors"]["mtime_ns"] = 2
     manifest.write_text(json.dumps({"schema": 1, "files": listed}))
-    assert error(compiled_artifact.export, servers, str(tmp_path / "others")) == (
-        "There is nothing complete to export: %s does not fit any more: weights in %s were repaired since "
-        "(a.safetensors). Deploy this node first; the artifact is complete once its server is ready." % (path, weights)
-    )
-    assert "weights in %s were repaired since" % weights in error(compiled_artifact.take_over, servers, archives)
+    words = "weights in %s were repaired since (a.safetensors)" % weights
+    code, problem = error(compiled_artifact.export, servers, str(tmp_path / "others"))
+    assert code == "artifact.nothing-to-export" and problem.endswith(words)
+    assert error(compiled_artifact.take_over, servers, archives) == ("artifact.archive-does-not-fit", words)
 
 
 def test_other_packages_or_weights_refuse_an_archive(tmp_path):
@@ -299,11 +282,8 @@ def test_other_packages_or_weights_refuse_an_archive(tmp_path):
     two = entry(tmp_path / "two", **has)
 
     def refusal(words):
-        assert error(compiled_artifact.take_over, [two], archives) == (
-            "%s/%s.tar does not fit this node, where server-0 would load it: it was compiled %s. Bring the same "
-            "packages and weights here, or export the artifact of a node that has these, with "
-            "-e fleet_artifact_force=true where an older archive is." % (archives, KEY, words)
-        )
+        refused = error(compiled_artifact.take_over, [two], archives)
+        assert refused == ("artifact.archive-does-not-fit", "it was compiled " + words)
         assert not (tmp_path / "two").exists()
 
     (packages / "neuronx_cc-2.21.dist-info").rename(packages / "neuronx_cc-2.22.dist-info")
@@ -328,16 +308,3 @@ def test_other_packages_or_weights_refuse_an_archive(tmp_path):
     assert asked["needed"] == [KEY]
     assert compiled_artifact.take_over([two], archives)["artifacts"][0]["state"] == "complete"
     assert not compiled_artifact.take_over([two], archives)["changed"]
-
-
-def test_a_manifest_that_says_it_in_another_form(tmp_path, exported):
-    archives, _path = exported
-    archive = str(archives / (KEY + ".tar"))
-    for change in ({"versions": []}, {"weights": {}}, {"weights": ["x"]}):
-        rewrite(archive, lambda name, data, change=change: json.dumps(dict(json.loads(data), **change)).encode()
-                if name == compiled_artifact.MANIFEST else data)  # fmt: skip
-        assert error(compiled_artifact.read_manifest, archive) == (
-            "%s does not record what it was compiled with. Export it again." % archive
-        )
-        rewrite(archive, lambda name, data: json.dumps(dict(json.loads(data), versions={}, weights=[])).encode()
-                if name == compiled_artifact.MANIFEST else data)  # fmt: skip

@@ -37,7 +37,7 @@ def keys(*args, **kwargs):
 def refused(*args, **kwargs):
     with pytest.raises(FleetError) as caught:
         planned(*args, **kwargs)
-    return caught.value.message
+    return caught.value.code, caught.value.values
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -174,19 +174,14 @@ def test_two_equal_groups_have_one_leader_also_against_their_order():
 
 
 def test_unkeyed_artifacts_are_refused():
-    assert refused(directories={"artifact": "/mnt/fsx/artifacts"}) == (
-        "server 'server-0': directories.artifact is /mnt/fsx/artifacts; an artifact that was compiled for another "
-        "configuration would be loaded from there silently. Write ${artifact_key} into it."
-    )
+    code, values = refused(directories={"artifact": "/mnt/fsx/artifacts"})
+    assert (code, values[1]) == ("neuron.value-not-as-planned", "directories.artifact")
 
 
 def test_servers_that_start_together_share_nothing_that_is_compiled():
     key = keys()[0]
-    assert refused(start={"order": "together"}, directories={"artifact": "/mnt/%s/" % key}) == (
-        "server 'server-0' and server 'server-1' start together and share directories.artifact /mnt/%s; both would "
-        "compile in it and destroy each other's work. Set start.order to leader-first, or write ${artifact_key} into "
-        "directories.artifact." % key
-    )
+    code, values = refused(start={"order": "together"}, directories={"artifact": "/mnt/%s/" % key})
+    assert (code, values[:3]) == ("plan.artifact-shared", ("server-0", "server-1", "/mnt/" + key))
 
 
 @pytest.mark.parametrize("order", ["together", "leader-first"])
@@ -195,11 +190,9 @@ def test_servers_that_start_together_share_nothing_that_is_compiled():
 def test_no_two_servers_compile_in_one_directory(order, count, place):
     """Not even those of which one waits for the other: where an artifact cannot be loaded, all of them compile."""
     hardware = {"accelerator": "trainium3", "count": count}
-    assert refused(hardware=hardware, start={"order": order}, directories={"compile": place}) == (
-        "server 'server-0' compiles in directories.compile /scratch/c, which is emptied first, and so would be "
-        "directories.compile /scratch/c of server 'server-1'. Give each server a directory of its own: write ${name} "
-        "into directories.compile."
-    )
+    code, values = refused(hardware=hardware, start={"order": order}, directories={"compile": place})
+    assert code == "plan.compile-directory-not-own"
+    assert values == ("server-0", "/scratch/c", "compile", "/scratch/c", "server-1")
 
 
 @pytest.mark.parametrize(
@@ -218,11 +211,9 @@ def test_a_compilation_does_not_remove_an_artifact(place, kind, lost):
         return
     key = keys()[0]
     compiles = posixpath.normpath(place["compile"].replace("${artifact_key}", key))
-    assert refused(directories=place) == (
-        "server 'server-0' compiles in directories.compile %s, which is emptied first, and so would be directories.%s "
-        "%s of server 'server-0'. Give each server a directory of its own: write ${name} into directories.compile."
-        % (compiles, kind, lost % key)
-    )
+    code, values = refused(directories=place)
+    assert code == "plan.compile-directory-not-own"
+    assert values == ("server-0", compiles, kind, lost % key, "server-0")
 
 
 def test_nor_what_another_server_compiles():
@@ -231,20 +222,14 @@ def test_nor_what_another_server_compiles():
     entries[1]["directories"]["compile"] = folder + "/of-another"
     with pytest.raises(FleetError) as caught:
         artifacts.order(entries, {entry["name"] for entry in entries})
-    assert caught.value.message == (
-        "server 'server-0' compiles in directories.compile %s, which is emptied first, and so would be "
-        "directories.compile %s/of-another of server 'server-1'. Give each server a directory of its own: write "
-        "${name} into directories.compile." % (folder, folder)
-    )
+    assert caught.value.values == ("server-0", folder, "compile", folder + "/of-another", "server-1")
 
 
 def test_different_keys_do_not_share_an_artifact():
     one, other = keys()[0], keys(arguments={"max-num-seqs": 8})[0]
     path = "/mnt/%s-%s" % (one, other)
-    assert refused(directories={"artifact": path}, instances={"server-3": {"arguments": {"max-num-seqs": 8}}}) == (
-        "server 'server-0' and server 'server-3' share directories.artifact %s, but are not compiled alike; one would "
-        "load the other's artifact silently. Write ${artifact_key} into directories.artifact." % path
-    )
+    code, values = refused(directories={"artifact": path}, instances={"server-3": {"arguments": {"max-num-seqs": 8}}})
+    assert (code, values[:3]) == ("plan.artifact-shared", ("server-0", "server-3", path))
 
 
 def test_other_platforms_may_share():
