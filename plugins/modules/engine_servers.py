@@ -25,11 +25,11 @@ description:
   - A server whose unit of systemd was disabled, or has another text, is enabled again without a restart. A masked unit
     is an error.
   - A server whose process is another one than the plan's, though its entry is the same, is restarted. That is one with
-    another command, environment, user, CPUs or limits (NOFILE, MEMLOCK, those of its cgroup), one that runs outside of
-    its unit, and one under a drop-in that systemd has read. The reasons are in the diff.
-  - Files with another mode or owner, drop-ins that are not yet in effect, and units that systemd holds in an older
-    version are corrected without a restart. The units are read again only where no container runs on the node, whose
-    devices that might take away; elsewhere systemd does so before the next start.
+    another command, environment, user, CPUs or limits (NOFILE, MEMLOCK, those of its cgroup), and one that runs outside
+    of its unit. The reasons are in the diff. Drop-ins of others are reported and stay.
+  - Files with another mode or owner, and units that systemd holds in an older version are corrected without a restart.
+    The units are read again only where no container runs on the node, whose devices that might take away; elsewhere
+    systemd does so before the next start.
   - A server restarts by itself when it ends, up to five times within ten start budgets; then it is C(failed), and the
     next run with O(state=started) starts it again.
 options:
@@ -73,17 +73,6 @@ options:
     description:
       - The user that servers run as whose entry names none. Whoever runs the module by default.
     type: str
-  drop_ins:
-    description:
-      - What becomes of files that somebody added to change the definitions of these servers. With systemd those are
-        drop-ins and units in folders of their name, or of its beginning C(inference-fleet-), as C(systemctl edit) and
-        C(systemctl set-property) make them; with supervisord other files of C(supervisor.d).
-      - V(remove) deletes them, and restarts a server whose process was started, or may have been, under one.
-      - V(keep) leaves them; M(inference.fleet.engine_servers_info) goes on showing them as notes.
-      - Drop-ins for other services as well, such as those in C(service.d), are the node's own and always stay.
-    type: str
-    default: remove
-    choices: [remove, keep]
   deployment:
     description:
       - The recipe as resolved for this host, C(lookup('inference.fleet.plan', field='deployment')). Its name is written
@@ -163,16 +152,11 @@ options:
         default: 4
   start_on_boot:
     description:
-      - What starts supervisord, and the servers with it, after a reboot. Units of systemd start by themselves, and this
-        does nothing there.
-      - V(crontab) adds one line to the crontab of whoever runs this, and leaves all others as they are. V(user-unit)
-        adds a unit to the user's own systemd and lets the user linger, so that it runs without a login. V(auto) takes
-        the one that is open to the user, V(none) removes what an earlier run added, as O(state=absent) does.
-      - Where it cannot be done the module succeeds with a warning.
-      - Servers that were stopped stay stopped. O(state=stopped) and O(only) leave it as it is.
-    type: str
-    default: none
-    choices: [none, auto, crontab, user-unit]
+      - Whether a line in the account's crontab starts supervisord, and its servers, after a reboot. Units of systemd
+        start by themselves. O(state=absent) removes the line.
+      - If the account cannot have a crontab, the module succeeds with a warning.
+    type: bool
+    default: false
   purge_artifacts:
     description:
       - With O(purge=true), also delete artifacts outside the root's own folder, for all nodes that mount them.

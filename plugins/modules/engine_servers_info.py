@@ -36,11 +36,6 @@ options:
       - By default the action plugin gives those that the controller can read. The others are compared by name only, so
         that no vault password is needed.
     type: dict
-  drop_ins:
-    description: As in M(inference.fleet.engine_servers). With V(keep) they are notes instead of differences.
-    type: str
-    default: remove
-    choices: [remove, keep]
   report:
     description: Whether the action plugin shows a table. By default it does where the task registers nothing.
     type: bool
@@ -146,7 +141,7 @@ servers:
           type: str
           sample: its limit NOFILE is 1024 instead of 1048576
     notes:
-      description: What is no difference and yet worth knowing, such as drop-ins that stay.
+      description: What is no difference and yet worth knowing, such as drop-ins for all services.
       type: list
       elements: str
       sample: []

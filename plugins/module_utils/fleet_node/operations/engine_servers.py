@@ -8,10 +8,9 @@ from __future__ import annotations
 from ..errors import FleetError
 from ..servers.decide import AT_ONCE, CHANGES
 from ..servers.model import CLOSINGS, STATES
-from ..servers.node_arguments import DROP_INS, SERVERS_ARGUMENTS, node_of
+from ..servers.node_arguments import SERVERS_ARGUMENTS, node_of
 from ..servers.reconcile import acted
 from ..servers.run import run as run_servers
-from ..services import boot
 from ..services.base import LOG_LIMITS
 
 ARGUMENTS = {
@@ -21,7 +20,6 @@ ARGUMENTS = {
     "drain_s": {"type": "float", "default": 0},
     "secrets": {"type": "dict", "no_log": True},
     "user": {"type": "str"},
-    "drop_ins": DROP_INS,
     "deployment": {"type": "dict"},
     "deployer": {"type": "dict"},
     "reports_dir": {"type": "path"},
@@ -32,7 +30,7 @@ ARGUMENTS = {
         "type": "dict",
         "options": {name: {"type": "int", "default": value} for name, value in LOG_LIMITS.items()},
     },
-    "start_on_boot": {"type": "str", "default": boot.NONE, "choices": list(boot.WAYS)},
+    "start_on_boot": {"type": "bool", "default": False},
     "watchdog": {
         "type": "dict",
         "options": {

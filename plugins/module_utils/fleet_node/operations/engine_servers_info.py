@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ..node.os_errors import os_error
-from ..servers.node_arguments import DROP_INS, SERVERS_ARGUMENTS, node_of
+from ..servers.node_arguments import SERVERS_ARGUMENTS, node_of
 from ..servers.status import status
 
 ARGUMENTS = {
@@ -15,7 +15,6 @@ ARGUMENTS = {
     "probe": {"type": "bool", "default": False},
     "timeout": {"type": "int", "default": 10},
     "secrets": {"type": "dict", "no_log": True},
-    "drop_ins": DROP_INS,
     "report": {"type": "bool"},
 }
 READS = True
