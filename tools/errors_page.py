@@ -52,7 +52,6 @@ AREAS = {
     "api-key": "API keys ([api-keys.md](api-keys.md))",
     "arguments": "Arguments of modules",
     "artifact": "Compiled artifacts ([trainium.md](trainium.md))",
-    "boot": "Starting after a reboot ([node.md](node.md#after-a-reboot))",
     "checkpoint": "Checkpoints and drafts ([weights.md](weights.md))",
     "clean": "`clean.yml`",
     "containers": "Container engines on a node ([containers.md](containers.md))",
@@ -110,7 +109,6 @@ AREAS = {
 DEFAULTS = {
     "arguments": "Correct the argument that the message names",
     "artifact": "Remove what the message names from the archive or the folder, or export the artifact again",
-    "boot": "Correct what crontab or systemctl says, or set `fleet_start_on_boot: false`",
     "checkpoint": "Check the file and its rights, or bring the checkpoint again",
     "clean": "Correct what the message names and run `clean.yml` again",
     "containers": "Correct what the container engine or systemd says (`journalctl -u docker`), and run again",

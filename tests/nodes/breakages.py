@@ -25,7 +25,6 @@ PID = "$(systemctl show --property=MainPID --value %s)" % UNIT
 ACTIVE = "systemctl is-active --quiet " + UNIT
 ENABLED = "systemctl is-enabled --quiet " + UNIT
 ENCODED = "echo %s %s | sha256sum --check --status" % (ENCODING_SUM, ENCODING)
-PLAIN = 'test -z "$(systemctl show --property=DropInPaths --value %s)" && %s' % (UNIT, ACTIVE)
 WAIT = "for i in $(seq 600); do %s && break; sleep .1; done"
 HEALTHY = "python3 -c \"import urllib.request as r; r.urlopen('http://127.0.0.1:8000/health', timeout=5)\" 2> /dev/null"
 SETTLED = WAIT % HEALTHY  # after a restart by systemd
@@ -141,9 +140,6 @@ BREAKAGES = [
     Breakage("serve", "the unit is edited", "sed -i s/^LimitNOFILE=.*/LimitNOFILE=2048/ %s/%s" % (SYSTEMD, UNIT),
              ("its service definition differs",), "grep -q LimitNOFILE=1048576 %s/%s" % (SYSTEMD, UNIT)),
     Breakage("serve", "the unit is gone", "rm %s/%s" % (SYSTEMD, UNIT), ("server-0",), ENABLED),
-    Breakage("serve", "a drop-in is added", drop_in(SYSTEMD, "Nice=5"), ("other.conf changes its unit",), PLAIN),
-    Breakage("serve", "a drop-in is added until the next boot", drop_in("/run/systemd/system", "Nice=5"),
-             ("other.conf changes its unit",), PLAIN),
     Breakage("serve", "the unit is disabled", "systemctl disable --quiet " + UNIT,
              ("its unit is not enabled, so a reboot would not start it",), ENABLED),
     Breakage("serve", "the unit is masked", "rm {0} && ln -s /dev/null {0} && systemctl daemon-reload"
@@ -187,8 +183,8 @@ BREAKAGES = [
     Breakage("serve", "the server is stopped", "systemctl stop " + UNIT,
              ("its service manager does not run it",), ACTIVE),
     Breakage("serve", "its process is killed and not started again",
-             "%s && kill -9 %s && sleep 1" % (drop_in("/run/systemd/system", "Restart=no"), PID),
-             ("server-0",), PLAIN),
+             "%s && kill -9 %s && sleep 1 && rm -r /run/systemd/system/%s.d && systemctl daemon-reload"
+             % (drop_in("/run/systemd/system", "Restart=no"), PID, UNIT), ("server-0",), ACTIVE),
     Breakage("serve", "its process is stopped by a signal", "kill -STOP %s" % PID,
              ("it was ready and does not answer any more", "is stopped by a signal"), HEALTHY, alone=True),
     Breakage("serve", "its process has other limits",

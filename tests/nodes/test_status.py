@@ -93,7 +93,7 @@ def open_secrets(site):
     return ["%s has mode 0666 instead of 0640" % ENTRY]
 
 
-RESTARTS = (prlimit, edited, edited_with_systemctl, dropped_in_by_prefix, by_hand, stopped)
+RESTARTS = (prlimit, edited, by_hand, stopped)
 FAULTS = (*RESTARTS, without_interpreter, open_secrets)
 
 
@@ -113,11 +113,26 @@ def test_a_fault_is_said_and_repaired(deployed, fault):
     site.site().ok()
     assert status(site).ok().count("changed") == 0
     assert site.site().ok().count("changed") == 0
-    if fault is not dropped_in_by_prefix:  # which is of both servers
-        assert site.node.ssh("cat /run/inference-fleet/servers/server-1.json") == before
+    assert site.node.ssh("cat /run/inference-fleet/servers/server-1.json") == before
     shown = site.node.ssh("systemctl show -p DropInPaths,NeedDaemonReload,MemoryMax %s; systemctl show -p Nice %s"
                           % (UNIT, UNIT)).split()  # fmt: skip
     assert {"DropInPaths=", "NeedDaemonReload=no", "MemoryMax=infinity", "Nice=0"} <= set(shown)
+
+
+@pytest.mark.parametrize("change", [edited_with_systemctl, dropped_in_by_prefix])
+def test_a_drop_in_is_reported_and_stays(deployed, change):
+    said = change(deployed)
+    run = status(deployed)
+    assert run.status == 2
+    for one in said:
+        assert one in words(run)
+    first = deployed.processes()
+    assert deployed.site().ok().count("changed") == 0
+    assert deployed.processes() == first
+    for one in said:
+        shell(deployed, "rm -r $(dirname %s)" % one.split()[2])
+    shell(deployed, "systemctl daemon-reload")
+    status(deployed).ok()
 
 
 def test_a_drop_in_for_all_services_is_a_note(deployed):

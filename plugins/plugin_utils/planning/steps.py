@@ -320,7 +320,6 @@ def _serve(host):
         toolkit=role.value("serve_toolkit") or None,
         servers=given,
         secrets=_secrets(role, servers),
-        drop_ins=role.value("serve_drop_ins"),
         state=role.value("serve_state"),
         changes=role.value("serve_changes", host.shared("fleet_changes", "one_by_one")),
         watchdog=_watchdog(host, role),
@@ -329,7 +328,7 @@ def _serve(host):
             "file_mb": role.value("serve_log_file_mb", host.shared("fleet_log_file_mb", 50)),
             "files": role.value("serve_log_files", host.shared("fleet_log_files", 4)),
         },
-        start_on_boot=_start_on_boot(role.value("serve_start_on_boot", host.shared("fleet_start_on_boot", False))),
+        start_on_boot=role.switch("serve_start_on_boot", host.shared("fleet_start_on_boot", False)),
         only=only or None,
         deployment=host.deployment if recipe is host.recipe else recipe,
         reports_dir=role.value("serve_reports_dir", host.read("verify_reports_dir", host.read("fleet_reports_dir"))),
@@ -376,10 +375,6 @@ def _watchdog(host, role):
         "failures": role.value("serve_watchdog_failures", host.shared("fleet_watchdog_failures", 3)),
         "timeout": role.value("serve_watchdog_timeout_s", host.shared("fleet_watchdog_timeout_s", 60)),
     }
-
-
-def _start_on_boot(value):
-    return "none" if str(value).lower() in ("false", "no", "none", "") else value
 
 
 STEPS = {"preflight": _preflight, "prepare": _prepare, "weights": _weights, "serve": _serve, "verify": _verify}

@@ -19,7 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import FALSE, show
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.connection.known_hosts import accepted_fingerprints
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.tune import limits_of
@@ -49,7 +49,6 @@ PROXY = re.compile(
 LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 REGISTRY = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?")
 SETTING = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-BOOT = ("auto", "crontab", "user-unit")
 ALL_PORTS = 65535
 
 
@@ -216,13 +215,6 @@ def _names(name, value):
         _pattern(name, one.strip() if isinstance(one, str) else one, "name")
 
 
-def _boot(name, value):
-    if str(value).lower() not in FALSE | {"none"} and value not in BOOT:
-        raise FleetError(
-            "input.choice-unknown", "%s is %s; allowed: %s.", (name, show(value), "false, " + ", ".join(BOOT))
-        )
-
-
 def _sums(name, value):
     _mapping(name, value)
     for key, one in value.items():
@@ -277,7 +269,6 @@ KINDS = {
     "address": (lambda name, value, _spec: checks.check_address(name, value), "IP address"),
     "archive": (lambda name, value, _spec: _url(name, value, ("https", "http", "file")), "URL"),
     "batches": (lambda name, value, _spec: checks.check_batches(name, value), "number, percentage or list"),
-    "boot": (lambda name, value, _spec: _boot(name, value), "`false`, `auto`, `crontab`, `user-unit`"),
     "certificates": (lambda name, value, _spec: _certificates(name, value), "`{ca, certificate, key}`"),
     "choice": (lambda name, value, spec: checks.check_choice(name, value, spec["choices"]), ""),
     "engine": (lambda name, value, _spec: checks.check_choice(name, value, sorted(ENGINES)), "name of an engine"),

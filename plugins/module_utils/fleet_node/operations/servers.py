@@ -15,13 +15,12 @@ from ..node.server_spec import check_entries
 from ..operation import Operation
 from ..servers.decide import AT_ONCE, CHANGES
 from ..servers.model import CLOSINGS, STATES
-from ..servers.node_arguments import DROP_INS, NODE_ARGUMENTS, SERVERS_ARGUMENTS, node_of
+from ..servers.node_arguments import NODE_ARGUMENTS, SERVERS_ARGUMENTS, node_of
 from ..servers.preflight import preflight
 from ..servers.readiness import check_ready
 from ..servers.reconcile import acted
 from ..servers.run import run as run_servers
 from ..servers.status import status
-from ..services import boot
 from ..services.base import LOG_LIMITS
 from ..verify import runner
 
@@ -78,7 +77,6 @@ ENGINE_SERVERS = {
     "drain_s": {"type": "float", "default": 0},
     "secrets": {"type": "dict", "no_log": True},
     "user": {"type": "str"},
-    "drop_ins": DROP_INS,
     "deployment": {"type": "dict"},
     "deployer": {"type": "dict"},
     "reports_dir": {"type": "path"},
@@ -89,7 +87,7 @@ ENGINE_SERVERS = {
         "type": "dict",
         "options": {name: {"type": "int", "default": value} for name, value in LOG_LIMITS.items()},
     },
-    "start_on_boot": {"type": "str", "default": boot.NONE, "choices": list(boot.WAYS)},
+    "start_on_boot": {"type": "bool", "default": False},
     "watchdog": {
         "type": "dict",
         "options": {
@@ -135,7 +133,6 @@ ENGINE_SERVERS_INFO = {
     "probe": {"type": "bool", "default": False},
     "timeout": {"type": "int", "default": 10},
     "secrets": {"type": "dict", "no_log": True},
-    "drop_ins": DROP_INS,
     "report": {"type": "bool"},
 }
 

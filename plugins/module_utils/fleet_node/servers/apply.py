@@ -81,9 +81,6 @@ def apply(node, actions, desired, observed, shared, purge=False, drain_s=0, keep
             _stage(node, staging, action, desired[action.name], owners[action.name])
         _probe_folders(node, starts)
         node.acted = list(actions)
-        for action in actions:
-            if observed.get(action.name) and observed[action.name].unit and action.kind in WRITES:
-                node.manager.remove_drop_ins(observed[action.name].unit)
         if keeps:
             previous.keep(node, actions, desired, observed)
         drain([observed[one.name] for one in actions if one.name in (*stop_first, *ends) and not one.repairs], drain_s)

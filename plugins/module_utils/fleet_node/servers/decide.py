@@ -142,10 +142,8 @@ def _repair(desired, observed):
     if restarts:
         lines = [one.text for one in found]
         changes += [("differs", lines, None)] if lines else []
-        # a drop-in of several units changes for all of them at once
-        together = observed.unit is not None and observed.unit.shares_drop_ins()
-        alone = not together and (fault is None or fault.alone)
-        return Action(name, "restart", "; ".join(restarts), changes, repairs=not together, alone=alone)
+        alone = fault is None or fault.alone
+        return Action(name, "restart", "; ".join(restarts), changes, repairs=True, alone=alone)
     if fault is not None:
         return Action(name, "record", fault.reason, changes, repairs=True)
     if observed.definition != desired.definition:

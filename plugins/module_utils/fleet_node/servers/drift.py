@@ -91,12 +91,9 @@ def unit_differences(unit, definition, planned):
     found = []
     if planned is not None and definition is not None and definition != planned:
         found.append(Difference("definition", "its service definition differs (%s)" % unit.path, "rewrite"))
-    for path in unit.drop_ins:
-        loaded = path in unit.loaded
-        words = "the drop-in %s changes its unit" if loaded else "the drop-in %s will change its unit"
-        found.append(Difference("drop-in", words % path, "restart" if loaded else "rewrite"))
-    for path in unit.overrides:
-        found.append(Difference("definition", "%s takes the place of its unit" % path, "restart"))
+    # files of others: reported, never removed
+    found += [Difference("drop-in", "the drop-in %s changes its unit" % path, None) for path in unit.drop_ins]
+    found += [Difference("definition", "%s takes the place of its unit" % path, None) for path in unit.overrides]
     if unit.stale and unit.may_reload:
         found.append(Difference("reload", "systemd holds another version of its unit than the files", "rewrite"))
     for program, loaded in unit.programs:
@@ -110,7 +107,7 @@ def unit_differences(unit, definition, planned):
 
 def unit_notes(unit):
     """Sentences on what is no difference and yet worth knowing."""
-    notes = ["the drop-in %s changes its unit" % path for path in unit.kept]
+    notes = ["the drop-in %s changes its unit" % path for path in unit.node_wide]
     if unit.stale and not unit.may_reload:
         notes.append("systemd takes the new version of its unit at its next start")
     return notes
@@ -232,13 +229,13 @@ def _limit_differences(running, unit):
         desired = planned.get(name, most)
         # a service manager without the right to go beyond its own limits gives what it has
         accepted = {desired, _lower(desired, most)}
-        if unit is not None and unit.kept and name in unit.loaded_limits:
+        if unit is not None and (unit.drop_ins or unit.node_wide) and name in unit.loaded_limits:
             accepted.add(unit.loaded_limits[name])
         if hard not in accepted or soft != hard:
             shown = _limit(hard) if soft == hard else "%s (hard %s)" % (_limit(soft), _limit(hard))
             text = "its limit %s is %s instead of %s" % (name, shown, _limit(desired))
             found.append(Difference("limits", text, "restart"))
-    if unit is not None and unit.name and running.unit == unit.name and not unit.kept:
+    if unit is not None and unit.name and running.unit == unit.name and not (unit.drop_ins or unit.node_wide):
         for file, value in sorted(running.group.items()):
             if value.split()[0] != "max":
                 text = "%s of its unit's cgroup is %s instead of max" % (GROUP_LIMITS[file], value)

@@ -19,14 +19,12 @@ SERVERS_ARGUMENTS = {
     "servers": {"type": "list", "elements": "dict", "required": True},
     "only": {"type": "list", "elements": "str"},
 }
-DROP_INS = {"type": "str", "default": "remove", "choices": ["remove", "keep"]}
 
 
 def node_of(params):
     """The Node that a module's parameters name. Raises FleetError."""
     paths = NodePaths.of_parameter(params["root"])
     manager = get_manager(params["manager"], paths, params["toolkit"])
-    manager.keep_drop_ins = params.get("drop_ins") == "keep"
     user = params.get("user")
     accounts = {one.get("user") or user for one in params.get("servers") or () if isinstance(one, dict)}
     return Node(paths, manager, user, params.get("deployer") or {}, frozenset(accounts - {None}))

@@ -17,8 +17,6 @@ from .model import config_path
 
 def remove(node, observed, desired, all_observed, purge):
     node.manager.drop([observed.name])
-    if observed.unit is not None:
-        node.manager.remove_drop_ins(observed.unit, observed.unit.own_drop_ins())
     forget_state(node, observed.name)
     # a config of the plan's that is there though the entry is not may be another server's
     kept = {config_path(one.entry) for name, one in all_observed.items() if name != observed.name and one.entry}

@@ -26,7 +26,7 @@ def run(node, params, check):
     if params["only"] is None and state in ("started", "restarted", "absent"):
         deploys = state != "absent" and entries
         _add(result, watchdog.ensure(node, settings if deploys else None, check))
-        started = boot.ensure(node, params["start_on_boot"] if deploys else boot.NONE, check)
+        started = boot.ensure(node, bool(params["start_on_boot"] and deploys), check)
         _add(result, started)
         warnings += started["warnings"]
     rows = {row["name"]: row["state"] for row in result["servers"]}

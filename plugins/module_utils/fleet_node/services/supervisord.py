@@ -171,7 +171,7 @@ class Supervisord(ServiceManager):
         return sorted(names - set(OTHERS))
 
     def unit(self, name, status):
-        """A file that the include of supervisord.conf reads and that is no server's counts as each server's drop-in."""
+        """A foreign file that the include of supervisord.conf reads counts as a drop-in of every server."""
         path = self.definition_path(name)
         try:
             files = sorted(os.listdir(self.programs))
@@ -186,8 +186,7 @@ class Supervisord(ServiceManager):
             words = []
         return Unit(
             path=path,
-            drop_ins=[] if self.keep_drop_ins else others,
-            kept=others if self.keep_drop_ins else [],
+            drop_ins=others,
             programs=[(words[0], False)] if words else [],
         )
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 
 from ..errors import FleetError
@@ -29,7 +30,6 @@ from ..node.files import read_text
 from ..node.paths import PREFIX
 from ..platforms.registry import REGISTERED
 from ..supervise.state import START_LIMIT_EXIT
-from . import unit_files
 from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status, Unit
 
 UNITS = "/etc/systemd/system"
@@ -51,6 +51,7 @@ OTHER_SHOWN = ("ActiveState", "NeedDaemonReload")
 # systemd.exec(5), process exit codes: what ended before the guard could say why
 EXEC_FAILURES = {"203": "the interpreter of its unit is gone, or cannot be executed; run the play again",
                  "217": "the user of its unit is not on this node any more"}  # fmt: skip
+CONTAINER = re.compile(r"/(?:docker|libpod|cri-containerd|crio|kubepods|containerd)[-/.]")  # in a cgroup's path
 CLD_EXITED = 1  # siginfo's si_code, wait(2): it exited; anything else is a signal
 
 
@@ -311,24 +312,19 @@ class Systemd(ServiceManager):
     def unit(self, name, status):
         block = status.properties if status else {}
         unit, path = unit_of(name), self.definition_path(name)
-        folders = [self.units if folder == UNITS else folder for folder in unit_files.FOLDERS]
-        loaded = unit_files.loaded_paths(block.get("DropInPaths"))
-        found = unit_files.drop_ins_on_disk(unit, folders)
-        known = {os.path.realpath(one) for one in found}
-        found += [one for one in loaded if os.path.realpath(one) not in known and os.path.lexists(one)]
-        ours = [one for one in found if unit_files.is_ours(one) and not self.keep_drop_ins]
+        loaded = _paths(block.get("DropInPaths"))
+        foreign = [file for file in loaded if os.path.basename(os.path.dirname(file)).startswith(PREFIX)]
+        fragment = block.get("FragmentPath")
         stale = block.get("NeedDaemonReload") == "yes" and status.pid is not None
-        programs = [(unit_files.executed_in(read_text(path)), False)]
-        programs += [(unit_files.executed(block.get("ExecStart")), True)] if stale else []
-        shown = {name: unit_files.limit(block.get("Limit" + name)) for name in LIMITS}
-        reals = {os.path.realpath(one) for one in loaded}
+        programs = [(_executed_in(read_text(path)), False)]
+        programs += [(_executed(block.get("ExecStart")), True)] if stale else []
+        shown = {name: _limit(block.get("Limit" + name)) for name in LIMITS}
         return Unit(
             name=unit,
             path=path,
-            drop_ins=ours,
-            kept=[one for one in found if one not in ours],
-            loaded=[one for one in found if os.path.realpath(one) in reals],
-            overrides=unit_files.overrides(unit) if os.path.lexists(path) else [],
+            drop_ins=foreign,
+            node_wide=[file for file in loaded if file not in foreign],
+            overrides=[fragment] if fragment and os.path.realpath(fragment) != os.path.realpath(path) else [],
             stale=stale,
             may_reload=not stale or self._may_reload(programs),
             programs=[one for one in programs if one[0]],
@@ -339,13 +335,13 @@ class Systemd(ServiceManager):
     def _may_reload(self, programs=()):
         """Whether no container can lose its devices by a reload; a unit that could not start again needs it anyway."""
         needed = any(held and not os.path.exists(one) for one, held in programs if one)
-        return needed or not _reload_takes_devices() or not unit_files.containers_run()
+        return needed or not _reload_takes_devices() or not _containers_run()
 
     def enable(self, names):
         self._enable(names)
         shown = self._show([unit_of(name) for name in names])
         stale = [block for block in shown.values() if block.get("NeedDaemonReload") == "yes"]
-        if stale and self._may_reload([(unit_files.executed(block.get("ExecStart")), True) for block in stale]):
+        if stale and self._may_reload([(_executed(block.get("ExecStart")), True) for block in stale]):
             self._call("systemctl", "daemon-reload")
 
     def _enable(self, names):
@@ -460,6 +456,45 @@ def ending(block):
 def _reload_takes_devices():
     """Whether a daemon-reload may take devices away from this node's containers."""
     return any(one.lost_by_reload and os.path.exists(one.lost_by_reload) for one in REGISTERED.values())
+
+
+def _paths(text):
+    """The paths of a property of systemctl show."""
+    try:
+        return shlex.split(text or "")
+    except ValueError:
+        return (text or "").split()
+
+
+def _executed(show):
+    """The program of systemctl show's ExecStart, None without one."""
+    found = re.search(r"path=(.*?) ; argv\[\]=", show or "")
+    return found.group(1) if found else None
+
+
+def _executed_in(text):
+    """The program of a unit file, as unit_word() writes it; None without one."""
+    found = re.search(r'(?m)^ExecStart="((?:[^"\\]|\\.)*)"', text or "")
+    return re.sub(r"\\(.)", r"\1", found.group(1)).replace("%%", "%") if found else None
+
+
+def _limit(text):
+    """A limit as systemctl show prints it: -1 for none, None if it is not a number."""
+    if text in ("infinity", "18446744073709551615"):
+        return -1
+    return int(text) if (text or "").isdigit() else None
+
+
+def _containers_run():
+    """Whether this node runs a container, whose devices a reload of systemd might remove."""
+    for pid in processes.process_table():
+        try:
+            with open("/proc/%d/cgroup" % pid, encoding="utf-8", errors="replace") as stream:
+                if CONTAINER.search(stream.read()):
+                    return True
+        except OSError:
+            continue
+    return False
 
 
 def hardening(entry):

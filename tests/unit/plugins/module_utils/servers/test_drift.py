@@ -18,7 +18,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node im
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import drift, running_process
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.decide import decide
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Desired, Observed
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import unit_files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status, Unit
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import run
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
@@ -169,17 +168,13 @@ CASES = {
         {"definition": "d # edited"},
         ("definition", "its service definition differs (%s)" % PATH, "rewrite"),
     ),
-    "a drop-in": (
-        {"manager": unit(drop_ins=[EDITED], loaded=[EDITED])},
-        ("drop-in", "the drop-in %s changes its unit" % EDITED, "restart"),
-    ),
-    "a drop-in that is not read yet": (
+    "a drop-in, which a run does not remove": (
         {"manager": unit(drop_ins=[EDITED])},
-        ("drop-in", "the drop-in %s will change its unit" % EDITED, "rewrite"),
+        ("drop-in", "the drop-in %s changes its unit" % EDITED, None),
     ),
     "a unit of a higher place": (
         {"manager": unit(overrides=["/run/systemd/transient/" + UNIT])},
-        ("definition", "/run/systemd/transient/%s takes the place of its unit" % UNIT, "restart"),
+        ("definition", "/run/systemd/transient/%s takes the place of its unit" % UNIT, None),
     ),
     "an older unit in memory": (
         {"manager": unit(stale=True)},
@@ -260,8 +255,8 @@ NOTHING = {
         "process": running(argv=["python", "-m", "other"], environment=environment(MORE="1"))},
     "a manager that has no more to give": {
         "process": running(limits={"NOFILE": (4096, 4096)}, parent={"NOFILE": (1024, 4096)})},
-    "limits of a drop-in that stays": {
-        "manager": unit(kept=["/etc/systemd/system/service.d/a.conf"], loaded_limits={"NOFILE": 4096}),
+    "limits of a drop-in": {
+        "manager": unit(node_wide=["/etc/systemd/system/service.d/a.conf"], loaded_limits={"NOFILE": 4096}),
         "process": running(limits={"NOFILE": (4096, 4096)}, group={"memory.max": "1"})},
     "a program of a unit that is no Python, which is not executed": {"manager": unit(programs=[("/bin/false", True)])},
     "a guard that is about to become the engine": {
@@ -285,7 +280,7 @@ def test_what_is_no_difference(case):
 
 
 def test_notes_are_no_differences():
-    manager = unit(kept=["/run/systemd/system/service.d/a.conf"], stale=True, may_reload=False)
+    manager = unit(node_wide=["/run/systemd/system/service.d/a.conf"], stale=True, may_reload=False)
     assert drift.unit_notes(manager) == [
         "the drop-in /run/systemd/system/service.d/a.conf changes its unit",
         "systemd takes the new version of its unit at its next start",
@@ -347,62 +342,6 @@ def test_a_strangers_command_is_shown_without_its_secrets(command, shown):
     assert node_processes.masked(command) == shown
 
 
-# ---- where systemd reads
-
-
-def test_names_of_drop_in_folders():
-    assert unit_files.drop_in_names("inference-fleet-a-1.service") == [
-        "inference-fleet-a-1.service.d",
-        "inference-fleet-a-.service.d",
-        "inference-fleet-.service.d",
-        "inference-.service.d",
-        "service.d",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("folder", "ours"),
-    [
-        (UNIT + ".d", True),
-        ("inference-fleet-server-.service.d", True),
-        ("inference-fleet-.service.d", True),
-        ("inference-.service.d", False),
-        ("service.d", False),
-    ],
-)
-@pytest.mark.parametrize("place", ["etc", "run", "usr"])
-def test_drop_ins_of_every_kind_are_found(tmp_path, folder, ours, place):
-    path = tmp_path / place / folder / "10-x.conf"
-    path.parent.mkdir(parents=True)
-    path.write_text("[Service]\n")
-    (path.parent / "README").write_text("")
-    (path.parent / "masked.conf").symlink_to(os.devnull)
-    folders = [str(tmp_path / one) for one in ("etc", "run", "usr", "nowhere")]
-    assert unit_files.drop_ins_on_disk(UNIT, folders) == [str(path)]
-    assert unit_files.is_ours(str(path)) is ours
-
-
-def test_a_folder_that_is_a_link_counts_once(tmp_path):
-    path = tmp_path / "usr" / (UNIT + ".d") / "a.conf"
-    path.parent.mkdir(parents=True)
-    path.write_text("")
-    (tmp_path / "lib").symlink_to(tmp_path / "usr")
-    assert unit_files.drop_ins_on_disk(UNIT, [str(tmp_path / "lib"), str(tmp_path / "usr")]) == [
-        str(tmp_path / "lib" / (UNIT + ".d") / "a.conf")
-    ]
-
-
-def test_what_a_unit_executes():
-    assert (
-        unit_files.executed_in('[Service]\nExecStart="/opt/a \\"b\\" 100%%/python" "-I"\n') == '/opt/a "b" 100%/python'
-    )
-    assert unit_files.executed_in("[Service]\n") is None
-    shown = "{ path=/usr/bin/python3 ; argv[]=/usr/bin/python3 -I x ; ignore_errors=no ; start_time=[n/a] }"
-    assert unit_files.executed(shown) == "/usr/bin/python3"
-    assert unit_files.executed("") is None
-    assert [unit_files.limit(text) for text in ("infinity", "1024", "", None)] == [-1, 1024, None, None]
-
-
 # ---- one at a time
 
 
@@ -430,22 +369,6 @@ def test_of_several_that_differ_one_is_restarted_at_a_time():
     assert kinds(found) == {"a": "restart"}
     assert kinds(found, check=True) == {"a": "restart", "b": "restart"}
     assert kinds(found, only=["b"]) == {"b": "restart"}
-
-
-@pytest.mark.parametrize(
-    ("folder", "expected"),
-    [
-        ("inference-fleet-.service.d", {"a": "restart", "b": "restart"}),
-        (UNIT + ".d", {"a": "restart"}),
-    ],
-)
-def test_those_under_one_drop_in_restart_together(folder, expected):
-    """The first restart has systemd forget it for all of them."""
-    path = "/etc/systemd/system/%s/x.conf" % folder
-    found = {name: named(name) for name in ("a", "b")}
-    for _want, observed in found.values():
-        observed.unit = unit(drop_ins=[path], loaded=[path])
-    assert kinds(found) == expected
 
 
 def test_directories_that_are_gone_or_somebody_elses():

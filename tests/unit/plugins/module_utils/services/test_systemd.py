@@ -430,7 +430,7 @@ def test_an_enabled_server_is_not_restarted(manager, tmp_path, kind):
 def test_what_systemd_holds_of_a_changed_unit_is_read_anew(manager, tmp_path, monkeypatch, nvidia):
     """Else a kill would have it start an interpreter that is gone. It may cost an NVIDIA container its devices."""
     monkeypatch.setattr(systemd.REGISTERED["nvidia"], "lost_by_reload", str(tmp_path) if nvidia else "/no/such/device")
-    monkeypatch.setattr(systemd.unit_files, "containers_run", lambda: True)
+    monkeypatch.setattr(systemd, "_containers_run", lambda: True)
     manager.answers["show"] = shown(NeedDaemonReload="yes")
     manager.enable(["server-0"])
     assert [call for call in manager.calls if " show " not in call] == [
@@ -592,56 +592,21 @@ def test_a_root_of_its_own_has_no_systemd():
 EXEC = "{ path=%s ; argv[]=%s -I guard.py ; ignore_errors=no ; start_time=[n/a] ; pid=0 }"
 
 
-@pytest.fixture
-def folders(manager, tmp_path, monkeypatch):
-    """Folders of units and drop-ins below tmp_path in place of the node's own; the second is the manager's."""
-    made = [str(tmp_path / name) for name in ("control", "units", "usr")]
-    monkeypatch.setattr(systemd, "UNITS", made[1])
-    monkeypatch.setattr(systemd.unit_files, "FOLDERS", tuple(made))
-    monkeypatch.setattr(systemd.unit_files.overrides, "__defaults__", ((made[0],),))
-    manager.units = made[1]
-    for folder in made:
-        os.makedirs(folder)
-    define(manager, "server-0")
-    return made
-
-
-def drop_in(folder, name="x.conf", of="inference-fleet-server-0.service.d"):
-    path = "%s/%s/%s" % (folder, of, name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as stream:
-        stream.write("[Service]\n")
-    return path
-
-
 def unit_now(manager, **changes):
     manager.answers["show"] = shown(**changes)
     return manager.unit("server-0", manager.statuses()["server-0"])
 
 
-def test_what_changes_a_unit_is_seen_wherever_systemd_reads(manager, folders):
-    assert (unit_now(manager).drop_ins, unit_now(manager).kept, unit_now(manager).overrides) == ([], [], [])
-    own = [drop_in(folder) for folder in folders]
-    prefix = drop_in(folders[2], of="inference-fleet-.service.d")
-    node_wide = drop_in(folders[0], of="service.d")
-    hiding = folders[0] + "/inference-fleet-server-0.service"
-    with open(hiding, "w", encoding="utf-8"):
-        pass
-    found = unit_now(manager, DropInPaths="%s %s" % (own[1], node_wide))
-    assert sorted(found.drop_ins) == sorted([*own, prefix])
-    assert (found.kept, found.overrides) == ([node_wide], [hiding])
-    assert found.loaded == {own[1], node_wide}
-    assert sorted(found.own_drop_ins()) == sorted(own)
-    assert not found.shares_drop_ins()
-
-    manager.remove_drop_ins(found)
-    left = unit_now(manager, DropInPaths=own[1])  # until systemd reads its units again
-    assert (left.drop_ins, left.overrides, left.kept) == ([], [], [node_wide])
-    assert not os.path.exists(os.path.dirname(own[1]))
-
-    manager.keep_drop_ins = True
-    kept = drop_in(folders[1])
-    assert (unit_now(manager).drop_ins, unit_now(manager).kept) == ([], [node_wide, kept])
+def test_foreign_files_that_change_a_unit(manager):
+    define(manager, "server-0")
+    path = manager.definition_path("server-0")
+    found = unit_now(manager, FragmentPath=path)
+    assert (found.drop_ins, found.node_wide, found.overrides) == ([], [], [])
+    own = ["/etc/systemd/system/inference-fleet-%s.service.d/x.conf" % name for name in ("server-0", "")]
+    node_wide = "/etc/systemd/system/service.d/x.conf"
+    hiding = "/run/systemd/transient/inference-fleet-server-0.service"
+    found = unit_now(manager, FragmentPath=hiding, DropInPaths=" ".join([*own, node_wide]))
+    assert (found.drop_ins, found.node_wide, found.overrides) == (own, [node_wide], [hiding])
 
 
 @pytest.mark.parametrize(
@@ -653,16 +618,27 @@ def test_what_changes_a_unit_is_seen_wherever_systemd_reads(manager, folders):
         (True, True, "/nowhere/python3", True),  # it could not start again
     ],
 )
-def test_an_older_unit_in_memory(manager, folders, monkeypatch, tmp_path, nvidia, containers, program, may):
+def test_an_older_unit_in_memory(manager, monkeypatch, tmp_path, nvidia, containers, program, may):
     monkeypatch.setattr(systemd.REGISTERED["nvidia"], "lost_by_reload", str(tmp_path) if nvidia else "/no/such/device")
-    monkeypatch.setattr(systemd.unit_files, "containers_run", lambda: containers)
+    monkeypatch.setattr(systemd, "_containers_run", lambda: containers)
+    define(manager, "server-0")
     found = unit_now(manager, NeedDaemonReload="yes", ExecStart=EXEC % (program, program))
     assert (found.stale, found.may_reload) == (True, may)
     assert (program, True) in found.programs
     assert not unit_now(manager, ExecStart=EXEC % (program, program)).stale
 
 
-def test_limits_that_systemd_holds(manager, folders):
+def test_limits_that_systemd_holds(manager):
+    define(manager, "server-0")
     found = unit_now(manager, LimitNOFILE="4096", LimitMEMLOCK="infinity")
     assert found.limits == {"NOFILE": 1048576, "MEMLOCK": -1}
     assert found.loaded_limits == {"NOFILE": 4096, "MEMLOCK": -1}
+
+
+def test_what_a_unit_executes():
+    text = '[Service]\nExecStart="/opt/a \\"b\\" 100%%/python" "-I"\n'
+    assert systemd._executed_in(text) == '/opt/a "b" 100%/python'
+    assert systemd._executed_in("[Service]\n") is None
+    assert systemd._executed(EXEC % ("/usr/bin/python3", "/usr/bin/python3")) == "/usr/bin/python3"
+    assert systemd._executed("") is None
+    assert [systemd._limit(text) for text in ("infinity", "1024", "", None)] == [-1, 1024, None, None]

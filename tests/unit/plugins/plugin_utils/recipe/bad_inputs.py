@@ -609,6 +609,7 @@ SECRET = "s3cret-Zq81"  # no message repeats it
 VALUES = {
     "input.not-a-switch": {
         "fleet_watchdog": ["maybe", 2, [True], {}, "tru", "ja"],
+        "fleet_start_on_boot": ["crontab", ["auto"], 2],
         "fleet_look": ["never", ""],
         "fleet_charts": ["none", ""],
         "fleet_status_strict": ["strict"],
@@ -660,13 +661,11 @@ VALUES = {
         "verify_timeout_s": [0, "slow"],
     },
     "input.choice-unknown": {
-        "fleet_start_on_boot": [True, "yes", "systemd", "user_unit", ["auto"], 1],
         "etcd_install": ["package", "docker", ""],
         "nats_install": ["snap"],
         "etcd_container_engine": ["crio", ""],
         "container_engine_restart": ["maybe", True],
         "serve_manager": ["openrc", "Systemd"],
-        "serve_drop_ins": ["ignore"],
         "serve_state": ["stopped"],
         "evaluate_profile": ["nope", "", "Full"],
         "verify_mode": ["fast"],
@@ -824,7 +823,7 @@ SOUND = {
     "fleet_watchdog_interval_s": ["60", 1, "", None],
     "fleet_log_rate": [0, "0", 10000],
     "fleet_regression_limit": [15, "7.5", 0.5],
-    "fleet_start_on_boot": [False, "false", "none", "auto", "crontab", "user-unit", ""],
+    "fleet_start_on_boot": [False, True, "false", ""],
     "fleet_address": ["10.0.0.5", "fd00::5", "node-1.example.org", "node_1"],
     "fleet_proxy_env": [{}, {"HTTPS_PROXY": "http://u:p%40x@p.example:3128/"}, {"no_proxy": "localhost, .example.org"},
                         {"HTTP_PROXY": "proxy:3128"}, {"ALL_PROXY": "socks5h://[fd00::1]:1080"}, {"HTTPS_PROXY": ""}],
