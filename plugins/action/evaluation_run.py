@@ -29,6 +29,8 @@ class ActionModule(NodeProgram, ActionBase):
         result = super().run(tmp, task_vars)
         own = {name: clean(self._task.args.get(name), name) for name in OWN}
         arguments = {name: value for name, value in self._task.args.items() if name not in OWN}
+        # the same for all tasks of a run, so that one may begin what another waits for: without the task's own number
+        arguments["caller"] = self._task._uuid.rpartition("-")[0]
         result.update(self.call("evaluation_run", arguments, task_vars))
         if result.get("failed") or not result.get("measured"):
             return result

@@ -13,7 +13,6 @@ import glob
 import json
 import os
 import re
-import shutil
 
 from .. import program
 from ..errors import FleetError
@@ -22,10 +21,8 @@ from . import verdict
 
 NAME = "gpt_oss.evals"
 EVALS = ("basic", "gpqa", "aime25")
-EFFORTS = ("low", "medium", "high")
 SERVERS = None  # how many addresses it takes: all
-NO_KEY = "EMPTY"  # its client wants one
-REPEATS = {"basic": 1}  # of each question in a whole run; 8 of the others
+RESUMES, CLEAN = False, ""
 REFUSED = "No response"  # how the answer of a request that was refused begins, the tool's own and the worker's
 POINT = re.compile(r"<p>Score: ([0-9.]+)</p>")
 OPTIONS = re.compile(r"\n\n\(A\) ")  # what follows is in another order in each repeat
@@ -45,19 +42,9 @@ def dataset_files(name, _find):
     return FILES[name]
 
 
-def prepare(job, settings, _environment):
-    """Lay out the folder of an evaluation. Returns its argv, and None: the tool itself says how much it asks.
-
-    settings: of command(), and python.
-    """
-    shutil.rmtree(settings["folder"])  # it cannot go on with a run of before
-    os.makedirs(settings["folder"], mode=0o700)
-    return command(settings["python"], program.work(job.folder, worker), settings), None
-
-
-def whole(_asked):
-    """Whether the dataset has all that its reference was measured with; a file that lacks some is refused before."""
-    return True
+def prepare(folder, settings):
+    """(argv, environment) of an evaluation. folder: of the job; settings: of command(), and python."""
+    return command(settings["python"], program.work(folder, worker), settings), {"HF_HUB_OFFLINE": "1"}
 
 
 def command(python, work, settings):
@@ -88,7 +75,7 @@ def progress(folder):
     return len(lines), asked
 
 
-def read(folder, name, _asked=None):
+def read(_job, folder, name):
     """What an evaluation measured, from the tool's files in a folder.
 
     {score, questions, answered, correct, failed, interval, errors [{message, count}], asked}: questions are different
@@ -133,6 +120,7 @@ def counted(answers):
         "asked": len(answers),
         "interval": verdict.interval([tuple(cluster) for cluster in clusters.values()]),
         "errors": [{"message": text, "count": count} for text, count in sorted(errors.items())],
+        "whole": True,  # a dataset that lacks questions is refused before
     }
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ..measure import run as measuring
+from ..measure import benchmark
 from ..measure.arguments import MEASURED_ARGUMENTS
 from ..servers.node_arguments import NODE_ARGUMENTS
 
@@ -39,4 +39,4 @@ ARGUMENTS = {
 
 def run(params, check_mode):
     """The result of a measurement, or how far it is. Raises FleetError."""
-    return measuring.bring(params, check_mode)
+    return benchmark.run(params, check_mode)

@@ -11,7 +11,8 @@ from ..servers.node_arguments import NODE_ARGUMENTS
 
 ARGUMENTS = {
     "servers": {"type": "list", "elements": "dict", "required": True},
-    "eval": {"type": "str", "choices": ["basic", "gpqa", "aime25", "mmlu", "gsm8k"], "required": True},
+    "eval": {"type": "str", "required": True},
+    "command": {"type": "dict"},
     "effort": {"type": "str", "choices": ["low", "medium", "high"], "required": True},
     "venv": {"type": "path", "required": True},
     "config": {"type": "path"},
@@ -25,6 +26,7 @@ ARGUMENTS = {
     "retries": {"type": "int", "default": 4},
     "budget_s": {"type": "int", "default": 14400},
     "refresh": {"type": "bool", "default": False},
+    "caller": {"type": "str", "default": ""},
     "references": {
         "type": "list",
         "elements": "dict",

@@ -136,23 +136,18 @@ class Point:
         return len(RECORDS[self.tool](folder)) if found is None and self.tool in RECORDS else found
 
 
-def with_key(tool, program):
-    """The program of a tool for servers that require an API key."""
-    if tool == "aiperf":
-        return [os.path.join(os.path.dirname(program[0]), "python"), "-c", AIPERF_WITH_KEY]
-    return ["/bin/sh", "-c", AISBENCH_WITH_KEY, "sh", *program] if tool == "aisbench" else program
-
-
-# It accepts a key only as an argument, which other users of the node could read; so the argument is added in-process.
+# AIPerf accepts a key only as an argument, which other users of the node could read; it is added in-process.
 AIPERF_WITH_KEY = (
     "import os, sys; sys.argv = ['aiperf', *sys.argv[1:], '--api-key', os.environ['OPENAI_API_KEY']]; "
     "from aiperf.cli import app; sys.exit(app())"
 )
-# It writes the key into files, below its own folder and where it is started, so nobody else may read them.
-AISBENCH_WITH_KEY = (
-    'umask 077; cd "$HOME" || exit; "$@"; status=$?; rm -rf -- "$HOME"/*/configs "$HOME"/tmp "$HOME"/*/*/configs; '
-    "exit $status"
-)
+
+
+def with_key(tool, program):
+    """The program of a tool for servers that require an API key."""
+    if tool != "aiperf":
+        return program
+    return [os.path.join(os.path.dirname(program[0]), "python"), "-c", AIPERF_WITH_KEY]
 
 
 def _aiperf_records(folder):
