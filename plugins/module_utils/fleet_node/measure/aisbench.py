@@ -16,7 +16,6 @@ import json
 import os
 import re
 
-from ..errors import FleetError
 from ..node import files
 from . import verdict
 from .tools.reading import json_lines, short
@@ -160,13 +159,11 @@ def progress(folder):
 
 def read(job, folder, _name):
     """What an evaluation measured: the keys of gpt_oss_evals.read(), the score as the mean of the subjects' scores, and
-    whether all subjects were asked. job: the folder of the job. Raises FleetError if there is no result."""
+    whether all subjects were asked. job: the folder of the job. Raises ValueError if there is no result."""
     asked = (files.read_json(os.path.join(job, GIVEN)) or {}).get("asked") or {}
     run = latest(folder)
     if run is None:
-        raise FleetError(
-            "evaluate.no-run", "%s began no run in %s. Its output is in the file log there.", (NAME, folder)
-        )
+        raise ValueError("%s started no run in %s" % (NAME, folder))
     errors, strata, answered, failed = {}, [], 0, 0
     for subject, questions in sorted(asked.items()):
         came, refused = _subject(run, subject)

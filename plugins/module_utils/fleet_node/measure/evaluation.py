@@ -116,7 +116,7 @@ class Evaluation(Run):
         name = self.params["eval"]
         try:
             numbers = self.tool.read(self.job.folder, self.output, name)
-        except (FleetError, *UNREADABLE) as error:
+        except UNREADABLE as error:
             numbers = nothing(self.why(error, status), self.tool.progress(self.output)[1])
         return {
             **numbers,
@@ -140,7 +140,7 @@ class Evaluation(Run):
         """The reason why there is no result."""
         if status is None:
             return "The evaluation was killed after %d answers." % self.tool.progress(self.output)[0]
-        read = getattr(error, "message", "The files of %s cannot be read: %r." % (self.tool.NAME, error))
+        read = "The files of %s cannot be read: %s." % (self.tool.NAME, error or repr(error))
         if status in TIMED_OUT:
             return "%s The time limit of %d s ended it." % (read, self.limit_s)
         return "%s Status %s: %s" % (read, status, self.last_words())

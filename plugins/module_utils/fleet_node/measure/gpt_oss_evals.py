@@ -15,7 +15,6 @@ import os
 import re
 
 from .. import program
-from ..errors import FleetError
 from . import gpt_oss_evals_worker as worker
 from . import verdict
 
@@ -79,24 +78,15 @@ def read(_job, folder, name):
     """What an evaluation measured, from the tool's files in a folder.
 
     {score, questions, answered, correct, failed, interval, errors [{message, count}], asked}: questions are different
-    ones, the other counts are answers; score and interval are percent of the answers that came. Raises FleetError where
-    there is no result, with as many answers as there are.
+    ones, the other counts are answers; score and interval are percent of the answers that came. Raises ValueError if
+    there is no result.
     """
     found = sorted(glob.glob(os.path.join(glob.escape(folder), "%s_*_allresults.json" % name)))
     if not found:
-        raise FleetError(
-            "evaluate.no-result",
-            "%s left no result in %s after %d answers. Its output is in the file log there.",
-            (NAME, folder, progress(folder)[0]),
-        )
-    try:
-        with open(found[-1], encoding="utf-8") as stream:
-            written = json.load(stream)
-        answers = [_answer(convo, html) for convo, html in zip(written["convos"], written["htmls"])]
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise FleetError(
-            "evaluate.result-unreadable", "%s cannot be read as a result of %s: %r.", (found[-1], NAME, error)
-        ) from error
+        raise ValueError("%s left no result after %d answers" % (NAME, progress(folder)[0]))
+    with open(found[-1], encoding="utf-8") as stream:
+        written = json.load(stream)
+    answers = [_answer(convo, html) for convo, html in zip(written["convos"], written["htmls"])]
     return counted(answers)
 
 
