@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import statistics
 import urllib.parse
 from dataclasses import dataclass, field
 
@@ -193,19 +194,11 @@ def _latencies(data, point):
     times = sorted(one for one in data.get("latencies") or () if isinstance(one, (int, float)))
     if not times:
         return {}
-    shares = {"p%d" % one: quantile(times, one / 100) for one in (50, 90, 95, 99)}
+    shares = statistics.quantiles(times * 2 if len(times) == 1 else times, n=100, method="inclusive")
     return {
         "completed": min(len(times) * point.concurrency, point.requests),
-        "latency": {"mean": sum(times) / len(times), **shares},
+        "latency": {"mean": sum(times) / len(times), **{"p%d" % one: shares[one - 1] for one in (50, 90, 95, 99)}},
     }
-
-
-def quantile(values, share):
-    """Of sorted numbers, interpolated linearly."""
-    at = share * (len(values) - 1)
-    low = math.floor(at)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (at - low)
 
 
 # ---- AISBench's performance mode runs a configuration file in Python. https://github.com/AISBench/benchmark
