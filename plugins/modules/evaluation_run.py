@@ -33,9 +33,13 @@ options:
     description:
       - The evaluation. V(basic) is one question, to which any answer counts as right.
       - V(gpqa) and V(aime25) are those of C(gpt_oss.evals), V(mmlu) and V(gsm8k) are those of AISBench.
+      - Any other name requires O(command).
     type: str
-    choices: [basic, gpqa, aime25, mmlu, gsm8k]
     required: true
+  command:
+    description:
+      - The program of an evaluation of the recipe, with C(argv), C(environment), C(files) and C(metrics).
+    type: dict
   effort:
     description: The reasoning effort that is asked for.
     type: str
@@ -92,6 +96,10 @@ options:
     description: Whether to evaluate again where there is a good result.
     type: bool
     default: false
+  caller:
+    description: Set by the action plugin, from the run of the playbook.
+    type: str
+    default: ""
   references:
     description:
       - Published scores, the first that is about the evaluation counts. It is not sent to the node.

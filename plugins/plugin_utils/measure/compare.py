@@ -22,6 +22,7 @@ import math
 import statistics
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 
 LIMIT = 15.0  # percent
 BEFORE = 5
@@ -35,19 +36,19 @@ COMPARED = (
 WORSE, BETTER, SAME, UNCLEAR = "worse", "better", "same", "unclear"
 
 
-def limit(value, name="fleet_regression_limit"):
-    """The limit in percent, more than 0. None gives the default. Raises FleetError for what is no such number."""
+def limit(value, name="fleet_regression_limit", unit="percent, such as 15"):
+    """A limit as a number above 0; LIMIT for None. Raises FleetError."""
     if value is None:
         return LIMIT
     try:
         number = float(value) if not isinstance(value, bool) else math.nan
     except (TypeError, ValueError):
         number = math.nan
-    if not (0 < number < math.inf):
+    if not 0 < number < math.inf:
         raise FleetError(
-            "measure.limit-no-number",
-            "%s is %s; it has to be a number of percent, more than 0, such as 15. Leave it out for %g.",
-            (name, repr(value)[:80], LIMIT),
+            "measure.limit-invalid",
+            "%s is %s; allowed: a number of %s, more than 0. Correct it, or leave it out.",
+            (name, show(value), unit),
         )
     return number
 

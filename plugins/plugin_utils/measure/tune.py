@@ -27,26 +27,16 @@ def limits_of(given, tune, name="fleet_tune_limits"):
     """{ttft_ms, tpot_ms}, None for one without a limit: `given`, else the recipe's. Raises FleetError."""
     if given is None:
         return {key: (tune.get("limits") or {}).get(key) for key in LIMITS}
-    found = dict.fromkeys(LIMITS)
     if not isinstance(given, dict) or set(given) - set(LIMITS) or not given:
         raise FleetError(
-            "tune.limits-invalid",
-            "%s is %s; allowed: a mapping with %s, such as {ttft_ms: 2000, tpot_ms: 50}.",
-            (name, show(given), " or ".join(LIMITS)),
+            "measure.limit-invalid",
+            "%s is %s; allowed: %s. Correct it, or leave it out.",
+            (name, show(given), "a mapping with %s, such as {ttft_ms: 2000}" % " or ".join(LIMITS)),
         )
-    for key, value in given.items():
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if value is not None and not 0 < number < math.inf:
-            raise FleetError(
-                "tune.limit-no-number",
-                "%s.%s is %s; allowed: a number of milliseconds, more than 0. Leave it out for no limit.",
-                (name, key, show(value)),
-            )
-        found[key] = None if value is None else number
-    return found
+    return {
+        key: None if given.get(key) is None else compare.limit(given[key], "%s.%s" % (name, key), "milliseconds")
+        for key in LIMITS
+    }
 
 
 def settings(tune):
@@ -64,20 +54,12 @@ def settings(tune):
 def candidates(tune, recipe="the recipe"):
     """[(name, override)]: the deployment as it is, then each combination of the settings. Raises FleetError."""
     given = settings(tune)
-    if not given:
-        raise FleetError(
-            "tune.nothing-to-try",
-            "%s marks no setting as tunable. Set tune in fleet_override, for example {tune: {arguments: {max-num-seqs: "
-            "[4, 8]}}}.",
-            (recipe,),
-        )
     count = math.prod(len(values) for _name, values in given)
-    if count > MOST:
-        raise FleetError(
-            "tune.too-many",
-            "The settings of tune have %d combinations, and each is a start of the servers; allowed: %d. Leave out "
-            "some values.",
-            (count, MOST),
+    if not given or count > MOST:
+        raise _impossible(
+            recipe,
+            "tune has %d combinations; allowed: 1 to %d, each of which starts the servers"
+            % (count if given else 0, MOST),
         )
     found = [(AS_IT_IS, {})]
     for chosen in itertools.product(*(values for _name, values in given)):
@@ -97,13 +79,18 @@ def calls_of(servers, deployment, profile):
     profiles = {**benchmark["profiles"], name: {**wanted, "queue": True}}
     calls = points.points(servers, {**deployment, "benchmark": {**benchmark, "profiles": profiles}}, name)
     if calls[0]["scope"] == "server" and len({call["servers"][0]["name"] for call in calls}) > 1:
-        raise FleetError(
-            "tune.one-server-at-a-time",
-            "benchmark.profiles.%s measures one server at a time, and there are several; what they answer together is "
-            "compared. Choose a profile with scope node by tune.profile.",
-            (name,),
+        raise _impossible(
+            name, "the profile measures one server at a time, and there are several; tune.profile needs scope node"
         )
     return calls
+
+
+def _impossible(name, why):
+    return FleetError(
+        "tune.not-possible",
+        "%s: %s. Correct tune in fleet_override, for example {tune: {arguments: {max-num-seqs: [4, 8]}}}.",
+        (name, why),
+    )
 
 
 def measured(calls, deployment, history):

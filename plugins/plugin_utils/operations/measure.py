@@ -20,14 +20,18 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables i
 OWN = ("reports_dir", "deployment", "hardware", "references", "profile", "telling")
 
 
+def caller_of(action):
+    """A name of the run, the same for all its tasks: one may start a job that another waits for."""
+    return action._task._uuid.rpartition("-")[0]
+
+
 def benchmark_run(action, given, task_vars):
     """Returns the result of the operation, and path; see modules/benchmark_run.py."""
     arguments = clean(dict(given), "benchmark_run")
     folder = arguments.pop("reports_dir", None)
     folder = os.path.abspath(os.path.expanduser(folder)) if folder else None
     arguments["head"] = head.head_of(arguments, task_vars["inventory_hostname"], folder)
-    # the same for all tasks of a run, so that one may begin what another waits for: without the task's own number
-    arguments["caller"] = action._task._uuid.rpartition("-")[0]
+    arguments["caller"] = caller_of(action)
     for name in ("deployment", "hardware"):
         arguments.pop(name, None)
     result = action.call("benchmark_run", arguments, task_vars)
@@ -54,6 +58,7 @@ def evaluation_run(action, given, task_vars):
     """Returns the result of the operation, with evaluation and path; see modules/evaluation_run.py."""
     own = {name: clean(given.get(name), name) for name in OWN}
     arguments = {name: value for name, value in given.items() if name not in OWN}
+    arguments["caller"] = caller_of(action)
     result = action.call("evaluation_run", arguments, task_vars)
     if result.get("failed") or not result.get("measured"):
         return result

@@ -107,8 +107,7 @@ def test_check_says_what_would_be_tried(tmp_path):
         ),
         (
             {"fleet_override": {"servers": {"server": {"count": 1, "port": 18001}}}},
-            "node-small marks no setting as tunable. Set tune in fleet_override, for example {tune: {arguments: "
-            "{max-num-seqs: [4, 8]}}}.",
+            "node-small: tune has 0 combinations",
         ),
         (
             {"fleet_override_more": {"tune": {"variants": {"no": {"such": {"argumens": {"a": 4}}}}}}},

@@ -5,7 +5,7 @@
 
 It ends with status 0 when every request failed, with "-" for a score. So predictions and failures are counted here:
 predictions/<model>/<dataset>.jsonl has those that came, <dataset>_failed.jsonl the others, and the accuracy is in
-results/<model>/<dataset>.json. tools/aisbench_perf.py is its performance mode.
+results/<model>/<dataset>.json. Its performance mode is in tools/benchmarks.py.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ import json
 import os
 import re
 
-from ..errors import FleetError
 from ..node import files
 from . import verdict
+from .tools.reading import json_lines, short
 
 NAME = "AISBench"
 EVALS = ("mmlu", "gsm8k")
-EFFORTS = ("low", "medium", "high")
 SERVERS = 1  # how many addresses it takes
-NO_KEY = ""
+RESUMES = True
+GIVEN = "given.json"
+# It writes its settings, which contain the API key, into files.
+CLEAN = 'rm -rf -- "$HOME"/*/configs "$HOME"/tmp "$HOME"/*/*/configs; '
 MODEL = "fleet"  # the tool's own name for what is measured, in the paths of its files
 SUBJECTS = 57  # of the whole dataset
 PREFIX = "lukaemon_mmlu_"
@@ -34,11 +36,6 @@ SPLITS = ("dev", "test")
 GSM8K = "gsm8k"  # has no subjects, and counts as one
 GSM8K_SPLITS = ("train", "test")  # the tool reads both and asks the second
 SOLUTION = re.compile(r"#### -?[0-9][0-9,]*\s*$")  # the tool compares whole numbers
-QUANTITY = re.compile(r"^(-?[0-9.]+(?:e[+-]?[0-9]+)?) ?(.*)$", re.IGNORECASE)
-SCALES = {"ms": 1.0, "s": 1000.0, "us": 0.001, "": 1.0, "token/s": 1.0, "req/s": 1.0}
-
-
-# ---- accuracy
 
 
 def dataset_files(name, find):
@@ -102,21 +99,17 @@ def questions(folder, name, subjects, examples):
     return {one: min(count, examples or count) for one, count in every.items()}
 
 
-def prepare(job, settings, environment):
-    """Write what the configuration file reads. Returns the argv, and {subject: questions} that are asked.
+def prepare(folder, settings):
+    """Write what the configuration file reads. Returns (argv, environment).
 
-    settings: of given() and command(), and python, config (its configuration file), files (of the dataset).
+    folder: of the job; settings: of given() and command(), and python, config (its configuration file), files (of the
+    dataset).
     """
     settings["subjects"] = subjects_of(settings["eval"], settings["files"])
     asked = questions(settings["datasets"], settings["eval"], settings["subjects"], settings["examples"])
-    environment["FLEET_AISBENCH"] = job.path("given.json")
-    files.write_atomic(job.path("given.json"), json.dumps(given(settings), indent=1) + "\n", mode=0o600)
-    return command(settings["python"], settings["config"], settings), asked
-
-
-def whole(asked):
-    """Whether all subjects are asked, as where the reference was measured."""
-    return len(asked) == SUBJECTS or GSM8K in asked
+    path = os.path.join(folder, GIVEN)
+    files.write_atomic(path, json.dumps({**given(settings), "asked": asked}, indent=1) + "\n", mode=0o600)
+    return command(settings["python"], settings["config"], settings), {"FLEET_AISBENCH": path, "HF_HUB_OFFLINE": "1"}
 
 
 def given(settings):
@@ -160,20 +153,17 @@ def progress(folder):
     run, count = latest(folder), 0
     for path in glob.glob(glob.escape(run) + "/predictions/*/*.jsonl") if run else ():
         if os.path.basename(path).startswith((PREFIX, GSM8K)):
-            count += len(_lines(path))
+            count += len(json_lines(path))
     return count, None
 
 
-def read(folder, name, asked):
-    """What an evaluation measured: the keys of gpt_oss_evals.read(), the score as the mean of the subjects' scores.
-
-    asked: {subject: questions that it was to ask}. Raises FleetError where there is no result.
-    """
+def read(job, folder, _name):
+    """What an evaluation measured: the keys of gpt_oss_evals.read(), the score as the mean of the subjects' scores, and
+    whether all subjects were asked. job: the folder of the job. Raises ValueError if there is no result."""
+    asked = (files.read_json(os.path.join(job, GIVEN)) or {}).get("asked") or {}
     run = latest(folder)
     if run is None:
-        raise FleetError(
-            "evaluate.no-run", "%s began no run in %s. Its output is in the file log there.", (NAME, folder)
-        )
+        raise ValueError("%s started no run in %s" % (NAME, folder))
     errors, strata, answered, failed = {}, [], 0, 0
     for subject, questions in sorted(asked.items()):
         came, refused = _subject(run, subject)
@@ -200,6 +190,7 @@ def read(folder, name, asked):
         "asked": sum(asked.values()),
         "interval": verdict.stratified(strata),
         "errors": [{"message": text, "count": count} for text, count in sorted(errors.items())],
+        "whole": len(asked) == SUBJECTS or GSM8K in asked,
     }
 
 
@@ -212,15 +203,15 @@ def _subject(run, subject):
     """(how many answers came, {why not: how many}) of a subject."""
     at = "%s/predictions/%s/%s" % (run, MODEL, _dataset(subject))
     errors, came = {}, 0
-    for line in _lines(at + ".jsonl"):
+    for line in json_lines(at + ".jsonl"):
         text = line.get("prediction")
         if line.get("success", True) and isinstance(text, str) and text.rpartition("</think>")[2].strip():
             came += 1
         else:
             why = line.get("error_info") or "The answer was empty."
             errors[why] = errors.get(why, 0) + 1
-    for line in _lines(at + "_failed.jsonl"):
-        why = " ".join(str(line.get("error_info") or "The request failed.").split())[:300]
+    for line in json_lines(at + "_failed.jsonl"):
+        why = short(line.get("error_info") or "The request failed.")
         errors[why] = errors.get(why, 0) + 1
     return came, errors
 
@@ -233,43 +224,3 @@ def _accuracy(run, subject):
     except (OSError, ValueError, AttributeError):
         return None
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def _lines(path):
-    """The JSON lines of a file, [] where it is not there; what a killed writer left is no line."""
-    found = []
-    try:
-        with open(path, encoding="utf-8") as stream:
-            for text in stream:
-                try:
-                    line = json.loads(text)
-                except ValueError:
-                    continue
-                if isinstance(line, dict):
-                    found.append(line)
-    except FileNotFoundError:
-        pass
-    return found
-
-
-# ---- performance
-
-
-def quantity(text):
-    """The number of "252.6 ms", "15.2 req/s" or 8, durations in ms. Raises ValueError."""
-    if isinstance(text, (int, float)) and not isinstance(text, bool):
-        return float(text)
-    match = QUANTITY.match(str(text).strip())
-    if not match or match.group(2) not in SCALES:
-        raise ValueError("%r is no number with a unit of %s" % (text, ", ".join(filter(None, SCALES))))
-    return float(match.group(1)) * SCALES[match.group(2)]
-
-
-def failures(path):
-    """[{message, count}] of the requests of a _details.jsonl that failed."""
-    counts = {}
-    for line in _lines(path):
-        if not line.get("success"):
-            why = " ".join(str(line.get("error_info") or "The request failed.").split())[:300]
-            counts[why] = counts.get(why, 0) + 1
-    return [{"message": text, "count": count} for text, count in sorted(counts.items())]

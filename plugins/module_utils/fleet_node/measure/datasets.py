@@ -1,9 +1,9 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Datasets of evaluations on a node: complete, of the form that the tool reads, and with the given checksums.
+"""Evaluation tools by the names of their evaluations, and datasets: complete, in the tool's form, and unchanged.
 
-The tools fetch theirs while they run, or fail in the middle; so all that is wrong is said before a request is sent.
+The tools download their datasets while they run, or fail in between; so they are checked before a request is sent.
 """
 
 from __future__ import annotations
@@ -15,17 +15,78 @@ import json
 import os
 
 from ..errors import FleetError
-from . import aisbench, gpt_oss_evals
+from . import aisbench, gpt_oss_evals, verdict
+from .tools import reading
 
-TOOLS = {tool.NAME: tool for tool in (gpt_oss_evals, aisbench)}
-EVALS = {name: tool for tool in TOOLS.values() for name in tool.EVALS}
+EVALS = {name: tool for tool in (gpt_oss_evals, aisbench) for name in tool.EVALS}
 
 
-def tool_of(name):
-    """The module of the tool that has an evaluation. Raises FleetError."""
+def tool_of(name, command=None):
+    """The tool of an evaluation. command: {argv, environment, files, metrics} of the recipe. Raises FleetError."""
+    if command:
+        return Command(name, command)
     if name not in EVALS:
-        raise FleetError("evaluate.eval-unknown", "%r is no evaluation; allowed: %s.", (name, ", ".join(sorted(EVALS))))
+        raise FleetError(
+            "evaluate.eval-unknown",
+            "%r is not an evaluation; allowed: %s. Correct evaluate.evals, or add it to evaluate.commands.",
+            (name, ", ".join(sorted(EVALS))),
+        )
     return EVALS[name]
+
+
+class Command:
+    """A program of the recipe, with the functions of the other tools."""
+
+    RESUMES, CLEAN = False, ""
+
+    def __init__(self, name, command):
+        self.NAME, self.command = "command:" + name, command
+        self.SERVERS = None if "urls" in reading.placeholders(command["argv"]) else 1
+
+    def prepare(self, _folder, settings):
+        """(argv, environment)."""
+        names = ("eval", "effort", "model", "urls", "threads", "max_tokens", "temperature", "examples", "datasets")
+        values = {name: "" if settings[name] is None else settings[name] for name in names}
+        values.update(url=settings["urls"][0], output=settings["folder"], concurrency=settings["threads"])
+        unknown = reading.placeholders([*self.command["argv"], *self.variables().values()]) - set(values)
+        if unknown:
+            raise FleetError(
+                "evaluate.command-invalid",
+                "evaluate.commands.%s has the unknown placeholder ${%s}; allowed: %s. Correct the recipe.",
+                (settings["eval"], min(unknown), ", ".join(sorted(values))),
+            )
+        environment = {name: "".join(reading.expand([[text]], values)) for name, text in self.variables().items()}
+        return reading.expand([[word] for word in self.command["argv"]], values), environment
+
+    def variables(self):
+        """The environment of the recipe."""
+        return self.command.get("environment") or {}
+
+    def progress(self, _folder):
+        """Unknown."""
+        return 0, None
+
+    def read(self, _job, folder, _name):
+        """The keys of gpt_oss_evals.read() from the program's files. Raises ValueError without a score."""
+        data = reading.load(folder, self.command["files"]) or {}
+        found = {name: reading.measured(data, path) for name, path in self.command["metrics"].items()}
+        if found["score"] is None or not found["questions"]:
+            raise ValueError("no score, or no number of questions, in %s" % ", ".join(self.command["files"]))
+        questions = int(found["questions"])
+        failed = int(found.get("failed") or 0)
+        answered = max(0, questions - failed)
+        correct = round(found["score"] * answered / 100)
+        return {
+            "score": float(found["score"]),
+            "questions": questions,
+            "answered": answered,
+            "correct": correct,
+            "failed": failed,
+            "asked": questions,
+            "interval": verdict.wilson(correct, answered) if answered and correct <= answered else None,
+            "errors": [{"message": "the program reports no reason", "count": failed}] if failed else [],
+            "whole": True,
+        }
 
 
 def look(folder, names, checksums):
@@ -57,7 +118,7 @@ def look(folder, names, checksums):
     if wrong:
         raise FleetError(
             "evaluate.datasets-wrong",
-            "%d file(s) of datasets below %s cannot be used: %s. Set evaluate_datasets to a directory that has them "
+            "%d file(s) of datasets below %s cannot be used: %s. Set evaluate_datasets to a directory with them "
             "(docs/using/measure-reference.md lists the files), or correct evaluate_checksums.",
             (len(wrong), folder, "; ".join(wrong[:10])),
             details={"wrong": wrong},

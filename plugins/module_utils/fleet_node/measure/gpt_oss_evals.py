@@ -13,19 +13,15 @@ import glob
 import json
 import os
 import re
-import shutil
 
 from .. import program
-from ..errors import FleetError
 from . import gpt_oss_evals_worker as worker
 from . import verdict
 
 NAME = "gpt_oss.evals"
 EVALS = ("basic", "gpqa", "aime25")
-EFFORTS = ("low", "medium", "high")
 SERVERS = None  # how many addresses it takes: all
-NO_KEY = "EMPTY"  # its client wants one
-REPEATS = {"basic": 1}  # of each question in a whole run; 8 of the others
+RESUMES, CLEAN = False, ""
 REFUSED = "No response"  # how the answer of a request that was refused begins, the tool's own and the worker's
 POINT = re.compile(r"<p>Score: ([0-9.]+)</p>")
 OPTIONS = re.compile(r"\n\n\(A\) ")  # what follows is in another order in each repeat
@@ -45,19 +41,9 @@ def dataset_files(name, _find):
     return FILES[name]
 
 
-def prepare(job, settings, _environment):
-    """Lay out the folder of an evaluation. Returns its argv, and None: the tool itself says how much it asks.
-
-    settings: of command(), and python.
-    """
-    shutil.rmtree(settings["folder"])  # it cannot go on with a run of before
-    os.makedirs(settings["folder"], mode=0o700)
-    return command(settings["python"], program.work(job.folder, worker), settings), None
-
-
-def whole(_asked):
-    """Whether the dataset has all that its reference was measured with; a file that lacks some is refused before."""
-    return True
+def prepare(folder, settings):
+    """(argv, environment) of an evaluation. folder: of the job; settings: of command(), and python."""
+    return command(settings["python"], program.work(folder, worker), settings), {"HF_HUB_OFFLINE": "1"}
 
 
 def command(python, work, settings):
@@ -88,28 +74,19 @@ def progress(folder):
     return len(lines), asked
 
 
-def read(folder, name, _asked=None):
+def read(_job, folder, name):
     """What an evaluation measured, from the tool's files in a folder.
 
     {score, questions, answered, correct, failed, interval, errors [{message, count}], asked}: questions are different
-    ones, the other counts are answers; score and interval are percent of the answers that came. Raises FleetError where
-    there is no result, with as many answers as there are.
+    ones, the other counts are answers; score and interval are percent of the answers that came. Raises ValueError if
+    there is no result.
     """
     found = sorted(glob.glob(os.path.join(glob.escape(folder), "%s_*_allresults.json" % name)))
     if not found:
-        raise FleetError(
-            "evaluate.no-result",
-            "%s left no result in %s after %d answers. Its output is in the file log there.",
-            (NAME, folder, progress(folder)[0]),
-        )
-    try:
-        with open(found[-1], encoding="utf-8") as stream:
-            written = json.load(stream)
-        answers = [_answer(convo, html) for convo, html in zip(written["convos"], written["htmls"])]
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise FleetError(
-            "evaluate.result-unreadable", "%s cannot be read as a result of %s: %r.", (found[-1], NAME, error)
-        ) from error
+        raise ValueError("%s left no result after %d answers" % (NAME, progress(folder)[0]))
+    with open(found[-1], encoding="utf-8") as stream:
+        written = json.load(stream)
+    answers = [_answer(convo, html) for convo, html in zip(written["convos"], written["htmls"])]
     return counted(answers)
 
 
@@ -133,6 +110,7 @@ def counted(answers):
         "asked": len(answers),
         "interval": verdict.interval([tuple(cluster) for cluster in clusters.values()]),
         "errors": [{"message": text, "count": count} for text, count in sorted(errors.items())],
+        "whole": True,  # a dataset that lacks questions is refused before
     }
 
 

@@ -36,28 +36,8 @@ ID = re.compile(r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def _fits(test, allowed):
-    """A rule: a function that gives what is allowed of a value that fails the test, else None."""
-    return lambda value: None if test(value) else allowed
-
-
 def _number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _one_of(*values):
-    return _fits(lambda value: value in values, ", ".join(str(value) for value in values))
-
-
-def _or_null(rule):
-    """The rule, or null."""
-    if isinstance(rule, dict):
-        return lambda value: None if value is None else _wrong(rule, value, "")
-    return lambda value: None if value is None else _also_null(rule(value))
-
-
-def _also_null(allowed):
-    return allowed and allowed + ", or null"
 
 
 def _is_time(value):
@@ -67,77 +47,55 @@ def _is_time(value):
         return False
 
 
-TEXT = _fits(lambda value: isinstance(value, str) and value != "", "a string")
-COUNT = _fits(lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a number from 0 on")
-NUMBER = _fits(_number, "a number")
-AMOUNT = _fits(lambda value: _number(value) and value >= 0, "a number of at least 0")
-MOMENT = _fits(_is_time, "a time in UTC, 2026-01-31T12:00:00Z")
-HASH = _fits(lambda value: isinstance(value, str) and re.match(r"[0-9a-f]{64}\Z", value), "a sha256 in hex")
-SWITCH = _fits(lambda value: isinstance(value, bool), "true or false")
-
-# Keys of both kinds. A mapping is what a mapping must have, a list of one rule is a list of such items.
-HEAD = {
-    "schema": _one_of(SCHEMA),
-    "kind": _one_of(*KINDS),
-    "id": _fits(
-        lambda value: isinstance(value, str) and ID.match(value), "a time and 8 digits, 20260131T120000Z-0a1b2c3d"
+# {name of a rule: (test, allowed)}; with ? a value may also be null.
+VALUES = {
+    "schema": (lambda value: value == SCHEMA, str(SCHEMA)),
+    "kind": (lambda value: value in KINDS, ", ".join(KINDS)),
+    "scope": (lambda value: value in SCOPES, ", ".join(SCOPES)),
+    "verdict": (lambda value: value in VERDICTS, ", ".join(VERDICTS)),
+    "id": (lambda value: isinstance(value, str) and ID.match(value), "a time and 8 digits, 20260131T120000Z-0a1b2c3d"),
+    "time": (_is_time, "a time in UTC, 2026-01-31T12:00:00Z"),
+    "hash": (lambda value: isinstance(value, str) and re.match(r"[0-9a-f]{64}\Z", value), "a sha256 in hex"),
+    "word": (lambda value: isinstance(value, str), "a string"),
+    "text": (lambda value: isinstance(value, str) and value != "", "a string"),
+    "switch": (lambda value: isinstance(value, bool), "true or false"),
+    "count": (
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0,
+        "a number from 0 on",
     ),
-    "began": MOMENT,
-    "ended": MOMENT,
-    "inventory": TEXT,
-    "recipe": TEXT,
-    "recipe_hash": HASH,
-    "plan_hash": HASH,
-    "platform": TEXT,
-    "engine": TEXT,
-    "versions": {"engine": _or_null(TEXT), "tool": _or_null(TEXT), "collection": _or_null(TEXT)},
-    "hardware": {"accelerator": TEXT, "count": COUNT},
-    "scope": _one_of(*SCOPES),
-    "host": TEXT,
-    "servers": [TEXT],
-    "tool": {
-        "name": TEXT,
-        "version": _or_null(TEXT),
-        "command": [_fits(lambda value: isinstance(value, str), "a string")],
-    },
-    "profile": TEXT,
-    "errors": [{"message": TEXT, "count": COUNT}],
-    "ok": SWITCH,
-    "reason": _or_null(TEXT),
-    "void": _or_null(TEXT),
+    "number": (_number, "a number"),
+    "amount": (lambda value: _number(value) and value >= 0, "a number of at least 0"),
+    "interval": (lambda value: isinstance(value, list) and len(value) == 2 and all(map(_number, value)), "[low, high]"),
 }
+# A list has items of one form; a tuple is a form, or null.
+HEAD = {
+    "schema": "schema", "kind": "kind", "id": "id", "began": "time", "ended": "time", "inventory": "text",
+    "recipe": "text", "recipe_hash": "hash", "plan_hash": "hash", "platform": "text", "engine": "text",
+    "versions": {"engine": "text?", "tool": "text?", "collection": "text?"},
+    "hardware": {"accelerator": "text", "count": "count"},
+    "scope": "scope", "host": "text", "servers": ["text"],
+    "tool": {"name": "text", "version": "text?", "command": ["word"]},
+    "profile": "text", "errors": [{"message": "text", "count": "count"}],
+    "ok": "switch", "reason": "text?", "void": "text?",
+}  # fmt: skip
 BENCHMARK = {
     "workload": {
-        "input_tokens_asked": COUNT,
-        "output_tokens_asked": COUNT,
-        "input_tokens": _or_null(AMOUNT),
-        "output_tokens": _or_null(AMOUNT),
-        "concurrency": _or_null(COUNT),
-        "request_rate": _or_null(AMOUNT),
-        "requests": COUNT,
+        "input_tokens_asked": "count", "output_tokens_asked": "count", "input_tokens": "amount?",
+        "output_tokens": "amount?", "concurrency": "count?", "request_rate": "amount?", "requests": "count",
     },
-    "counts": {"asked": COUNT, "completed": COUNT, "failed": COUNT},
+    "counts": {"asked": "count", "completed": "count", "failed": "count"},
     "metrics": {
-        **{name: dict.fromkeys(STATISTICS, _or_null(AMOUNT)) for name in LATENCIES},
-        **dict.fromkeys(RATES, _or_null(AMOUNT)),
+        **{name: dict.fromkeys(STATISTICS, "amount?") for name in LATENCIES},
+        **dict.fromkeys(RATES, "amount?"),
     },
-    "limits": _or_null({"ttft_ms": _or_null(AMOUNT), "tpot_ms": _or_null(AMOUNT)}),
-}
+    "limits": ({"ttft_ms": "amount?", "tpot_ms": "amount?"},),
+}  # fmt: skip
 EVALUATION = {
-    "eval": TEXT,
-    "effort": _or_null(TEXT),
-    "score": _or_null(NUMBER),
-    "questions": COUNT,
-    "answered": COUNT,
-    "correct": _or_null(COUNT),
-    "failed": COUNT,
-    "interval": _or_null(
-        _fits(lambda value: isinstance(value, list) and len(value) == 2 and all(map(_number, value)), "[low, high]")
-    ),
-    "reference": _or_null({"score": NUMBER, "source": TEXT, "model": _or_null(TEXT), "effort": _or_null(TEXT)}),
-    "difference": _or_null(NUMBER),
-    "verdict": _one_of(*VERDICTS),
-}
+    "eval": "text", "effort": "text?", "score": "number?", "questions": "count", "answered": "count",
+    "correct": "count?", "failed": "count", "interval": "interval?",
+    "reference": ({"score": "number", "source": "text", "model": "text?", "effort": "text?"},),
+    "difference": "number?", "verdict": "verdict",
+}  # fmt: skip
 
 
 def now():
@@ -183,34 +141,34 @@ def check(document, where):
     if found:
         raise FleetError(
             "measure.bad-result",
-            "%s is no result of a measurement: %s. Results are written by benchmark.yml and evaluate.yml; see "
-            "docs/developing/measuring.md.",
+            "%s is not a result of a measurement: %s. Remove the file; benchmark.yml and evaluate.yml write results as "
+            "docs/developing/measuring.md describes them.",
             (where, "; ".join(found[:5])),
         )
     return document
 
 
 def _mistakes(rule, value, path):
+    if isinstance(rule, tuple):
+        return [] if value is None else _mistakes(rule[0], value, path)
     if isinstance(rule, dict):
         if not isinstance(value, dict):
             return ["%s is %s; allowed: a mapping" % (path, _shown(value))]
         prefix = path + "." if path else ""
-        lacking = ["%s%s is missing" % (prefix, key) for key in rule if key not in value]
-        unknown = ["%s%s is not known" % (prefix, key) for key in value if key not in rule]
-        return lacking + unknown + [
-            text for key in rule if key in value for text in _mistakes(rule[key], value[key], prefix + key)
-        ]  # fmt: skip
+        found = ["%s%s is missing" % (prefix, key) for key in rule if key not in value]
+        found += ["%s%s is unknown" % (prefix, key) for key in value if key not in rule]
+        for key in rule:
+            found += _mistakes(rule[key], value[key], prefix + key) if key in value else []
+        return found
     if isinstance(rule, list):
         if not isinstance(value, list):
             return ["%s is %s; allowed: a list" % (path, _shown(value))]
         return [text for index, item in enumerate(value) for text in _mistakes(rule[0], item, "%s[%d]" % (path, index))]
-    allowed = rule(value)
-    return ["%s is %s; allowed: %s" % (path, _shown(value), allowed)] if allowed else []
-
-
-def _wrong(rule, value, path):
-    found = _mistakes(rule, value, path)
-    return found and "a mapping (%s), or null" % "; ".join(found)
+    optional = rule.endswith("?")
+    test, allowed = VALUES[rule.rstrip("?")]
+    if test(value) or (optional and value is None):
+        return []
+    return ["%s is %s; allowed: %s" % (path, _shown(value), allowed + (", or null" if optional else ""))]
 
 
 def _shown(value):

@@ -1,336 +1,242 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One point of a benchmark on a node: what is checked before load is sent, the job, and the result that follows.
+"""A measurement on a node: a job that outlives the call which starts it, and its result.
 
-A job outlives the call that starts it. The folder of a point is named after what is measured, so that a later play
-finds a job that runs, a result that counts, or what an interrupted one left.
+The folder of a measurement is named after everything that its result depends on, so that a later call finds a running
+job, a result that counts, or what an interrupted one left.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
+import json
 import os
 import re
 import shutil
 import time
 
 from ..errors import FleetError
-from ..node import commands, files, http_client
+from ..node import files, http_client
 from ..node.directories import make_directory
 from ..node.jobs import DetachedJob
 from ..node.paths import PATH
-from ..node.server_spec import canonical, check_entries
+from ..node.server_spec import canonical
 from ..servers import identity
 from ..servers.api_keys import client_key, common_client_key
-from ..servers.node_arguments import node_of
+from ..servers.model import Observed
+from ..servers.observe import observe
 from ..verify import runner
 from ..verify.asking import Options
-from . import own_engine, result, starts
-from .tools import programs
-from .tools.benchmarks import Point, with_key
-from .tools.reading import Reading
+from . import result
 
-NO_KEY = "EMPTY"  # the clients of these tools refuse to start without one
-KILL_S = 10  # after the time limit, which is timeout's, so that it holds where nobody looks any more
-SENTENCE = "The quick brown fox jumps over the lazy dog."
-FEWEST = 4  # tokens of that sentence; an empty tokenizer has 3 of its own
-COUNT = "import sys, tokenizers; t = tokenizers.Tokenizer.from_file(sys.argv[1]); print(len(t.encode(sys.argv[2]).ids))"
+NO_KEY = "EMPTY"  # clients of these tools do not start without a key
+KILL_S = 30  # after the time limit
+# The exit status is kept for messages: whether requests failed is read from the tool's output.
+JOB = (
+    'umask 077; folder=$1; cd "$2" || exit; shift 2; "$@"; status=$?; %s'
+    'echo $status >"$folder/.status" && mv "$folder/.status" "$folder/status"'
+)
+TIMED_OUT = ("124", "137")
 STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
-UNTOLD = "not said by the tool"
-LOG = 2000  # characters of the end of a log, where it is all there is
+LONGEST = 2000  # characters of the end of a log in a message
+# What reading the files of a tool may raise.
+UNREADABLE = (OSError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError)
 
 
-def bring(params, check_mode=False):
-    """Start the point, or look at it: {changed, finished, progress, document or None}. Raises FleetError.
+class Run:
+    """A measurement of planned servers. The folder has job/, output/ (the tool's files), status (the exit status of a
+    tool that has ended) and result.json.
 
-    params: those of the module benchmark_run.
+    A subclass has prepare() -> (argv, environment), document(request, status, void) -> the result, whose `ok` says
+    whether it counts, and progress(). planned: {name: plan entry}; limit_s: the time limit; again: whether a result
+    that counts is measured again; resumes: whether the tool continues the output of a killed job; clean: shell command
+    that removes files with the API key.
     """
-    given = params["point"]
-    sequences = {name: tuple(given.get(name) or ()) for name in ("urls", "arguments", "engine_arguments")}
-    point = Point(**{**given, **sequences})
-    planned = check_entries(params["servers"])
-    node = node_of(params)
-    run = _Run(params, point, planned, node)
-    kept = run.kept()
-    if check_mode:
-        return run.answer(False, kept) if kept and not params["again"] else {**run.answer(True, None), "finished": True}
-    with run.job.judging():
-        return run.advance(kept, params["wait_s"])
 
+    resumes, clean = False, ""
 
-class _Run:
-    """A point in its folder: job/ (the job), output/ (the tool's files), result.json (when it has ended)."""
-
-    def __init__(self, params, point, planned, node):
-        self.params, self.point, self.planned, self.node = params, point, planned, node
-        self.plan_hash = result.plan_hash([*planned.values(), *params["elsewhere"]])
-        asked = {key: value for key, value in dataclasses.asdict(point).items() if key != "timeout_s"}
-        key = [self.plan_hash, params["head"].get("recipe_hash"), params["head"].get("profile"), asked]
-        digits = hashlib.sha256(canonical(key)).hexdigest()[:16]
-        self.folder = os.path.join(node.paths.lib, "benchmarks", digits)
+    def __init__(self, params, node, planned, folder, key, limit_s, again):
+        self.params, self.node, self.planned, self.limit_s, self.again = params, node, planned, limit_s, again
+        self.digits = hashlib.sha256(canonical(key)).hexdigest()[:16]
+        self.folder = os.path.join(node.paths.lib, folder, self.digits)
         self.job = DetachedJob(os.path.join(self.folder, "job"))
         self.output = os.path.join(self.folder, "output")
-        first = next(iter(planned.values()))
-        if first["container"] and not programs.outside(point):  # what the container sees as well
-            self.output = os.path.join(first["directories"]["work"], "benchmark-" + digits)
-        self.stopped = None
-        if point.spec["program"][0] == "instead":
-            self.stopped = own_engine.Servers(node, check_entries([*planned.values(), *(params["beside"] or ())]))
-
-    def kept(self):
-        """The document of the last run of this point; None without one."""
-        return files.read_json(os.path.join(self.folder, "result.json"))
-
-    def advance(self, kept, wait_s):
-        """One look, with the start lock held."""
-        request = self.job.request()
-        mine = request.get("caller") == self.params["caller"]
-        if not self.job.alive():
-            if kept and kept["ok"] and (mine or not self.params["again"]):
-                return self.answer(mine and self.stopped is not None, kept)
-            if kept and mine:
-                return self.answer(True, kept)
-            if not kept and request and (mine or not self.params["again"]):
-                document = self.collect(request)
-                if document["ok"] or mine:
-                    return self.answer(True, document)
-            self.start()
-        elif not mine:
-            self.job.keep_request({**request, "caller": self.params["caller"]})
-        if not self.job.gone(wait_s):
-            return self.answer(True, None)
-        return self.answer(True, self.collect(self.job.request()))
-
-    def answer(self, changed, document):
-        """What the module returns. It is finished when servers that were stopped are ready again."""
-        progress = self.progress()
-        lack = self.stopped.lack() if self.stopped and document and changed else None
-        if lack:
-            document, progress["phase"] = None, "the servers come back: " + lack
-        restarted = sorted(self.stopped.entries) if self.stopped and changed else []
-        return {
-            "changed": changed, "finished": document is not None, "document": document, "progress": progress,
-            "restarted": restarted,
-        }  # fmt: skip
-
-    def start(self):
-        """Check what must be right, then send load."""
-        key = common_client_key(self.node.paths, self.planned.values())
-        before = self.check()
-        make_directory(self.folder)
-        argv, variables, python = self.program()
-        if key:
-            argv = with_key(self.point.tool, argv)
-        self.check_tokenizer(python)
-        for folder in (self.output, self.job.folder):
-            shutil.rmtree(folder, ignore_errors=True)
-        make_directory(self.output)
-        make_directory(self.job.folder)
-        files.write_atomic(os.path.join(self.folder, "result.json"), "null\n")
-        argv = self.point.command(argv, self.output)
-        environment = {
-            "PATH": PATH,
-            "LANG": "C.UTF-8",
-            "HOME": self.output,
-            "OPENAI_API_KEY": key or NO_KEY,
-            **variables,
-            **self.point.variables(self.output),
-        }
-        if self.first["user"] and not programs.outside(self.point):
-            shutil.chown(self.output, self.first["user"])
-        environment = {name: value for name, value in environment.items() if value is not None}
-        request = {
-            "caller": self.params["caller"],
-            "began": result.now(),
-            "at": time.time(),
-            "command": argv,
-            "before": before,
-        }
-        argv = ["timeout", "--kill-after=%d" % KILL_S, str(self.point.timeout_s), *argv]
-        if self.stopped:
-            self.stopped.stop()
-            argv = self.stopped.wrapped(argv)
-        self.job.launch(argv, request, environment)
-
-    def program(self):
-        """What programs.program() says of the tool."""
-        version = (self.params["head"].get("versions") or {}).get("engine")
-        environment, root = self.params["environment_path"], self.node.paths.root
-        return programs.program(self.point, environment, self.first, root, self.folder, version)
+        self.stopped = None  # own_engine.Servers, for a tool that starts an engine
 
     @property
     def first(self):
+        """The first measured server."""
         return next(iter(self.planned.values()))
 
-    def check(self):
-        """Every server is the planned one and answers: {name: which process}. Raises FleetError."""
-        watch = identity.Watch(self.node)
-        planned, paths = list(self.planned.values()), self.node.paths
-        found = runner.verify_servers(
-            planned, Options(mode="quick"), watch.over, key_of=lambda entry: client_key(paths, entry)
+    def look(self, check_mode=False):
+        """{changed, finished, document or None, progress, restarted}: the result, or the state of the job, which is
+        started if there is neither. Raises FleetError if the servers are not the planned ones."""
+        kept = files.read_json(os.path.join(self.folder, "result.json"))
+        if check_mode:
+            counts = kept and kept["ok"] and not self.again and not self.job.alive()
+            return self.answer(not counts, kept if counts else None, True)
+        with self.job.judging():
+            return self.advance(kept)
+
+    def advance(self, kept):
+        """One look, with the start lock held."""
+        request = self.job.request()
+        mine = request.get("caller") == self.params["caller"]
+        if self.job.alive():
+            if not mine:
+                self.job.keep_request({**request, "caller": self.params["caller"]})
+        else:
+            collected = not kept and request and (mine or not self.again)
+            if collected:
+                kept = self.collect(request)
+            if kept and (mine or (kept["ok"] and not self.again)):
+                changed = collected or (mine and (self.stopped or not kept["ok"]))
+                return self.answer(bool(changed), kept)
+            self.start(request)
+        if not self.job.gone(self.params["wait_s"]):
+            return self.answer(True, None)
+        return self.answer(True, self.collect(self.job.request()))
+
+    def answer(self, changed, document, finished=None):
+        """The result of the operation. It is finished when servers that were stopped are ready again."""
+        progress = self.progress() if os.path.isdir(self.job.folder) else None
+        lack = self.stopped.lack() if self.stopped and document and changed else None
+        if lack:
+            document, progress["phase"] = None, "waiting for servers: " + lack
+        return {
+            "changed": changed,
+            "finished": finished or document is not None,
+            "document": document,
+            "progress": progress,
+            "restarted": sorted(self.stopped.entries) if self.stopped and changed and not finished else [],
+        }
+
+    def start(self, before):
+        """Check the servers, then send load. before: the request of the last job."""
+        processes = self.check()
+        killed = self.resumes and before and not os.path.exists(os.path.join(self.folder, "status"))
+        make_directory(self.folder)
+        for folder in (self.job.folder,) if killed else (self.job.folder, self.output):
+            shutil.rmtree(folder, ignore_errors=True)
+        for folder in (self.job.folder, self.output):
+            make_directory(folder)
+            os.chmod(folder, 0o700)
+        argv, environment = self.prepare()
+        files.write_atomic(os.path.join(self.folder, "result.json"), "null\n")
+        if os.path.exists(os.path.join(self.folder, "status")):
+            os.unlink(os.path.join(self.folder, "status"))
+        began = before["began"] if killed else result.now()
+        request = {
+            "caller": self.params["caller"],
+            "id": before["id"] if killed else result.new_id(began),
+            "began": began,
+            "command": argv,
+            "processes": before["processes"] if killed else processes,
+        }
+        environment = {
+            "PATH": PATH, "LANG": "C.UTF-8", "HOME": self.output, "OPENAI_API_KEY": self.key() or NO_KEY, **environment
+        }  # fmt: skip
+        environment = {name: value for name, value in environment.items() if value is not None}
+        argv = ["timeout", "--kill-after=%d" % KILL_S, str(self.limit_s), *argv]
+        if self.stopped:
+            self.stopped.stop()
+            argv = self.stopped.wrapped(argv)
+        self.job.launch(
+            ["/bin/sh", "-c", JOB % self.clean, "sh", self.folder, self.output, *argv], request, environment
         )
-        bad = [verdict for verdict in found["verdicts"] if verdict["ok"] is not True]
-        if bad or not found["verdicts"]:
-            why = "; ".join("%s: %s" % (one["server"], _cause(one)) for one in bad) or "none has a port"
-            raise FleetError(
-                "measure.not-verified",
-                "The servers are not verified, so nothing was sent: %s. Run site.yml, or verify.yml to see more.",
-                (why,),
-            )
-        processes = self.processes()
-        key = common_client_key(paths, planned)
+
+    def collect(self, request):
+        """The document of a job that has ended, kept in the folder."""
+        self.job.stop()  # processes that the tool left
+        void = None
+        if self.stopped:
+            self.stopped.start()
+        else:
+            changed = changed_starts(request["processes"], self.processes())
+            void = "%s changed or restarted during the run" % ", ".join(changed) if changed else None
+        status = (files.read_text(os.path.join(self.folder, "status")) or "").strip() or None
+        document = self.document(request, status, void)
+        text = json.dumps(document, indent=1) + "\n"
+        files.write_atomic(os.path.join(self.folder, "result.json"), text, mode=0o600)
+        return document
+
+    def key(self):
+        """The API key that is sent."""
+        return common_client_key(self.node.paths, self.planned.values())
+
+    def check(self):
+        """Every server is the planned one and answers: processes(). Raises FleetError."""
+        key, watch = self.key(), identity.Watch(self.node)
+        found = runner.verify_servers(
+            list(self.planned.values()),
+            Options(mode="quick"),
+            watch.over,
+            key_of=lambda entry: client_key(self.node.paths, entry),
+        )
+        problems = ["%s: %s" % (one["server"], _cause(one)) for one in found["verdicts"] if one["ok"] is not True]
         headers = {"Authorization": "Bearer " + key} if key else None
         for name, url in self.others().items():
             answer = http_client.request("GET", url + "/v1/models", headers=headers)
             if answer.status != 200:
-                raise FleetError(
-                    "measure.not-answering",
-                    "%s of another host does not answer this one at %s (%s), so nothing was sent. Verify that host, "
-                    "and see that its port can be reached from here.",
-                    (name, url, answer.error or "status %s" % answer.status),
+                problems.append(
+                    "%s of another host does not answer this host at %s (%s)"
+                    % (name, url, answer.error or "status %s" % answer.status)
                 )
-        return processes
+        if problems or not found["verdicts"]:
+            raise FleetError(
+                "measure.not-verified",
+                "The servers are not verified, so no load was sent: %s. Run site.yml, or verify.yml for details.",
+                ("; ".join(problems) or "none has a port",),
+            )
+        return self.processes()
 
     def others(self):
-        """{HOST/NAME: address} of the servers of other hosts that are asked."""
-        return {_elsewhere(one): one["url"] for one in self.params["elsewhere"] if one.get("url")}
+        """{HOST/NAME: address} of the measured servers of other hosts."""
+        return {}
 
     def processes(self):
-        """{name: what tells one start of a server from another}."""
-        found = starts.starts_of(self.node, self.planned)
-        for name, url in self.others().items():  # where they tell; another process has begun at another time
+        """{name: value that differs between two starts of a server}. A change makes a measurement void."""
+        found = starts_of(self.node, self.planned)
+        for name, url in self.others().items():
             began = STARTED.search(http_client.request("GET", url + "/metrics").text or "")
             found[name] = began and began.group(1)
         return found
 
-    def check_tokenizer(self, python):
-        """It can be loaded and splits a sentence. Some tools count nothing, silently, where it cannot."""
-        path = os.path.join(self.point.tokenizer, "tokenizer.json")
-        problem = "" if os.path.isfile(path) else "there is no tokenizer.json"
-        if not problem and python:
-            done = commands.run([python, "-I", "-c", COUNT, path, SENTENCE], idle_s=commands.IDLE_S)
-            count = done.stdout.strip()
-            if done.returncode or not count.isdigit():
-                problem = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-            elif int(count) < FEWEST:
-                problem = "%r is %s tokens" % (SENTENCE, count)
-        if problem:
-            raise FleetError(
-                "measure.tokenizer",
-                "The tokenizer in %s cannot be used: %s. Tools would count no tokens. Check the weights.",
-                (self.point.tokenizer, problem),
-            )
-
-    def collect(self, request):
-        """The document of a job that has ended, kept in the folder."""
-        self.job.stop()  # what a tool left behind
-        changed = []
-        if self.stopped:
-            self.stopped.start()
-        else:
-            changed = starts.changed(request["before"], self.processes())
-        document = self.document(self.reading(), request, changed)
-        files.write_json(os.path.join(self.folder, "result.json"), document)
-        return document
-
-    def reading(self):
-        """What the tool's files say; files of another form say nothing, as if nothing was answered."""
-        try:
-            return self.point.read(self.output, self.job.log())
-        except (OSError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            message = "the files of %s cannot be read: %r" % (self.point.tool, error)
-            return Reading(errors=[{"message": message[:LOG], "count": self.point.requests}])
-
-    def document(self, reading, request, changed):
-        """The result. reading: base.Reading; changed: servers that are not those of before."""
-        point, asked = self.point, self.point.requests
-        failed = min(asked, max(reading.failed, asked - reading.completed))
-        errors, told = list(reading.errors), sum(one["count"] for one in reading.errors)
-        late = time.time() - request["at"] >= point.timeout_s
-        if failed > told:
-            words = "no answer within %d s, the time limit of the run" % point.timeout_s if late else UNTOLD
-            errors.append({"message": words, "count": failed - told})
-        void = "%s changed or restarted during the run" % ", ".join(changed) if changed else None
-        reason = "%d of %d requests failed" % (failed, asked) if failed else None
-        if not reading.completed:
-            reason = "no request was answered: " + _last_words(self.job.log(), errors)
-        elif not reading.metrics["output_tokens_per_s"]:
-            reason = "%s has no output tokens/s of %d requests that it calls completed: %s" % (
-                point.tool, reading.completed, _last_words(self.job.log(), errors)
-            )  # fmt: skip
-        count = (self.params["head"].get("hardware") or {}).get("count") or 0
-        rate = reading.metrics["output_tokens_per_s"]
-        reading.metrics["output_tokens_per_s_per_accelerator"] = rate / count if rate is not None and count else None
-        tpot = reading.metrics["tpot_ms"]["mean"]
-        # of all tools the same; the mean of each request's rate is that of answers that came in one piece
-        user = 1000 / tpot if tpot else reading.metrics.get("output_tokens_per_s_per_user")
-        reading.metrics["output_tokens_per_s_per_user"] = user
-        return {
-            "schema": result.SCHEMA,
-            "kind": "benchmark",
-            "id": result.new_id(request["began"]),
-            "began": request["began"],
-            "ended": self.ended(),
-            **self.params["head"],
-            "plan_hash": self.plan_hash,
-            "servers": [*self.planned, *map(_elsewhere, self.params["elsewhere"])],
-            "tool": {
-                "name": point.tool,
-                "version": (self.params["head"].get("versions") or {}).get("tool"),
-                "command": request["command"],
-            },
-            "workload": {
-                "input_tokens_asked": point.input_tokens,
-                "output_tokens_asked": point.output_tokens,
-                "input_tokens": reading.input_tokens,
-                "output_tokens": reading.output_tokens,
-                "concurrency": point.concurrency,
-                "request_rate": point.request_rate,
-                "requests": asked,
-            },
-            "counts": {"asked": asked, "completed": asked - failed, "failed": failed},
-            "errors": sorted(errors, key=lambda one: -one["count"]),
-            "metrics": reading.metrics,
-            "limits": point.limits,
-            "ok": reason is None and not void,
-            "reason": reason,
-            "void": void,
-        }
-
     def ended(self):
-        """When the tool wrote its last word; who collects its result may come much later."""
-        try:
-            return time.strftime(result.TIME, time.gmtime(os.path.getmtime(self.job.path("log"))))
-        except OSError:
-            return result.now()
+        """The time at which the tool ended, which may be long before its result is collected."""
+        for path in (os.path.join(self.folder, "status"), self.job.path("log")):
+            if os.path.exists(path):
+                return time.strftime(result.TIME, time.gmtime(os.path.getmtime(path)))
+        return result.now()
 
-    def progress(self):
-        """{phase, percent, rate, ...} for the screen, as other polled tasks have it."""
-        done = self.point.done(self.output, self.job.log()) if os.path.isdir(self.job.folder) else None
-        seconds = time.time() - self.job.request().get("at", time.time())
-        return {
-            "phase": "%s: %s of %d requests" % (self.point.tool, "?" if done is None else done, self.point.requests),
-            "percent": None if done is None else min(100, round(100 * done / self.point.requests)),
-            "requests_done": done,
-            "requests_per_s": round(done / seconds, 2) if done and seconds > 0 else None,
-            "seconds": round(seconds),
-        }
+    def last_words(self):
+        """The end of the log."""
+        lines = [line.strip() for line in self.job.log().replace("\r", "\n").splitlines() if line.strip()]
+        return "\n".join(lines[-12:])[-LONGEST:] or "the tool printed nothing"
 
 
-def _elsewhere(one):
-    """The name of a server of another host, where names of this host's servers stand beside it."""
-    return "%s/%s" % (one["host"], one["name"])
+def starts_of(node, entries):
+    """{name: value} of a node's planned servers, from the guard's record and from whether it is current: a server that
+    died has the old record until it is started again. entries: {name: plan entry}."""
+    observed = observe(node.paths, node.manager, entries)
+    found = {}
+    for name in entries:
+        one = observed.get(name) or Observed(name)
+        state = one.state if isinstance(one.state, dict) else {}
+        found[name] = [
+            state.get("hash"), state.get("pid"), state.get("ticks"), state.get("started"), one.fresh,
+            sorted(container.id for container in one.containers if container.running),
+        ]  # fmt: skip
+    return found
+
+
+def changed_starts(before, after):
+    """The names of servers whose start differs, sorted."""
+    return sorted(name for name, start in after.items() if before.get(name) != start)
 
 
 def _cause(verdict):
     return verdict.get("not_verified") or "; ".join(
         "%s: %s" % (probe["name"], probe["cause"]) for probe in verdict["probes"] if probe["ok"] is False
     )
-
-
-def _last_words(log, errors):
-    lines = [line.strip() for line in log.replace("\r", "\n").splitlines() if line.strip()]
-    told = next((one["message"] for one in errors if one["message"] != UNTOLD), None)
-    return (told or (lines[-1] if lines else "the tool said nothing"))[-LOG:]

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 
-from ..measure import datasets, evaluation
-from ..measure import run as measuring
+from ..measure import benchmark, datasets, evaluation
 from ..measure.arguments import MEASURED_ARGUMENTS
 from ..operation import Operation
 from ..servers.node_arguments import NODE_ARGUMENTS
@@ -57,7 +56,8 @@ def evaluation_datasets(params, check_mode):
 
 EVALUATION_RUN = {
     "servers": {"type": "list", "elements": "dict", "required": True},
-    "eval": {"type": "str", "choices": ["basic", "gpqa", "aime25", "mmlu", "gsm8k"], "required": True},
+    "eval": {"type": "str", "required": True},
+    "command": {"type": "dict"},
     "effort": {"type": "str", "choices": ["low", "medium", "high"], "required": True},
     "venv": {"type": "path", "required": True},
     "config": {"type": "path"},
@@ -71,6 +71,7 @@ EVALUATION_RUN = {
     "retries": {"type": "int", "default": 4},
     "budget_s": {"type": "int", "default": 14400},
     "refresh": {"type": "bool", "default": False},
+    "caller": {"type": "str", "default": ""},
     "references": {
         "type": "list",
         "elements": "dict",
@@ -93,7 +94,7 @@ EVALUATION_RUN = {
 
 
 OPERATIONS = {
-    "benchmark_run": Operation(BENCHMARK_RUN, measuring.bring),
+    "benchmark_run": Operation(BENCHMARK_RUN, benchmark.run),
     "evaluation_datasets": Operation(EVALUATION_DATASETS, evaluation_datasets, reads=True),
     "evaluation_run": Operation(EVALUATION_RUN, evaluation.run),
 }

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import statistics
 import urllib.parse
 from dataclasses import dataclass, field
 
@@ -136,23 +137,18 @@ class Point:
         return len(RECORDS[self.tool](folder)) if found is None and self.tool in RECORDS else found
 
 
-def with_key(tool, program):
-    """The program of a tool for servers that require an API key."""
-    if tool == "aiperf":
-        return [os.path.join(os.path.dirname(program[0]), "python"), "-c", AIPERF_WITH_KEY]
-    return ["/bin/sh", "-c", AISBENCH_WITH_KEY, "sh", *program] if tool == "aisbench" else program
-
-
-# It accepts a key only as an argument, which other users of the node could read; so the argument is added in-process.
+# AIPerf accepts a key only as an argument, which other users of the node could read; it is added in-process.
 AIPERF_WITH_KEY = (
     "import os, sys; sys.argv = ['aiperf', *sys.argv[1:], '--api-key', os.environ['OPENAI_API_KEY']]; "
     "from aiperf.cli import app; sys.exit(app())"
 )
-# It writes the key into files, below its own folder and where it is started, so nobody else may read them.
-AISBENCH_WITH_KEY = (
-    'umask 077; cd "$HOME" || exit; "$@"; status=$?; rm -rf -- "$HOME"/*/configs "$HOME"/tmp "$HOME"/*/*/configs; '
-    "exit $status"
-)
+
+
+def with_key(tool, program):
+    """The program of a tool for servers that require an API key."""
+    if tool != "aiperf":
+        return program
+    return [os.path.join(os.path.dirname(program[0]), "python"), "-c", AIPERF_WITH_KEY]
 
 
 def _aiperf_records(folder):
@@ -198,19 +194,11 @@ def _latencies(data, point):
     times = sorted(one for one in data.get("latencies") or () if isinstance(one, (int, float)))
     if not times:
         return {}
-    shares = {"p%d" % one: quantile(times, one / 100) for one in (50, 90, 95, 99)}
+    shares = statistics.quantiles(times * 2 if len(times) == 1 else times, n=100, method="inclusive")
     return {
         "completed": min(len(times) * point.concurrency, point.requests),
-        "latency": {"mean": sum(times) / len(times), **shares},
+        "latency": {"mean": sum(times) / len(times), **{"p%d" % one: shares[one - 1] for one in (50, 90, 95, 99)}},
     }
-
-
-def quantile(values, share):
-    """Of sorted numbers, interpolated linearly."""
-    at = share * (len(values) - 1)
-    low = math.floor(at)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (at - low)
 
 
 # ---- AISBench's performance mode runs a configuration file in Python. https://github.com/AISBench/benchmark

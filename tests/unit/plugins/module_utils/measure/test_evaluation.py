@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The job of an evaluation, with a tool that is a shell script: what is kept, repeated, ended, and who may read it."""
+"""Evaluations as jobs, with a shell script as the tool."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Site:
             4096,
         )
         monkeypatch.setattr(evaluation, "check_entries", lambda entries: {one["name"]: one for one in entries})
-        monkeypatch.setattr(evaluation, "who_answers", lambda *_given: self.processes)
-        monkeypatch.setattr(evaluation, "_starts", lambda *_given: self.processes)
+        monkeypatch.setattr(evaluation.Evaluation, "check", lambda one: self.processes)
+        monkeypatch.setattr(evaluation.Evaluation, "processes", lambda one: self.processes)
         monkeypatch.setattr(evaluation.http_client, "request", lambda *_given, **_more: self.models())
 
     def models(self):
@@ -61,12 +61,13 @@ class Site:
             "servers": [ENTRY], "eval": "basic", "effort": "low", "venv": str(self.venv), "tool_version": "1",
             "config": None, "datasets": None, "checksums": {}, "threads": 1, "max_tokens": 512, "shorten": False,
             "temperature": 1.0, "examples": None, "retries": 2, "budget_s": LONG_S, "wait_s": LONG_S, "refresh": False,
-            "root": str(self.root), "manager": "supervisord", "toolkit": None, **more,
+            "caller": "one", "command": None, "root": str(self.root), "manager": "supervisord",
+            "toolkit": None, **more,
         }  # fmt: skip
         return evaluation.run(params, check_mode)
 
     def job(self):
-        (folder,) = (self.root / "var/lib/inference-fleet/measurements").glob("evaluation-*/")
+        (folder,) = (self.root / "var/lib/inference-fleet/evaluations").glob("*/job")
         return DetachedJob(str(folder))
 
 
@@ -82,7 +83,7 @@ def test_a_good_result_is_not_measured_again(site):
     again = site.run()
     assert (again["changed"], again["finished"], site.calls()) == (False, True, 1)
     assert again["measured"] == first["measured"]
-    other = site.run(refresh=True)
+    other = site.run(refresh=True, caller="two")
     assert site.calls() == 2 and other["measured"]["id"] != first["measured"]["id"]
 
 
@@ -99,7 +100,7 @@ def test_a_refused_request_is_kept_said_and_asked_again(site):
     measured = site.run()["measured"]
     assert (measured["failed"], measured["score"]) == (1, None)
     site.tool(GOOD)
-    assert site.run()["measured"]["failed"] == 0
+    assert site.run(caller="two")["measured"]["failed"] == 0
 
 
 def test_a_tool_that_never_ends_is_ended(site):
@@ -107,27 +108,13 @@ def test_a_tool_that_never_ends_is_ended(site):
     began = time.monotonic()
     measured = site.run(budget_s=1)["measured"]
     assert time.monotonic() - began < LONG_S
-    assert measured["failed"] and "it was ended after 1 s" in measured["errors"][0]["message"]
+    assert measured["failed"] and "The time limit of 1 s ended it" in measured["errors"][0]["message"]
 
 
 def test_a_tool_that_breaks_says_its_last_words(site):
     site.tool("echo no such option >&2; exit 2")
     (error,) = site.run()["measured"]["errors"]
     assert error["message"].endswith("Status 2: no such option")
-
-
-def test_of_two_calls_that_wait_for_a_job_one_reads_it_and_the_other_gets_its_result(site, monkeypatch):
-    site.tool(GOOD)
-    read, free = evaluation._finish, []
-
-    def finish(job, *given):
-        with job.judging(wait=False) as taken:
-            free.append(taken)
-        return read(job, *given)
-
-    monkeypatch.setattr(evaluation, "_finish", finish)
-    first, second = site.run(), site.run()
-    assert first["measured"] == second["measured"] and (free, second["changed"], site.calls()) == ([False], False, 1)
 
 
 def test_progress_is_told_while_it_runs(site):
@@ -145,14 +132,15 @@ def test_progress_is_told_while_it_runs(site):
     assert site.calls() == 1
 
 
-def test_a_killed_job_begins_again_under_its_number(site):
+def test_a_killed_job_has_failed_and_the_next_play_runs_it_again(site):
     site.tool("exec sleep %d" % (10 * LONG_S))
     site.run(wait_s=0)
     job = site.job()
-    identity = job.request()["id"]
     job.stop()
+    measured = site.run()["measured"]
+    assert measured["failed"] and "was killed after 0 answers" in measured["errors"][0]["message"]
     site.tool(GOOD)
-    assert site.run()["measured"]["id"] == identity
+    assert site.run(caller="two")["measured"]["score"] == 100
 
 
 def test_a_restarted_server_makes_it_void(site):
@@ -161,7 +149,7 @@ def test_a_restarted_server_makes_it_void(site):
     site.processes = {"server-0": [3, 4]}
     measured = site.run()["measured"]
     assert measured["void"] == "server-0 changed or restarted during the run"
-    assert site.run()["changed"]  # it does not count, so it is measured again
+    assert site.run(caller="two")["measured"]["void"] is None  # it does not count, so it is measured again
 
 
 def test_the_key_is_in_no_file_and_no_argument(site):
@@ -173,8 +161,8 @@ def test_the_key_is_in_no_file_and_no_argument(site):
     assert (site.root.parent / "seen").read_text() == "sk-very-secret-1\n"
     assert "sk-very-secret-1" not in json.dumps(result)
     folder = pathlib.Path(site.job().folder)
-    assert (folder.stat().st_mode & 0o777) == 0o700
-    for path in folder.rglob("*"):
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent / "output")] == [0o700, 0o700]
+    for path in folder.parent.rglob("*"):
         assert path.is_dir() or b"sk-very-secret-1" not in path.read_bytes(), path
 
 
@@ -194,9 +182,10 @@ def test_answers_longer_than_the_context_are_an_error_before_a_request(site, key
     ("more", "code"),
     [
         ({"eval": "gpqa"}, "evaluate.datasets-wrong"),
-        ({"effort": "none"}, "evaluate.effort-unknown"),
-        ({"servers": []}, "evaluate.no-server"),
-        ({"servers": [{**ENTRY, "role": "prefill"}]}, "evaluate.no-server"),
+        ({"eval": "hellaswag"}, "evaluate.eval-unknown"),
+        ({"servers": []}, "measure.no-server"),
+        ({"servers": [{**ENTRY, "role": "prefill"}]}, "measure.no-server"),
+        ({"command": {"argv": ["x", "${address}"], "files": [], "metrics": {}}}, "evaluate.command-invalid"),
     ],
 )
 def test_what_cannot_be_asked_is_an_error_before_a_request(site, more, code):
@@ -212,3 +201,22 @@ def test_check_mode_asks_nothing(site):
     assert site.run(check_mode=True)["changed"] and site.calls() == 0
     site.run()
     assert not site.run(check_mode=True)["changed"]
+
+
+@pytest.mark.parametrize(("failed", "score"), [(0, 75), (4, 50)])
+def test_a_command_of_a_recipe_is_an_evaluation(site, failed, score):
+    program = site.root.parent / "tiny"
+    program.write_text('#!/bin/sh\necho "{\\"right\\": $3, \\"all\\": 40, \\"lost\\": $4}" >"$2/$1.json"\n')
+    program.chmod(0o755)
+    command = {
+        "argv": [str(program), "${effort}", "${output}", str(score), str(failed)],
+        "files": ["low.json"],
+        "metrics": {"score": "right", "questions": "all", "failed": "lost"},
+    }
+    measured = site.run(eval="mine", command=command)["measured"]
+    assert (measured["score"], measured["failed"], measured["ok"]) == (score, failed, not failed)
+    assert (measured["tool"]["name"], measured["questions"], measured["answered"]) == ("command:mine", 40, 40 - failed)
+    assert measured["interval"][0] < score < measured["interval"][1]
+    program.write_text("#!/bin/sh\n")
+    measured = site.run(eval="mine", command=command, caller="two", refresh=True)["measured"]
+    assert measured["score"] is None and measured["failed"] == 1

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import shutil
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import aisbench, gpt_oss_evals
 
 RECORDED = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "measure" / "evals"
@@ -17,7 +17,7 @@ GAVE_UP = "No response (%s)."
 
 
 def read(case, name="gpqa"):
-    return gpt_oss_evals.read(str(RECORDED / case), name)
+    return gpt_oss_evals.read(None, str(RECORDED / case), name)
 
 
 def test_repeats_are_counted_by_question():
@@ -60,13 +60,12 @@ def test_failures_beside_answers_are_counted_apart():
 def test_without_a_result_the_answers_that_came_are_said(tmp_path):
     shutil.copy(RECORDED / "gpqa-good" / "answers.jsonl", tmp_path)
     assert gpt_oss_evals.progress(str(tmp_path)) == (24, 24)
-    with pytest.raises(FleetError) as caught:
-        gpt_oss_evals.read(str(tmp_path), "gpqa")
-    assert (caught.value.code, caught.value.values[2]) == ("evaluate.no-result", 24)
+    with pytest.raises(ValueError) as caught:
+        gpt_oss_evals.read(None, str(tmp_path), "gpqa")
+    assert str(caught.value) == "gpt_oss.evals left no result after 24 answers"
     (tmp_path / "gpqa_x_allresults.json").write_text('{"convos": [[]], "htmls": [""]}')
-    with pytest.raises(FleetError) as caught:
-        gpt_oss_evals.read(str(tmp_path), "gpqa")
-    assert caught.value.code == "evaluate.result-unreadable"
+    with pytest.raises(ValueError):
+        gpt_oss_evals.read(None, str(tmp_path), "gpqa")
 
 
 SETTINGS = {
@@ -88,23 +87,29 @@ def test_the_command_of_gpt_oss_evals():
 ASKED = {"anatomy": 6, "astronomy": 6}
 
 
-def aisbench_read(case, asked=None):
-    return aisbench.read(str(RECORDED / "aisbench" / case), "mmlu", asked or ASKED)
+@pytest.fixture
+def aisbench_read(tmp_path):
+    def read(case, asked=None, name="mmlu"):
+        (tmp_path / "given.json").write_text(json.dumps({"asked": asked or ASKED}))
+        folder = RECORDED / "aisbench" / case if isinstance(case, str) else case
+        return aisbench.read(str(tmp_path), str(folder), name)
+
+    return read
 
 
-def test_aisbench_scores_each_subject_alike():
+def test_aisbench_scores_each_subject_alike(aisbench_read):
     found = aisbench_read("good")
     assert (found["score"], found["answered"], found["correct"], found["failed"]) == (50.0, 12, 6, 0)
     assert found["interval"][0] < 50 < found["interval"][1]
     assert aisbench.progress(str(RECORDED / "aisbench" / "good")) == (12, None)
 
 
-def test_gsm8k_of_aisbench_is_one_dataset(tmp_path):
-    folder = RECORDED / "aisbench" / "gsm8k"
-    found = aisbench.read(str(folder), "gsm8k", {"gsm8k": 4})
+def test_gsm8k_of_aisbench_is_one_dataset(tmp_path, aisbench_read):
+    found = aisbench_read("gsm8k", {"gsm8k": 4})
     assert (found["score"], found["answered"], found["correct"], found["failed"]) == (50.0, 4, 2, 0)
-    assert aisbench.read(str(folder), "gsm8k", {"gsm8k": 6})["failed"] == 2
-    assert aisbench.progress(str(folder)) == (4, None) and aisbench.whole({"gsm8k": 4})
+    assert found["whole"] and not aisbench_read("good")["whole"]
+    assert aisbench_read("gsm8k", {"gsm8k": 6})["failed"] == 2
+    assert aisbench.progress(str(RECORDED / "aisbench" / "gsm8k")) == (4, None)
     (tmp_path / "gsm8k").mkdir()
     (tmp_path / "gsm8k" / "test.jsonl").write_text('{"question": "a", "answer": "#### 7"}\n' * 5)
     assert aisbench.questions(str(tmp_path), "gsm8k", aisbench.subjects_of("gsm8k", {}), 3) == {"gsm8k": 3}
@@ -123,7 +128,7 @@ def test_gsm8k_of_aisbench_is_one_dataset(tmp_path):
         ("ungraded", ASKED, {"The answers were not graded.": 12}),
     ],
 )
-def test_what_aisbench_does_not_answer_has_failed(case, asked, errors):
+def test_what_aisbench_does_not_answer_has_failed(aisbench_read, case, asked, errors):
     found = aisbench_read(case, asked)
     assert {one["message"]: one["count"] for one in found["errors"]} == errors
     assert found["failed"] == sum(errors.values())
@@ -131,19 +136,18 @@ def test_what_aisbench_does_not_answer_has_failed(case, asked, errors):
 
 
 @pytest.mark.parametrize("text", ["", "all of it was reasoning</think>", "all of it was reasoning</think> \n"])
-def test_an_empty_answer_to_aisbench_has_failed(tmp_path, text):
+def test_an_empty_answer_to_aisbench_has_failed(tmp_path, aisbench_read, text):
     run = tmp_path / "20261122_120000"
     (run / "predictions" / "fleet").mkdir(parents=True)
     line = '{"id": 0, "success": true, "prediction": %s}\n' % ('"%s"' % text.replace("\n", "\\n"))
     (run / "predictions" / "fleet" / "lukaemon_mmlu_anatomy.jsonl").write_text(line)
-    found = aisbench.read(str(tmp_path), "mmlu", {"anatomy": 1})
+    found = aisbench_read(tmp_path, {"anatomy": 1})
     assert found["errors"] == [{"message": "The answer was empty.", "count": 1}]
 
 
-def test_aisbench_that_did_not_begin_is_an_error(tmp_path):
-    with pytest.raises(FleetError) as caught:
-        aisbench.read(str(tmp_path), "mmlu", ASKED)
-    assert caught.value.code == "evaluate.no-run"
+def test_aisbench_that_did_not_begin_is_an_error(tmp_path, aisbench_read):
+    with pytest.raises(ValueError):
+        aisbench_read(tmp_path)
 
 
 def test_a_killed_run_of_aisbench_is_continued(tmp_path):
@@ -155,16 +159,3 @@ def test_a_killed_run_of_aisbench_is_continued(tmp_path):
     for name in ("20261122_115959", "20261122_120000", "configs_old"):
         (tmp_path / name).mkdir()
     assert aisbench.command("/v/bin/python", "/c.py", settings)[-2:] == ["--reuse", "20261122_120000"]
-
-
-@pytest.mark.parametrize(
-    ("text", "number"), [("252.6 ms", 252.6), ("1.5 s", 1500), ("15.2 req/s", 15.2), (8, 8.0), ("117.0", 117.0)]
-)
-def test_a_quantity_has_its_unit(text, number):
-    assert aisbench.quantity(text) == number
-
-
-@pytest.mark.parametrize("text", ["", "-", "3 furlongs", None, True])
-def test_what_is_no_quantity_is_refused(text):
-    with pytest.raises(ValueError):
-        aisbench.quantity(text)

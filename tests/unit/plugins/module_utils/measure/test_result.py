@@ -94,10 +94,10 @@ def test_parts_that_may_be_null():
         ("metrics.ttft_ms", None, "metrics.ttft_ms is null; allowed: a mapping"),
         ("errors", [{"message": "x"}], "errors[0].count is missing"),
         ("errors", {}, "errors is {}; allowed: a list"),
-        ("limits", {"ttft_ms": "fast"}, 'limits is {"ttft_ms": "fast"}; allowed: a mapping'),
+        ("limits", {"ttft_ms": "fast"}, 'limits.ttft_ms is "fast"; allowed: a number of at least 0, or null'),
         ("scope", "rack", 'scope is "rack"; allowed: server, node, fleet'),
         ("recipe_hash", "abc", "recipe_hash is"),
-        ("extra", 1, "extra is not known"),
+        ("extra", 1, "extra is unknown"),
         ("schema", 2, "schema is 2; allowed: 1"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_file_that_is_no_result_is_left_out_with_a_warning(tmp_path):
     (tmp_path / "measurements" / "notes.txt").write_text("x", encoding="utf-8")
     documents, warnings = result.history(str(tmp_path))
     assert documents == [BENCHMARK]
-    assert len(warnings) == 1 and "20260131T120000Z-00000000.json is no result" in warnings[0]
+    assert len(warnings) == 1 and "20260131T120000Z-00000000.json is not a result" in warnings[0]
 
 
 def test_nothing_is_kept_that_is_no_result(tmp_path):

@@ -5,21 +5,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-import os
 import pathlib
 import re
-import signal
 import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result, run
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import benchmark, result, run
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import programs
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.http_client import Response
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points, tools
 from ansible_collections.inference.fleet.tests.runs import wait_for
@@ -70,9 +70,9 @@ class Bench:
         self.folder, self.starts = folder, {"server-0": ["h", 1]}
         tool = script(folder / "tool", TOOL)
         monkeypatch.setattr(programs, "program", lambda *given: ([tool], {}, None))
-        monkeypatch.setattr(run._Run, "check", lambda one: dict(self.starts))
-        monkeypatch.setattr(run._Run, "processes", lambda one: dict(self.starts))
-        monkeypatch.setattr(run._Run, "check_tokenizer", lambda one, python: None)
+        monkeypatch.setattr(benchmark.Benchmark, "check", lambda one: dict(self.starts))
+        monkeypatch.setattr(benchmark.Benchmark, "processes", lambda one: dict(self.starts))
+        monkeypatch.setattr(benchmark.Benchmark, "check_tokenizer", lambda one, python: None)
         self.answered(8)
 
     def answered(self, count):
@@ -97,7 +97,7 @@ class Bench:
             "caller": caller, "again": again, "wait_s": wait_s, "root": str(self.folder / "root"),
             "manager": "supervisord", "toolkit": None, "environment_path": None,
         }  # fmt: skip
-        return run.bring(params, check_mode)
+        return benchmark.run(params, check_mode)
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_fewer_answers_than_asked_fail_and_are_kept_and_run_again(bench):
     document = bench.call()["document"]
     assert (document["ok"], document["counts"]) == (False, {"asked": 8, "completed": 5, "failed": 3})
     assert document["reason"] == "3 of 8 requests failed"
-    assert document["errors"] == [{"message": run.UNTOLD, "count": 3}]
+    assert document["errors"] == [{"message": benchmark.UNTOLD, "count": 3}]
     bench.answered(8)
     assert bench.call(caller="two")["document"]["ok"] is True
 
@@ -141,9 +141,9 @@ COUNTED = {"request_count": {"avg": 24}, "output_token_throughput": {"avg": 100}
         # what AIPerf left of 24 requests that were all refused; its exit status is not looked at
         (None, ALL_FAILED.read_text(encoding="utf-8"), 0, "no request was answered: {"),
         # answers without a result: nothing is known of them
-        (None, ANSWERED * 24, 24, "aiperf has no output tokens/s of 24 requests that it calls completed: "),
-        ({**COUNTED, "output_token_throughput": {"avg": 0}}, "", 24, "aiperf has no output tokens/s of 24 requests"),
-        ({**COUNTED, "output_token_throughput": {"avg": math.nan}}, "", 24, "aiperf has no output tokens/s of 24"),
+        (None, ANSWERED * 24, 24, "aiperf reports no output tokens/s for 24 completed requests: "),
+        ({**COUNTED, "output_token_throughput": {"avg": 0}}, "", 24, "aiperf reports no output tokens/s for 24"),
+        ({**COUNTED, "output_token_throughput": {"avg": math.nan}}, "", 24, "aiperf reports no output tokens/s for 24"),
         # files of another form
         ({**COUNTED, "request_count": {"avg": math.inf}}, "", 0, "no request was answered: "),
         ({**COUNTED, "request_count": {"avg": "24"}}, "", 0, "no request was answered: "),
@@ -218,8 +218,7 @@ def test_a_tool_that_was_killed(bench, who):
     bench.call(wait_s=0)
     wait_for(lambda: bench.calls == 1, 60, "the tool")
     job = DetachedJob(str(next((bench.folder / "root").rglob("job/pid")).parent))
-    os.killpg(int(job.pid()), signal.SIGKILL)
-    assert job.gone(60)
+    job.stop()
     bench.waits(False)
     if who == "the play that waits":
         document = bench.call()["document"]
@@ -234,7 +233,7 @@ def test_the_time_limit_ends_it(bench):
     bench.waits(True)
     document = bench.call(timeout_s=1)["document"]
     assert document["ok"] is False
-    assert document["errors"][0]["message"] == "no answer within 1 s, the time limit of the run"
+    assert document["errors"][0]["message"] == "no answer within 1 s, the time limit"
 
 
 def test_servers_that_restart_during_the_run_void_it(bench):
@@ -253,7 +252,7 @@ def test_a_key_is_never_an_argument(bench, monkeypatch):
     monkeypatch.setattr(
         DetachedJob, "launch", lambda job, argv, *more: seen.append((argv, more)) or launch(job, argv, *more)
     )
-    monkeypatch.setattr(run, "with_key", lambda tool, program: program)
+    monkeypatch.setattr(benchmark, "with_key", lambda tool, program: program)
     monkeypatch.setattr(run, "common_client_key", lambda paths, entries: "sk-secret")
     assert bench.call()["document"]["ok"] is True
     argv, (request, environment) = seen[0]
@@ -263,8 +262,8 @@ def test_a_key_is_never_an_argument(bench, monkeypatch):
 def test_a_tokenizer_that_cannot_be_used(bench, monkeypatch, tmp_path):
     monkeypatch.undo()
     given = {"point": {"urls": ["http://127.0.0.1:1"], "tool": "aiperf", "model": "m", "tokenizer": str(tmp_path)}}
-    point = run.Point(**given["point"], spec={}, input_tokens=1, output_tokens=1, requests=1)
-    one = run._Run.__new__(run._Run)
+    point = Point(**given["point"], spec={}, input_tokens=1, output_tokens=1, requests=1)
+    one = benchmark.Benchmark.__new__(benchmark.Benchmark)
     one.point = point
     with pytest.raises(FleetError) as caught:
         one.check_tokenizer(None)
@@ -313,7 +312,7 @@ class Stopped:
 def test_servers_that_stop_for_a_tool_are_ready_again_before_it_has_its_result(bench, monkeypatch, answered):
     made = []
     stopped = Stopped(None, {"server-0": {}})
-    monkeypatch.setattr(run.own_engine, "Servers", lambda node, entries: made.append(sorted(entries)) or stopped)
+    monkeypatch.setattr(benchmark.own_engine, "Servers", lambda node, entries: made.append(sorted(entries)) or stopped)
     text = 'while [ "$1" != --output-json ]; do shift; done\necho \'{"latencies": [%s]}\' > "$2"' % ", ".join(
         ["0.5"] * (answered // 4)
     )
@@ -322,7 +321,7 @@ def test_servers_that_stop_for_a_tool_are_ready_again_before_it_has_its_result(b
     workload = {"tool": "vllm-latency", "requests": 20, "concurrency": 4}
     first = bench.call(beside=[plan_entry(8001, "server-1")], **workload)
     assert (first["finished"], first["document"]) == (False, None)
-    assert first["progress"]["phase"] == "the servers come back: 1 of 2 servers ready"
+    assert first["progress"]["phase"] == "waiting for servers: 1 of 2 servers ready"
     second = bench.call(beside=[plan_entry(8001, "server-1")], **workload)
     assert second["finished"] and second["document"]["ok"] is bool(answered)
     assert second["document"]["counts"]["completed"] == answered and second["document"]["void"] is None
@@ -331,7 +330,7 @@ def test_servers_that_stop_for_a_tool_are_ready_again_before_it_has_its_result(b
 
 def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_path, monkeypatch):
     answers = {"/v1/models": (200, ""), "/metrics": (200, "# HELP\nprocess_start_time_seconds 1.5e9\n")}
-    monkeypatch.setattr(run.starts, "observe", lambda *given: {})
+    monkeypatch.setattr(run, "observe", lambda *given: {})
     monkeypatch.setattr(run.identity, "Watch", lambda node: types.SimpleNamespace(over=None))
     verdicts = {"verdicts": [{"server": "server-0", "ok": True}]}
     monkeypatch.setattr(run.runner, "verify_servers", lambda *given, **more: verdicts)
@@ -342,7 +341,7 @@ def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_
 
     monkeypatch.setattr(run.http_client, "request", request)
     point = named("aiperf")
-    one = run._Run.__new__(run._Run)
+    one = benchmark.Benchmark.__new__(benchmark.Benchmark)
     one.point, one.planned, one.node = point, {"server-0": plan_entry(8000)}, types.SimpleNamespace(paths=0, manager=0)
     one.params = {"elsewhere": [
         {"host": "b", "name": "frontend", "hash": "h", "url": "http://10.0.0.2:8000"},
@@ -354,7 +353,43 @@ def test_servers_of_other_hosts_must_answer_and_are_told_from_a_later_start(tmp_
     answers["/v1/models"] = (None, "")
     with pytest.raises(FleetError) as caught:
         one.check()
-    assert caught.value.message == (
-        "b/frontend of another host does not answer this one at http://10.0.0.2:8000 (refused), so nothing was sent. "
-        "Verify that host, and see that its port can be reached from here."
+    assert caught.value.code == "measure.not-verified"
+    assert (
+        "b/frontend of another host does not answer this host at http://10.0.0.2:8000 (refused)" in caught.value.message
     )
+
+
+NODE = types.SimpleNamespace(paths=None, manager=None)
+RECORD = {"hash": "h", "pid": 7, "ticks": 70, "started": 1.5}
+BEGAN = Observed("server-0", state=RECORD, fresh=True)
+
+
+def container(name, running=True):
+    return types.SimpleNamespace(id=name, running=running)
+
+
+def seen(monkeypatch, observed):
+    monkeypatch.setattr(run, "observe", lambda *given: {"server-0": observed} if observed else {})
+    return run.starts_of(NODE, {"server-0": {}})
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        ({}, []),
+        ({"state": {**RECORD, "phase": "running"}}, []),
+        ({"fresh": False}, ["server-0"]),  # killed a moment ago; its record is the old one until it is started again
+        ({"state": {**RECORD, "ticks": 71}}, ["server-0"]),
+        ({"state": {**RECORD, "hash": "other"}}, ["server-0"]),
+        ({"state": None}, ["server-0"]),
+        ({"containers": [container("b")]}, ["server-0"]),
+        ({"containers": [container("b", running=False)]}, []),
+    ],
+)
+def test_what_is_another_start(monkeypatch, change, changed):
+    before = seen(monkeypatch, BEGAN)
+    assert run.changed_starts(before, seen(monkeypatch, dataclasses.replace(BEGAN, **change))) == changed
+
+
+def test_one_that_is_gone_is_changed(monkeypatch):
+    assert run.changed_starts(seen(monkeypatch, BEGAN), seen(monkeypatch, None)) == ["server-0"]

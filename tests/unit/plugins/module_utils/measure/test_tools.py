@@ -219,12 +219,6 @@ def test_aisbench_runs_a_configuration_and_values_in_its_folder(tmp_path):
     assert point.variables(str(tmp_path))["FLEET_AISBENCH"] == "%s/values.json" % tmp_path
 
 
-def test_aisbench_writes_a_key_where_nobody_else_reads_it(tmp_path):
-    argv = with_key("aisbench", [sys.executable, "-c", "open('params.py', 'w').write('sk-secret')"])
-    subprocess.run(argv, env={"HOME": str(tmp_path)}, check=True)
-    assert (tmp_path / "params.py").stat().st_mode & 0o777 == 0o600
-
-
 def test_aiperf_is_given_every_address_and_the_limits():
     argv = POINT.command(["aiperf"], "/out")
     assert argv.count("--url") == 2 and "round_robin" in argv

@@ -88,8 +88,8 @@ def test_the_limit_is_the_one_given():
 def test_a_limit_that_is_no_number(value):
     with pytest.raises(FleetError) as caught:
         compare.limit(value)
-    assert caught.value.code == "measure.limit-no-number"
-    assert caught.value.values[:2] == ("fleet_regression_limit", repr(value))
+    assert caught.value.code == "measure.limit-invalid"
+    assert caught.value.values[0] == "fleet_regression_limit"
 
 
 def test_limits_that_are_numbers():

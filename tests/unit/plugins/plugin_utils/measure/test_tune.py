@@ -50,22 +50,10 @@ def test_candidates_are_what_there_is_and_each_combination():
 
 
 def test_settings_that_make_no_sweep_are_errors():
-    assert error(tune.candidates, {}, "cpu-tiny") == (
-        "tune.nothing-to-try",
-        "cpu-tiny marks no setting as tunable. Set tune in fleet_override, for example {tune: {arguments: "
-        "{max-num-seqs: [4, 8]}}}.",
-    )
-    assert error(tune.candidates, {"arguments": {"a": list(range(5)), "b": list(range(5))}}) == (
-        "tune.too-many",
-        "The settings of tune have 25 combinations, and each is a start of the servers; allowed: 24. Leave out some "
-        "values.",
-    )
+    five = {"arguments": {"a": list(range(5)), "b": list(range(5))}}
+    assert [error(tune.candidates, one)[0] for one in ({}, five)] == ["tune.not-possible"] * 2
     twice = {"arguments": {"a": [1]}, "variants": {"b": {"x": {"arguments": {"a": 2}}}}}
-    assert error(tune.candidates, twice) == (
-        "override.leaf-set-twice",
-        "tune.b=x sets 'arguments.a' to 2, but tune.a=1 sets 'arguments.a' to 1; one leaf takes one value. Remove one "
-        "of the two.",
-    )
+    assert error(tune.candidates, twice)[0] == "override.leaf-set-twice"
 
 
 @pytest.mark.parametrize(
@@ -82,12 +70,12 @@ def test_limits_of_the_variable_overrule_the_recipe(wanted, expected):
 
 @pytest.mark.parametrize("value", [0, -1, "fast", True, float("nan"), float("inf"), [5]])
 def test_limits_that_are_no_numbers(value):
-    assert error(tune.limits_of, {"ttft_ms": value}, {})[0] == "tune.limit-no-number"
+    assert error(tune.limits_of, {"ttft_ms": value}, {})[0] == "measure.limit-invalid"
 
 
 @pytest.mark.parametrize("value", [[], {}, "50", {"ttft": 5}])
 def test_limits_that_are_none(value):
-    assert error(tune.limits_of, value, {})[0] == "tune.limits-invalid"
+    assert error(tune.limits_of, value, {})[0] == "measure.limit-invalid"
 
 
 def test_the_highest_throughput_within_the_limits_is_best():
@@ -176,11 +164,7 @@ def test_results_of_the_same_plan_recipe_and_load_are_not_measured_again():
 
 def test_a_tool_with_one_address_does_not_compare_nodes():
     item = planned()
-    assert error(tune.calls_of, item["servers"], item["deployment"], "vllm-bench") == (
-        "tune.one-server-at-a-time",
-        "benchmark.profiles.vllm-bench measures one server at a time, and there are several; what they answer together "
-        "is compared. Choose a profile with scope node by tune.profile.",
-    )
+    assert error(tune.calls_of, item["servers"], item["deployment"], "vllm-bench")[0] == "tune.not-possible"
 
 
 RECIPES = [

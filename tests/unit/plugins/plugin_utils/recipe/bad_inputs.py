@@ -803,8 +803,9 @@ VALUES = {
     "api-key.character-invalid": {"fleet_api_key": [SECRET + " x", SECRET + "\nX"]},
     "api-key.twice": {"fleet_api_key": [[SECRET, SECRET]]},
     "host-key.expected-not-a-string": {"fleet_host_key": [3, [None]]},
-    "tune.limits-invalid": {"fleet_tune_limits": [3, {"ttft": 1}, [1], {}]},
-    "tune.limit-no-number": {"fleet_tune_limits": [{"ttft_ms": 0}, {"tpot_ms": "fast"}, {"ttft_ms": True}]},
+    "measure.limit-invalid": {
+        "fleet_tune_limits": [3, {"ttft": 1}, [1], {}, {"ttft_ms": 0}, {"tpot_ms": "fast"}, {"ttft_ms": True}],
+    },
     "measure.profile-unknown": {"benchmark_profile": ["nope", "guid"]},
     "inventory.variable-unknown": {
         "fleet_watchdog_interval": [60],

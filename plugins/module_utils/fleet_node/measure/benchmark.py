@@ -1,0 +1,162 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One point of a benchmark."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+
+from ..errors import FleetError
+from ..node import commands
+from ..node.server_spec import check_entries
+from ..servers.node_arguments import node_of
+from . import aisbench, own_engine, result
+from .run import LONGEST, TIMED_OUT, UNREADABLE, Run
+from .tools import programs
+from .tools.benchmarks import Point, with_key
+from .tools.reading import Reading
+
+SENTENCE = "The quick brown fox jumps over the lazy dog."
+FEWEST = 4  # tokens of that sentence; an empty tokenizer has 3
+COUNT = "import sys, tokenizers; t = tokenizers.Tokenizer.from_file(sys.argv[1]); print(len(t.encode(sys.argv[2]).ids))"
+UNTOLD = "the tool reports no reason"
+
+
+def run(params, check_mode=False):
+    """The result of a point, or its state: Run.look(). params: those of the operation benchmark_run."""
+    given = params["point"]
+    sequences = {name: tuple(given.get(name) or ()) for name in ("urls", "arguments", "engine_arguments")}
+    return Benchmark(params, Point(**{**given, **sequences}), node_of(params)).look(check_mode)
+
+
+class Benchmark(Run):
+    """A call of a benchmark tool."""
+
+    def __init__(self, params, point, node):
+        self.point, self.head = point, params["head"]
+        planned = check_entries(params["servers"])
+        self.plan_hash = result.plan_hash([*planned.values(), *params["elsewhere"]])
+        asked = {key: value for key, value in dataclasses.asdict(point).items() if key != "timeout_s"}
+        key = [self.plan_hash, self.head.get("recipe_hash"), self.head.get("profile"), asked]
+        super().__init__(params, node, planned, "benchmarks", key, point.timeout_s, params["again"])
+        if self.first["container"] and not programs.outside(point):  # a folder that the container sees
+            self.output = os.path.join(self.first["directories"]["work"], "benchmark-" + self.digits)
+        if point.tool == "aisbench":
+            self.clean = aisbench.CLEAN
+        if point.spec["program"][0] == "instead":
+            entries = check_entries([*planned.values(), *(params["beside"] or ())])
+            self.stopped = own_engine.Servers(node, entries)
+
+    def others(self):
+        """{HOST/NAME: address} of the measured servers of other hosts."""
+        return {_elsewhere(one): one["url"] for one in self.params["elsewhere"] if one.get("url")}
+
+    def prepare(self):
+        """(argv, environment)."""
+        point, version = self.point, (self.head.get("versions") or {}).get("engine")
+        argv, variables, python = programs.program(
+            point, self.params["environment_path"], self.first, self.node.paths.root, self.folder, version
+        )
+        self.check_tokenizer(python)
+        if self.key():
+            argv = with_key(point.tool, argv)
+        argv = point.command(argv, self.output)
+        if self.first["user"] and not programs.outside(point):
+            shutil.chown(self.output, self.first["user"])
+        return argv, {**variables, **point.variables(self.output)}
+
+    def check_tokenizer(self, python):
+        """It splits a sentence. With an empty tokenizer some tools silently count no tokens. Raises FleetError."""
+        path = os.path.join(self.point.tokenizer, "tokenizer.json")
+        problem = "" if os.path.isfile(path) else "tokenizer.json is missing"
+        if not problem and python:
+            done = commands.run([python, "-I", "-c", COUNT, path, SENTENCE], idle_s=commands.IDLE_S)
+            count = done.stdout.strip()
+            if done.returncode or not count.isdigit():
+                problem = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            elif int(count) < FEWEST:
+                problem = "%r is %s tokens" % (SENTENCE, count)
+        if problem:
+            raise FleetError(
+                "measure.tokenizer",
+                "The tokenizer in %s cannot be used: %s. Tools would count no tokens. Repair the weights by site.yml.",
+                (self.point.tokenizer, problem),
+            )
+
+    def progress(self):
+        """{phase, percent, …} for the screen."""
+        done, asked = self.point.done(self.output, self.job.log()), self.point.requests
+        return {
+            "phase": "%s: %s of %d requests" % (self.point.tool, "?" if done is None else done, asked),
+            "percent": None if done is None else min(100, round(100 * done / asked)),
+            "requests_done": done,
+        }
+
+    def reading(self):
+        """The Reading of the tool's files; damaged files count as no answers."""
+        try:
+            return self.point.read(self.output, self.job.log())
+        except UNREADABLE as error:
+            message = "the files of %s cannot be read: %r" % (self.point.tool, error)
+            return Reading(errors=[{"message": message[:LONGEST], "count": self.point.requests}])
+
+    def document(self, request, status, void):
+        """The result as result.py describes it."""
+        point, asked, reading = self.point, self.point.requests, self.reading()
+        failed = min(asked, max(reading.failed, asked - reading.completed))
+        errors, told = list(reading.errors), sum(one["count"] for one in reading.errors)
+        why = errors[0]["message"] if errors else self.last_words().splitlines()[-1]
+        if failed > told:
+            words = "no answer within %d s, the time limit" % point.timeout_s if status in TIMED_OUT else UNTOLD
+            errors.append({"message": words, "count": failed - told})
+        reason = "%d of %d requests failed" % (failed, asked) if failed else None
+        if not reading.completed:
+            reason = "no request was answered: " + why
+        elif not reading.metrics["output_tokens_per_s"]:
+            reason = "%s reports no output tokens/s for %d completed requests: %s" % (
+                point.tool, reading.completed, why
+            )  # fmt: skip
+        count = (self.head.get("hardware") or {}).get("count") or 0
+        rate, tpot = reading.metrics["output_tokens_per_s"], reading.metrics["tpot_ms"]["mean"]
+        reading.metrics["output_tokens_per_s_per_accelerator"] = rate / count if rate is not None and count else None
+        if tpot:  # a mean of the rates of requests would be dominated by answers that arrive in one chunk
+            reading.metrics["output_tokens_per_s_per_user"] = 1000 / tpot
+        return {
+            "schema": result.SCHEMA,
+            "kind": "benchmark",
+            "id": request["id"],
+            "began": request["began"],
+            "ended": self.ended(),
+            **self.head,
+            "plan_hash": self.plan_hash,
+            "servers": [*self.planned, *map(_elsewhere, self.params["elsewhere"])],
+            "tool": {
+                "name": point.tool,
+                "version": (self.head.get("versions") or {}).get("tool"),
+                "command": request["command"],
+            },
+            "workload": {
+                "input_tokens_asked": point.input_tokens,
+                "output_tokens_asked": point.output_tokens,
+                "input_tokens": reading.input_tokens,
+                "output_tokens": reading.output_tokens,
+                "concurrency": point.concurrency,
+                "request_rate": point.request_rate,
+                "requests": asked,
+            },
+            "counts": {"asked": asked, "completed": asked - failed, "failed": failed},
+            "errors": sorted(errors, key=lambda one: -one["count"]),
+            "metrics": reading.metrics,
+            "limits": point.limits,
+            "ok": reason is None and not void,
+            "reason": reason,
+            "void": void,
+        }
+
+
+def _elsewhere(one):
+    """The name of a server of another host, next to names of this host's servers."""
+    return "%s/%s" % (one["host"], one["name"])
