@@ -1,33 +1,58 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters on services that servers share: what their units say. What they need is imported where they are used, as
-Ansible loads all filters for one of them."""
+"""Filters on benchmarks, and on services that servers share.
+
+Ansible loads all filters for one of them, so these import the planner only when they are called.
+"""
 
 from __future__ import annotations
+
+import importlib
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 
+PLUGINS = "ansible_collections.inference.fleet.plugins."
+POINTS = "plugin_utils.measure.points"
 
-def service_container(service, **given):
-    """planning.service_container(); AnsibleFilterError where that cannot be."""
-    from ansible_collections.inference.fleet.plugins.plugin_utils.planning import service_container as planning
 
+def _call(module, function, *arguments, **named):
+    """The result of a function; AnsibleFilterError if it raises a FleetError."""
     try:
-        return planning.service_container(service, **given)
+        return getattr(importlib.import_module(PLUGINS + module), function)(*arguments, **named)
     except FleetError as error:
         raise AnsibleFilterError(error.message) from error
+
+
+def benchmark_elsewhere(entries, variables_of):
+    """points.elsewhere_of()."""
+    return _call(POINTS, "elsewhere_of", entries, variables_of)
+
+
+def benchmark_points(servers, deployment, profile=None, elsewhere=()):
+    """points.points()."""
+    return _call(POINTS, "points", servers, deployment, profile or None, elsewhere)
+
+
+def benchmark_scope(deployment, profile=None):
+    """points.scope_of()."""
+    return _call(POINTS, "scope_of", deployment, profile or None)
+
+
+def service_container(service, **given):
+    """planning.service_container()."""
+    return _call("plugin_utils.planning.service_container", "service_container", service, **given)
+
+
+def service_members(*arguments, **named):
+    """members.members()."""
+    return _call("plugin_utils.planning.members", "members", *arguments, **named)
 
 
 def unit_word(word):
-    """systemd.unit_word() of an argument, which an inventory may have as a number; AnsibleFilterError where none is."""
-    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
-
-    try:
-        return systemd.unit_word(str(word))
-    except FleetError as error:
-        raise AnsibleFilterError(error.message) from error
+    """systemd.unit_word() of an argument, which may be a number in an inventory."""
+    return _call("module_utils.fleet_node.services.systemd", "unit_word", str(word))
 
 
 class FilterModule:
@@ -35,4 +60,11 @@ class FilterModule:
 
     def filters(self):
         """Name → function."""
-        return {"service_container": service_container, "unit_word": unit_word}
+        return {
+            "benchmark_elsewhere": benchmark_elsewhere,
+            "benchmark_points": benchmark_points,
+            "benchmark_scope": benchmark_scope,
+            "service_container": service_container,
+            "service_members": service_members,
+            "unit_word": unit_word,
+        }
