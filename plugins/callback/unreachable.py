@@ -36,9 +36,9 @@ class CallbackModule(CallbackBase):
         self._runs = {}
 
     def v2_runner_on_ok(self, result):
-        """Remember the reports of this run: verification_run says where they are."""
+        """Remember the reports of this run: the report of kind verification has their folder."""
         folder, run = result.result.get("reports_dir"), result.result.get("run")
-        if isinstance(folder, str) and isinstance(run, dict) and result.task.action.endswith("verification_run"):
+        if isinstance(folder, str) and isinstance(run, dict) and result.task.action.endswith(".report"):
             self._runs[folder] = run["id"]
 
     def v2_runner_on_unreachable(self, result):

@@ -29,23 +29,6 @@ options:
     type: path
 """
 
-    SERVERS = r"""
-options:
-  servers:
-    description:
-      - The plan entries of this host, as P(inference.fleet.plan#lookup) and M(inference.fleet.plan) return them.
-      - Entries carry a hash of their content; one that was edited is refused.
-    type: list
-    elements: dict
-    required: true
-  only:
-    description:
-      - Names of the servers to look at; the others are left alone, also those that are not in O(servers).
-      - A name that is not known is an error.
-    type: list
-    elements: str
-"""
-
     READ_ONLY = r"""
 attributes:
   check_mode:

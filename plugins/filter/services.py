@@ -1,36 +1,58 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters for shared services. Their imports are in the functions, because Ansible loads all filters for one."""
+"""Filters on benchmarks, and on services that servers share.
+
+Ansible loads all filters for one of them, so these import the planner only when they are called.
+"""
 
 from __future__ import annotations
+
+import importlib
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 
+PLUGINS = "ansible_collections.inference.fleet.plugins."
+POINTS = "plugin_utils.measure.points"
+
+
+def _call(module, function, *arguments, **named):
+    """The result of a function; AnsibleFilterError if it raises a FleetError."""
+    try:
+        return getattr(importlib.import_module(PLUGINS + module), function)(*arguments, **named)
+    except FleetError as error:
+        raise AnsibleFilterError(error.message) from error
+
+
+def benchmark_elsewhere(entries, variables_of):
+    """points.elsewhere_of()."""
+    return _call(POINTS, "elsewhere_of", entries, variables_of)
+
+
+def benchmark_points(servers, deployment, profile=None, elsewhere=()):
+    """points.points()."""
+    return _call(POINTS, "points", servers, deployment, profile or None, elsewhere)
+
+
+def benchmark_scope(deployment, profile=None):
+    """points.scope_of()."""
+    return _call(POINTS, "scope_of", deployment, profile or None)
+
 
 def image_reference(image, digest=""):
     """The name under which a pulled image is on a node."""
-    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import engine
-
-    return engine.digest_tag(image, digest) if digest else image
+    return _call("module_utils.fleet_node.containers.engine", "digest_tag", image, digest) if digest else image
 
 
 def service_members(*arguments, **named):
     """planning.services.members()."""
-    from ansible_collections.inference.fleet.plugins.plugin_utils.planning import services
-
-    return services.members(*arguments, **named)
+    return _call("plugin_utils.planning.services", "members", *arguments, **named)
 
 
 def unit_word(word):
-    """systemd.unit_word() of an argument, which may be a number in an inventory. Raises AnsibleFilterError."""
-    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
-
-    try:
-        return systemd.unit_word(str(word))
-    except FleetError as error:
-        raise AnsibleFilterError(error.message) from error
+    """systemd.unit_word() of an argument, which may be a number in an inventory."""
+    return _call("module_utils.fleet_node.services.systemd", "unit_word", str(word))
 
 
 class FilterModule:
@@ -38,4 +60,11 @@ class FilterModule:
 
     def filters(self):
         """Name → function."""
-        return {"image_reference": image_reference, "service_members": service_members, "unit_word": unit_word}
+        return {
+            "benchmark_elsewhere": benchmark_elsewhere,
+            "benchmark_points": benchmark_points,
+            "benchmark_scope": benchmark_scope,
+            "image_reference": image_reference,
+            "service_members": service_members,
+            "unit_word": unit_word,
+        }

@@ -93,9 +93,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 run:
-  description: The identifier of the run; null without reports.
+  description: The run, with its C(id); null without reports.
   returned: with V(verification)
-  type: str
+  type: dict
 certificate:
   description:
     - The content of C(certificate.json), with C(ok), C(complete), C(generated) and C(parts); null in check mode.

@@ -87,25 +87,20 @@ def _python_error(answer):
     said = "\n".join(str(answer.get(key) or "") for key in ("msg", "module_stderr", "module_stdout"))
     old = OLD.search(said)
     found = answer.get("program_python") or (old and old.group(1))
+    if not found and MISSING.search(said):
+        found = said.strip().splitlines()[-1]
     if found:
         raise FleetError(
-            "node.program-python-old",
-            "The node's Python is %s; 3.9 or newer is needed. Install a newer python3 there, or name one with "
-            "ansible_python_interpreter. Nothing was changed, and servers run on.",
+            "node.program-python",
+            "The node has no usable Python: %s. Nothing was changed, and servers continue. Install Python 3.9 or newer "
+            "there, or set ansible_python_interpreter.",
             (found,),
-        )
-    if MISSING.search(said):
-        raise FleetError(
-            "node.program-python-missing",
-            "There is no Python on the node: %s. Install python3 there, or name one with ansible_python_interpreter. "
-            "Nothing was changed.",
-            (said.strip().splitlines()[-1],),
         )
     if answer.get("program_damaged"):
         raise FleetError(
-            "node.program-damaged-on-the-way",
-            "The program of this collection came to the node damaged. Run again; where that does not help, look at "
-            "the node's disk of remote_tmp. Nothing was changed, and servers run on.",
+            "node.program-damaged",
+            "The program of this collection was damaged on its way to the node. Nothing was changed, and servers "
+            "continue. Run again; if that does not help, check the disk of remote_tmp on the node.",
         )
 
 
@@ -131,8 +126,8 @@ def _os_errors(path):
     except OSError as error:
         raise FleetError(
             "node.program-not-packed",
-            "The program for nodes cannot be written to %s on the controller: %s. Correct that, or set XDG_CACHE_HOME "
-            "to another folder.",
+            "The program for nodes cannot be written to %s on the control node: %s. Correct that, or set "
+            "XDG_CACHE_HOME to another folder.",
             (path, error.strerror),
         ) from error
 

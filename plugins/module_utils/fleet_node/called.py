@@ -24,7 +24,11 @@ def run(name, arguments, check_mode, validate, hide, unkept=None):
     hide(parameter_secrets(arguments))
     operation = operation_of(name)
     if operation is None:
-        raise FleetError("node.operation-unknown", "This collection has no operation %r.", (name,))
+        raise FleetError(
+            "node.operation-unknown",
+            "The operation %r does not exist. Run ansible-doc inference.fleet.node to see operations.",
+            (name,),
+        )
     if unkept is not None and not operation.reads:
         raise unkept
 
@@ -32,7 +36,7 @@ def run(name, arguments, check_mode, validate, hide, unkept=None):
         parameters, errors, secrets = validate(one.arguments, given, **one.rules)
         hide(secrets)
         if errors:
-            raise FleetError("arguments.invalid", "%s.", ("; ".join(errors),))
+            raise FleetError("arguments.invalid", "%s. Correct the arguments.", ("; ".join(errors),))
         hide(parameter_secrets(parameters))  # what came as text are mappings by now
         return parameters
 

@@ -33,7 +33,6 @@ ROOT = "fleet_node"  # the package's name in an archive and in a version's folde
 MAIN = "__main__.py"
 DATE = (1980, 1, 1, 0, 0, 0)
 RIGHTS = (errno.EACCES, errno.EPERM)
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def files_of(folder=None):
@@ -262,25 +261,10 @@ def _clean(where, wanted):
 
 def _error(where, error):
     """The FleetError of an OSError. What runs is as it was."""
-    values = (where, os_words(error), remedy(error))
-    details = {"errno": errno.errorcode.get(error.errno)}
-    if error.errno in FULL:
-        return FleetError(
-            "node.program-disk-full",
-            "The program of this collection does not fit into %s: %s. %s. Nothing was changed, and servers run on.",
-            values,
-            details,
-        )
-    if error.errno == errno.EROFS:
-        return FleetError(
-            "node.program-disk-read-only",
-            "The program of this collection cannot be written to %s: %s. %s. Nothing was changed, and servers run on.",
-            values,
-            details,
-        )
     return FleetError(
         "node.program-not-kept",
-        "The program of this collection cannot be kept in %s: %s. %s. Nothing was changed, and servers run on.",
-        values,
-        details,
+        "The program of this collection cannot be kept in %s: %s. %s. Nothing was changed, and servers continue. "
+        "Correct the cause and run again.",
+        (where, os_words(error), remedy(error)),
+        {"errno": errno.errorcode.get(error.errno)},
     )

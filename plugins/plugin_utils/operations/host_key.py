@@ -36,11 +36,9 @@ def _ssh(action, node, variables):
     kind = str(variables.get("ansible_connection", C.DEFAULT_TRANSPORT))
     if kind.rpartition(".")[2] not in ("ssh", "smart"):
         raise FleetError(
-            "host-key.connection-has-none",
-            "fleet_node %s is reached by the connection '%s', which has no host key. There is nothing to "
-            "replace: run "
-            "site.yml --limit %s.",
-            (node, kind, node),
+            "host-key.connection",
+            "%s has no host key to fetch: %s. Set its connection variables for ssh, or run site.yml --limit %s.",
+            (node, "its connection is %s" % kind, node),
         )
     connection = connection_loader.get("ssh", action._play_context)
     names = C.config.get_plugin_vars("connection", connection._load_name)
@@ -56,58 +54,36 @@ def _ssh(action, node, variables):
         return option("host") or node, arguments, option("ssh_executable")
     except (AnsibleError, ValueError) as error:
         raise FleetError(
-            "host-key.connection-wrong", "The connection variables of %s are wrong: %s", (node, error)
+            "host-key.connection",
+            "%s has no host key to fetch: %s. Set its connection variables for ssh, or run site.yml --limit %s.",
+            (node, error, node),
         ) from error
 
 
 def check_node(node, groups, ours, play_hosts):
-    """The name of the one node that is meant. Raises FleetError that says which there are.
+    """The name of the one node that was replaced. Raises FleetError if it is not such a node.
 
-    ours: the inference hosts. play_hosts: what --limit leaves of the inventory.
+    ours: the inference hosts. play_hosts: the hosts of the inventory that --limit leaves.
     """
-    inventory, ours = sorted(groups["all"]), sorted(ours)
-    some = ", ".join(ours[:10]) + (" and %d more" % (len(ours) - 10) if len(ours) > 10 else "")
-    if node is None or node == "":
-        raise FleetError(
-            "host-key.node-missing",
-            "fleet_node is missing: say which node was replaced, -e fleet_node=NAME. There are: %s.",
-            (some,),
-        )
-    if not isinstance(node, str):
-        raise FleetError(
-            "host-key.node-not-a-name", "fleet_node is %r; allowed: the name of one node. There are: %s.", (node, some)
-        )
-    if node in inventory:
-        if node not in ours:
-            raise FleetError(
-                "host-key.node-not-planned",
-                "fleet_node '%s' has no fleet_recipe, so no servers are planned for it. There are: %s.",
-                (node, some),
-            )
-        if node not in play_hosts:
-            raise FleetError(
-                "host-key.node-excluded-by-limit",
-                "fleet_node '%s' is left out by --limit; fleet_node is limit enough.",
-                (node,),
-            )
+    if not isinstance(node, str) or not node:
+        reason = "it is not the name of a node"
+    elif node in ours and node in play_hosts:
         return node
-    if node in groups:
-        raise FleetError(
-            "host-key.node-is-a-group",
-            "fleet_node '%s' is a group; one node after another is replaced. Its nodes: %s.",
-            (node, ", ".join(sorted(groups[node])) or "none"),
-        )
-    if any(sign in node for sign in ",:*?[!&~") and any(host in node for host in inventory):
-        raise FleetError(
-            "host-key.node-is-several",
-            "fleet_node '%s' names several; one node after another is replaced. There are: %s.",
-            (node, some),
-        )
-    close = difflib.get_close_matches(node, ours, 1)
+    elif node in ours:
+        reason = "--limit excludes it"
+    elif node in groups["all"]:
+        reason = "it has no fleet_recipe"
+    elif node in groups:
+        reason = "it is a group"
+    else:
+        close = difflib.get_close_matches(node, ours, 1)
+        reason = "it is not in the inventory" + ("; did you mean '%s'?" % close[0] if close else "")
+    names = sorted(ours)
+    some = ", ".join(names[:10]) + (" and %d more" % (len(names) - 10) if len(names) > 10 else "")
     raise FleetError(
-        "host-key.node-unknown",
-        "fleet_node '%s' is not in the inventory%s There are: %s.",
-        (node, "; did you mean '%s'?" % close[0] if close else ".", some),
+        "host-key.node-invalid",
+        "fleet_node is %r: %s. Inference hosts: %s. Name one replaced node with -e fleet_node=NAME.",
+        (node, reason.rstrip("?"), some),
     )
 
 
@@ -125,19 +101,17 @@ def exchange(node, target, keys, accepted, check=False):
             return _result(keys, "The host key of %s is the one in known_hosts." % node)
         raise FleetError(
             "host-key.fingerprint-missing",
-            "No fingerprint of the new host key of %s was given. It shows:\n%s\nCompare with what the node itself "
-            "says, on its "
-            "console: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`. Where they are equal, type:\n  %s\nNothing "
-            "was "
-            "changed.",
+            "The host key of %s is new, and no fingerprint was given. The node shows:\n%s\nNothing was changed. "
+            "Compare with the output of `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the console of the node. "
+            "If they are equal, run:\n  %s",
             (where, shown, replace_command(node, keys[0].fingerprint)),
         )
     if not right:
         raise FleetError(
             "host-key.fingerprint-differs",
-            "The host key of %s is not the one that was expected. It shows:\n%s\nfleet_host_key has:\n%s\nEither "
-            "that is of "
-            "another node or of before it was replaced, or somebody is between here and the node. Nothing was changed.",
+            "The host key of %s is not the expected key. The node shows:\n%s\nfleet_host_key has:\n%s\nNothing was "
+            "changed. Check on the console of the node whether fleet_host_key is from another or the former node; if "
+            "not, somebody is between here and the node.",
             (where, shown, "\n".join("  " + one for one in accepted)),
         )
     if not target.files:

@@ -100,23 +100,14 @@ class Sweep:
     def __init__(self, task_vars, limits):
         hosts = task_vars["ansible_play_hosts_all"]
         if len(hosts) != 1:
-            raise FleetError(
-                "tune.one-host",
-                "tune.yml would stop the servers of %s in turn; it tries settings on one host. Name one by --limit; "
-                "others like it take the same file.",
-                (some(hosts),),
-            )
+            _refuse(some(hosts), "these are several hosts, whose servers would stop in turn")
         self.task_vars, self.host = task_vars, hosts[0]
         base = self.plan(None)
         deployment = base["deployment"]
         if not base["servers"]:
-            raise FleetError("tune.no-server", "No server is planned on %s, so there is nothing to tune.", (self.host,))
+            _refuse(self.host, "no server is planned there")
         if deployment.get("workers_elsewhere"):
-            raise FleetError(
-                "tune.workers-elsewhere",
-                "%s has workers on other hosts, which would have to change with it. Tune such a deployment by hand.",
-                (self.host,),
-            )
+            _refuse(self.host, "it has workers on other hosts, which would have to change with it")
         wanted = deployment.get("tune") or {}
         self.limits = tune.limits_of(limits, wanted)
         self.candidates = []
@@ -152,12 +143,15 @@ class Sweep:
     def _check(name, item, base):
         more = brought(item) - brought(base)
         if more:
-            raise FleetError(
-                "tune.wants-more",
-                "The candidate %s wants %s, which the deployment does not have; tune.yml changes how servers are run, "
-                "not what is installed. Leave it out of tune, or deploy it first.",
-                (name, some(sorted(more))),
-            )
+            _refuse(name, "it needs %s, which is not deployed" % some(sorted(more)))
+
+
+def _refuse(what, reason):
+    raise FleetError(
+        "tune.not-possible",
+        "tune.yml cannot tune %s: %s. Choose one host with --limit, and candidates that only change how servers run.",
+        (what, reason),
+    )
 
 
 def brought(item):

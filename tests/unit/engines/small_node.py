@@ -11,8 +11,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import importlib
-import io
 import itertools
 import json
 import os
@@ -25,9 +23,7 @@ import sys
 import tempfile
 import time
 
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import entry_hash
@@ -186,16 +182,7 @@ class SmallNode:
     def module(self, name, servers, check=False, **params):
         """What the module returns, run in this process as Ansible would: {…, failed: …}."""
         args = {"servers": servers, "root": self.root, "manager": "supervisord", "toolkit": sys.prefix, **params}
-        if operation_of(name) is not None:
-            return operate(name, check, **args)
-        args.update(_ansible_check_mode=check, _ansible_diff=True)
-        output = io.StringIO()
-        main = importlib.import_module(MODULES + name).main
-        with patch_module_args(args), contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-            main()
-        result = json.loads(output.getvalue())
-        result.pop("invocation", None)
-        return result
+        return operate(name, check, **args)
 
     def servers(self, entries, **params):
         """engine_servers, which must succeed."""

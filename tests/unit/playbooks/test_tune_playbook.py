@@ -129,8 +129,5 @@ def test_what_is_wrong_is_an_error_before_a_server_is_touched(tmp_path, more, wo
 
 def test_one_host_at_a_time(tmp_path):
     fleet = Tuned(tmp_path, 18001, 18002)
-    fleet.tune().failed(
-        "tune.yml would stop the servers of n1, n2 in turn; it tries settings on one host. Name one by --limit; "
-        "others like it take the same file."
-    )
+    fleet.tune().failed("tune.yml cannot tune n1, n2: these are several hosts")
     fleet.tune("--limit", "n2", "--check").ok()

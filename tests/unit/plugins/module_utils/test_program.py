@@ -286,14 +286,8 @@ def test_a_copy_that_is_killed_half_way_leaves_what_was_there(lib, files, tmp_pa
     assert name != before
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (errno.ENOSPC, "node.program-disk-full"), (errno.EDQUOT, "node.program-disk-full"),
-        (errno.EROFS, "node.program-disk-read-only"), (errno.EIO, "node.program-not-kept"),
-    ],
-)  # fmt: skip
-def test_what_a_disk_refuses_is_said_and_changes_nothing(lib, files, monkeypatch, number, code):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_what_a_disk_refuses_is_said_and_changes_nothing(lib, files, monkeypatch, number):
     program.make_current(lib)
     before = versions(lib)
     files["fleet_node/words.py"] = b"WORD = 'second'\n"
@@ -305,7 +299,8 @@ def test_what_a_disk_refuses_is_said_and_changes_nothing(lib, files, monkeypatch
     for call in (program.keep, program.make_current):
         with pytest.raises(FleetError) as caught:
             call(lib)
-        assert (caught.value.code, caught.value.details["errno"]) == (code, errno.errorcode[number])
+        assert caught.value.code == "node.program-not-kept"
+        assert caught.value.details["errno"] == errno.errorcode[number]
         assert caught.value.values[0] == program.place(lib)
     assert (versions(lib), run(lib)) == (before, "first ['x']\n")
 
