@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ..model import gpt_oss
-from ..weights import ensure as model_weights
+from ..weights import pipeline
 
 ARGUMENTS = {
     "source": {"type": "str", "choices": ["standin", "path", "huggingface", "modelscope"], "required": True},
@@ -37,17 +37,16 @@ ARGUMENTS = {
     "ca_bundle": {"type": "path"},
     "sha256sums": {"type": "str"},
     "sums": {"type": "str"},
-    "min_rate": {"type": "int", "default": 0},
+    "min_rate": {"type": "int", "default": 10240},
     "min_rate_window_s": {"type": "int", "default": 60},
     "root": {"type": "path", "default": ""},
-    "toolkit": {"type": "path"},
     "caller": {"type": "str"},
 }
 
 
 def run(params, check_mode):
     """The result of the module; its warnings with it. Raises FleetError."""
-    return model_weights.bring(params, check_mode)
+    return pipeline.bring(params, check_mode)
 
 
 def due(result):
