@@ -99,6 +99,9 @@ class Http:
             raise HttpFailure(text, url) from error
         finally:
             timer.cancel()
+        if expired.is_set():  # headers that were cut off look complete
+            connection.close()
+            raise HttpFailure("no response within %g s" % self._timeout_s, url)
         return connection, response
 
     def _connection(self, parts, url):
