@@ -109,7 +109,7 @@ class Bench:
         arguments = {
             "source": "huggingface", "repo": REPO, "revision": "main", "endpoint": self.endpoint, "wait_s": 3600,
             "destination": str(self.folder / "out-ours"), "root": str(self.folder / "root"),
-            "toolkit": str(Path(sys.executable).parent.parent), **changes,
+            **changes,
         }  # fmt: skip
         return json.dumps({"ANSIBLE_MODULE_ARGS": arguments})
 

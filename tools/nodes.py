@@ -468,15 +468,6 @@ def share_wheels():
     return [(downloaded(toolkit_packages()), SHARED + "/wheels")]
 
 
-def share_hub_wheels():
-    """The same, and the clients of the model hubs."""
-    sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
-    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import hub
-
-    clients = [package for packages in hub.PACKAGES.values() for package in packages]
-    return [(downloaded([*toolkit_packages(), *clients]), SHARED + "/wheels")]
-
-
 def share_controller_wheels():
     """What ansible-pull needs on a node, for Debian's Python there."""
     import tomllib
@@ -546,7 +537,7 @@ def share_service_archives():
     return [(folder, SHARED + "/services")]
 
 
-SHARES = {"encodings": share_encodings, "venv": share_venv, "wheels": share_wheels, "hub-wheels": share_hub_wheels,
+SHARES = {"encodings": share_encodings, "venv": share_venv, "wheels": share_wheels,
           "controller-wheels": share_controller_wheels, "neuron-packages": share_neuron_packages,
           "nvidia-packages": share_nvidia_packages, "service-archives": share_service_archives,
           "dynamo-venv": share_dynamo_venv}  # fmt: skip

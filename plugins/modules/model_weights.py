@@ -35,7 +35,7 @@ options:
       - V(standin) is a tiny checkpoint that this collection carries. It answers in valid harmony, so that everything
         around a model can be tried without an accelerator; its answers mean nothing.
       - V(path) is a directory of the node, served where it is unless O(copy) is true.
-      - V(huggingface) and V(modelscope) are hubs. They need their clients in the O(toolkit)'s environment.
+      - V(huggingface) and V(modelscope) are hubs. Files are downloaded by HTTP; no client library is needed.
     type: str
     choices: [standin, path, huggingface, modelscope]
     required: true
@@ -114,7 +114,7 @@ options:
     elements: str
     default: [original/*, metal/*]
   token:
-    description: For a hub, the token of an account. It is given to the job in its environment alone.
+    description: For a hub, the token of an account. It is given to the job on its standard input.
     type: str
   refresh:
     description: For a hub, whether to resolve the revision and to list the repository again.
@@ -159,7 +159,7 @@ options:
       - For a hub, bytes a second. A connection that is slower for O(min_rate_window_s) is dropped, and another one
         continues the download. V(0) for no limit.
     type: int
-    default: 0
+    default: 10240
   min_rate_window_s:
     description: For a hub, seconds over which O(min_rate) is taken.
     type: int
@@ -170,9 +170,6 @@ options:
         C(var/lib/inference-fleet/jobs) below it.
     type: path
     default: ''
-  toolkit:
-    description: The Python environment that holds the hubs' clients. By default the toolkit below O(root).
-    type: path
   encodings_file:
     description:
       - For O(source=standin), the file C(o200k_base.tiktoken) on the node. P(inference.fleet.tiktoken_encodings#role)
@@ -347,7 +344,7 @@ draft:
 problem:
   description:
     - What kind of failure of a hub it was. V(repository), V(revision), V(entry), V(access), V(busy), V(network),
-      V(foreign), V(disk), V(client) or V(other).
+      V(foreign), V(disk) or V(other).
   type: str
   returned: when it failed over a hub
 verified:

@@ -30,7 +30,7 @@ REFERENCE = re.compile(r"\bgpt_oss(_evals(_worker)?)?(?= *(\.|\n|$| *,| as\b))")
 # {file: why}, five at most.
 ALLOWED = {
     "plugins/module_utils/fleet_node/weights/encodings_worker.py": "a script for an engine's Python, without ours",
-    "plugins/module_utils/fleet_node/weights/hub/known.py": "checksums of one published repository, by its name",
+    "plugins/module_utils/fleet_node/weights/known.py": "checksums of one published repository, by its name",
     "plugins/plugin_utils/planning/plan.py": "an example of a path, in a message",
     "plugins/plugin_utils/operations/weights.py": "the folder of the stand-in that the collection carries",
 }

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Weights from a simulated hub that fails: the run ends with the exact bytes of the hub, or with the error.
 
-Never with success and a bad file, never with half of a checkpoint that a server could load. The clients are the real
-ones; each case runs with both of them under `make soak`, and one of each fault always.
+Never with success and a bad file, never with half of a checkpoint that a server could load. Each case runs with both
+kinds of hub under `make soak`, and one of each fault always.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import SOURCES
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import MANIFEST
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import MANIFEST, PARTIAL
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.transfer import bytes_of, part_of
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import Repository, gpt_oss, safetensors
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
@@ -44,7 +44,6 @@ OTHER = "model-00010-of-00014.safetensors"
 BYTES = 9_000_000  # of SHARD
 # What a client holds back until it writes, and so loses with a connection, of each open file.
 PIECE = 1 << 20
-TOOLKIT = str(Path(sys.executable).parent.parent)
 
 
 class Node:
@@ -59,7 +58,7 @@ class Node:
         self.branch = "main" if source == "huggingface" else "master"
         self.arguments = {
             "source": source, "repo": REPO, "revision": self.branch, "destination": str(self.destination),
-            "endpoint": hub.endpoint, "root": str(self.root), "toolkit": TOOLKIT, "wait_s": 300, "timeout_s": 120,
+            "endpoint": hub.endpoint, "root": str(self.root), "wait_s": 300, "timeout_s": 120,
             "retries": 2, "environment": {"no_proxy": "*"},
         }  # fmt: skip
 
@@ -75,17 +74,17 @@ class Node:
         assert self.litter() == []
         return result
 
-    def refused(self, message, **changes):
-        """A run that ends with this error, which says all of `message`; what was there before is as it was."""
+    def refused(self, code, said=(), **changes):
+        """A run that ends with this error, whose message contains all of `said`; the destination is unchanged."""
         before = self.state()
         result = self.run(**changes)
-        assert result.get("failed"), result
-        assert result["msg"] == message.format(
-            hub="%s (%s)" % (SOURCES[self.source], self.hub.endpoint),
-            repo=REPO, name="%s at revision %s" % (REPO, self.branch), shard=SHARD,
-            right=self.hub.repositories[REPO].files[SHARD].sha256, wrong=self.flipped(),
-            config=self.size("config.json"), attempts="%d attempts" % (1 + changes.get("retries", 2)),
-        )  # fmt: skip
+        assert result.get("failed") and result["code"] == code, result
+        known = {
+            "shard": SHARD, "right": self.hub.repositories[REPO].files[SHARD].sha256, "wrong": self.flipped(),
+            "config": self.size("config.json"),
+        }  # fmt: skip
+        for text in (said,) if isinstance(said, str) else said:
+            assert text.format(**known) in result["msg"]
         assert self.state() == before
         return result
 
@@ -156,14 +155,15 @@ def each_client(*, always=None):
 
 @dataclasses.dataclass
 class Case:
-    """Faults, and how the run ends: `error` is the whole message, by client where a mapping; None: with the bytes.
+    """Faults, and how the run ends: with the error `code`, whose message contains `said`, or None: with the bytes.
 
     always: the client of the normal run.
     """
 
     name: str
     faults: list
-    error: str | dict | None = None
+    code: str | None = None
+    said: tuple = ()
     always: str = dataclasses.field(kw_only=True)
     times: int = 1  # how often the whole shard may be sent
     resumes: bool = False  # whether it goes on where it was: every further request costs a piece, not the shard
@@ -175,26 +175,7 @@ def fault(action, path=SHARD, **more):
 
 
 HF, MS = CLIENTS
-BUSY = (
-    "{hub} is overloaded or out of order: %s for {shard} of {name}, {attempts}. What was downloaded is kept; run again "
-    "later."
-)
-BROKEN = (
-    "{hub} cannot be reached, or breaks off: %s{name}, {attempts}. What was downloaded is kept; check "
-    "endpoint, proxies and certificates, and run again."
-)
-WRONG = (
-    "%s of {name} came 3 times from {hub}, and was %s. Nothing was replaced. The hub or a proxy on the way gives wrong "
-    "data; try later, or another endpoint."
-)
-DENIED = (
-    "{hub} does not give {name} without a token that may read it (HTTP %d). Accept the conditions of the repository on "
-    "its page, and give such a token."
-)
-FOREIGN = (
-    "{hub} answers for {name} with something that is no listing (no JSON). A proxy or a portal may stand in the way; "
-    "check endpoint and proxies."
-)
+DOWN, WRONG, MISSING = "hub.unavailable", "hub.wrong-data", "hub.not-found"
 GHOST = "model-00099-of-00014.safetensors"
 AT = 5_300_000
 # Where a stall is met, time has to pass. A slow machine may run into these too: by the retries it does not matter, and
@@ -241,56 +222,41 @@ CASES = [
           fault("flip", "*3-of*", count=1), fault("stall", "*4-of*", at=5000, count=1),
           fault("length", "*5-of*", by=-7, count=1)], always=HF, more=IMPATIENT),
     # For ever:
-    Case("500 for ever", [fault("status", status=500)], BUSY % "HTTP 500", always=MS),
-    Case("429 for ever", [fault("status", status=429, retry_after=1)], BUSY % "HTTP 429", always=MS),
-    Case("cut for ever", [fault("cut", at=0)],
-         {HF: BROKEN % "RemoteProtocolError: peer closed connection without sending complete message body "
-                       "(received 0 bytes, expected 9000000) for {shard} of ",
-          MS: BROKEN % "IncompleteRead: IncompleteRead(0 bytes read, 9000000 more expected) for {shard} of "},
+    Case("500 for ever", [fault("status", status=500)], DOWN, ("HTTP 500, 3 attempts", "{shard}"), always=MS),
+    Case("429 for ever", [fault("status", status=429, retry_after=1)], DOWN, ("HTTP 429",), always=MS),
+    Case("cut for ever", [fault("cut", at=0)], DOWN, ("cut off after 0 of 9000000 bytes", "{shard}"), always=HF),
+    Case("stalls for ever", [fault("stall", at=0)], DOWN, ("timed out", "{shard}"), always=MS, more=HOPELESS),
+    Case("a listing that stalls for ever", [fault("stall", "*", at=0, on="list")], DOWN, ("no response within 5 s",),
+         always=HF, more=HOPELESS),
+    Case("wrong for ever", [fault("flip")], WRONG, ("{shard}", "of sha256 {wrong}, listed is {right}"), always=HF),
+    Case("too short for ever", [fault("length", by=-10)], WRONG, ("{shard}", "8999990 bytes long, listed are 9000000"),
+         always=MS),
+    Case("too long for ever", [fault("length", by=10)], WRONG, ("{shard}", "9000010 bytes long, listed are 9000000"),
          always=HF),
-    Case("stalls for ever", [fault("stall", at=0)],
-         {HF: BROKEN % "ReadTimeout: timed out for {shard} of ",
-          MS: BROKEN % "TimeoutError: timed out for {shard} of "},
-         always=MS, more=HOPELESS),
-    Case("a listing that stalls for ever", [fault("stall", "*", at=0, on="list")],
-         BROKEN % "TimeoutError: timed out for ", always=HF, more=HOPELESS),
-    Case("wrong for ever", [fault("flip")],
-         WRONG % ("{shard}", "of sha256 {wrong}, listed is {right}"), always=HF),
-    Case("too short for ever", [fault("length", by=-10)],
-         WRONG % ("{shard}", "8999990 bytes long, listed are 9000000"), always=MS),
-    Case("too long for ever", [fault("length", by=10)],
-         WRONG % ("{shard}", "9000010 bytes long, listed are 9000000"), always=HF),
-    Case("a page for ever", [fault("page", "config.json")],
-         WRONG % ("config.json", "94 bytes long, listed are {config}"), always=MS),
-    Case("a page for a listing", [fault("page", "*", on=["list", "info"])], FOREIGN, always=MS),
-    Case("not authorized", [fault("status", status=401, code="GatedRepo", on=["get", "redirect"])], DENIED % 401,
-         always=HF),
-    Case("forbidden by the CDN", [fault("status", status=403)], DENIED % 403, always=HF),
-    Case("a file is gone", [fault("status", status=404, code="EntryNotFound", on=["get", "redirect"])],
-         "{hub} does not have {shard} of {name} (HTTP 404). Check repo and revision.", always=MS),
-    Case("a listing with another size", [fault("listing", "*", sizes={SHARD: 99})],
-         WRONG % ("{shard}", "9000000 bytes long, listed are 99"), always=MS),
-    Case("a listing with a larger size", [fault("listing", "*", sizes={SHARD: 99_000_000})],
-         WRONG % ("{shard}", "9000000 bytes long, listed are 99000000"), always=MS),
-    Case("a listing with another sha256", [fault("listing", "*", sha256={SHARD: "0" * 64})],
-         WRONG % ("{shard}", "of sha256 {right}, listed is " + "0" * 64), always=HF),
-    Case("a listing without a checksum", [fault("listing", "*", sha256={SHARD: ""})],
-         "{hub} lists no checksum of {shard} of {name}, so that nobody could tell whether the right bytes come. Choose "
-         "another endpoint, or leave out by exclude what servers do not need.", always=MS),
-    Case("a listing without a shard", [fault("listing", "*", drop=[SHARD])],
-         "{hub} does not list {shard} for {name}, and its index names it. The checkpoint is incomplete; check repo and "
-         "revision.", always=MS),
-    Case("a listing with a shard too many", [fault("listing", "*", add={GHOST: 90_000})],
-         "{hub} does not have " + GHOST + " of {name} (HTTP 404). Check repo and revision.", always=HF),
-    Case("a listing that names another folder", [fault("listing", "*", add={"../../evil": 9})],
-         '{hub} lists a file "../../evil" for {name}; that is no path.', always=MS),
-    Case("unknown repository", [],
-         "{hub} does not know the repository no/such (HTTP 404), or hides it. Check repo; if it is private, give a "
-         "token that may read it.", always=HF, more={"repo": "no/such"}),
-    Case("unknown revision", [],
-         {HF: "{hub} has no revision nope of {repo} (HTTP 404). Check revision: a commit, a tag or a branch.",
-          MS: "{hub} has no revision nope of {repo} (it lists no files). Check revision: a commit, a tag or a branch."},
-         always=MS, more={"revision": "nope"}),
+    Case("a page for ever", [fault("page", "config.json")], WRONG,
+         ("config.json", "94 bytes long, listed are {config}"), always=MS),
+    Case("a page for a listing", [fault("page", "*", on=["list", "info"])], "hub.response-invalid", ("no JSON",),
+         always=MS),
+    Case("not authorized", [fault("status", status=401, code="GatedRepo", on=["get", "redirect"])], "hub.access",
+         ("HTTP 401",), always=HF),
+    Case("forbidden by the CDN", [fault("status", status=403)], "hub.access", ("HTTP 403",), always=HF),
+    Case("a file is gone", [fault("status", status=404, code="EntryNotFound", on=["get", "redirect"])], MISSING,
+         ("{shard}",), always=MS),
+    Case("a listing with another size", [fault("listing", "*", sizes={SHARD: 99})], WRONG,
+         ("{shard}", "9000000 bytes long, listed are 99"), always=MS),
+    Case("a listing with a larger size", [fault("listing", "*", sizes={SHARD: 99_000_000})], WRONG,
+         ("{shard}", "9000000 bytes long, listed are 99000000"), always=MS),
+    Case("a listing with another sha256", [fault("listing", "*", sha256={SHARD: "0" * 64})], WRONG,
+         ("{shard}", "of sha256 {right}, listed is " + "0" * 64), always=HF),
+    Case("a listing without a checksum", [fault("listing", "*", sha256={SHARD: ""})], "hub.checksum-missing",
+         ("{shard}",), always=MS),
+    Case("a listing without a shard", [fault("listing", "*", drop=[SHARD])], "hub.checkpoint-incomplete", ("{shard}",),
+         always=MS),
+    Case("a listing with a shard too many", [fault("listing", "*", add={GHOST: 90_000})], MISSING, (GHOST,), always=HF),
+    Case("a listing that names another folder", [fault("listing", "*", add={"../../evil": 9})], "hub.path-invalid",
+         ("../../evil",), always=MS),
+    Case("unknown repository", [], MISSING, ("no/such",), always=HF, more={"repo": "no/such"}),
+    Case("unknown revision", [], MISSING, ("nope",), always=MS, more={"revision": "nope"}),
 ]  # fmt: skip
 
 
@@ -307,10 +273,10 @@ def parameters():
 @pytest.mark.parametrize("node, case", parameters(), indirect=["node"])
 def test_a_fault(node, case):
     faults = [node.hub.fault(**description) for description in case.faults]
-    if case.error is None:
+    if case.code is None:
         node.brought(**case.more)
     else:
-        node.refused(case.error if isinstance(case.error, str) else case.error[node.source], **case.more)
+        node.refused(case.code, case.said, **case.more)
     assert all(one.happened for one in faults), [one.report() for one in faults if not one.happened]
     if case.times > 1 or case.resumes:
         further = (node.hub.asked(REPO, SHARD) - case.times) * PIECE if case.resumes else 0
@@ -334,17 +300,12 @@ def worker_of(node):
 def kept(node, path):
     """Bytes of a wanted file that the staging folder holds, and that a next run goes on with."""
     folder = node.destination.parent / (".%s.inference-fleet-new" % node.destination.name)
-    size = node.size(path)
-    begun = folder / ".partial" / (path + ".incomplete")
-    try:  # first, as it may take its own name now
-        there = begun.stat().st_size
-    except FileNotFoundError:
-        there = 0
-    for place in (folder / path, folder / ".partial" / path):
-        if place.exists():
-            return size
-    # From Hugging Face a small file comes whole or not at all, unless only its name is wanting.
-    return 0 if node.source == "huggingface" and size <= PIECE else there
+    record = (read_json(folder / ".listing.json") or {"files": {}})["files"].get(path)
+    if record is None:
+        return 0
+    if (folder / path).exists():
+        return record["size"]
+    return bytes_of(part_of(str(folder / PARTIAL), path, record), record["size"])
 
 
 def come_to(node, held, short):
@@ -528,13 +489,7 @@ def test_a_branch_that_was_rewritten_after_a_break(node):
     repository.commit({**repository.files, SHARD: safetensors("model.layers.3.weight", BYTES, seed=78)})
     del repository.commits[first]
     result = node.run()
-    assert result["failed"] and result["msg"] == (
-        "%s of %s at revision %s is %s on %s (%s) by now: the branch moved on from commit %s, which is wanted here and "
-        "not given any more. Nothing was replaced. For the newer weights run again with refresh=true (in a play: "
-        "model_weights_refresh)."
-        % (SHARD, REPO, node.branch, "gone" if node.source == "huggingface" else "another file",
-           SOURCES[node.source], node.hub.endpoint, first)
-    )  # fmt: skip
+    assert result["code"] == "hub.branch-moved" and SHARD in result["msg"] and first in result["msg"]
     assert not node.destination.exists()
     node.brought(refresh=True)
 
@@ -618,7 +573,7 @@ def test_a_token_is_not_on_the_screen(node, tmp_path):
 
 def worker_seen(lines):
     """Whether a worker's command line is among them, which others may add to meanwhile."""
-    return any(line.split(b"\0")[3:5] == [b"work", b"weights.hub.worker"] for line in list(lines))
+    return any(line.split(b"\0")[3:5] == [b"work", b"weights.worker"] for line in list(lines))
 
 
 def command_lines():

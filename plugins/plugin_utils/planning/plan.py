@@ -17,7 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.se
     check_entries,
     entry_hash,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import hub
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import wanted as hub
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, check_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import base_context, strings, substitute
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
@@ -495,9 +495,6 @@ def deployment(recipe, site, host, used=None):
     result["engine_settings"] = PLATFORMS[recipe["platform"]].daemon_settings(recipe)
     result["models"] = _distinct(models, result["model"], "model", lambda model: [model.get(key) for key in CHECKPOINT])
     result["venvs"] = _distinct(venvs, result.get("venv"), "venv", lambda venv: venv)
-    result["hub_packages"] = list(dict.fromkeys(
-        package for model in result["models"] for package in hub.PACKAGES.get(model["source"], ())
-    ))  # fmt: skip
     return result
 
 

@@ -160,11 +160,10 @@ def _toolkit(host):
         root=root,
         user=role.value("toolkit_user", "" if root else "inference-fleet") or None,
     )
-    hub_packages = role.value("toolkit_hub_packages", host.recipe["hub_packages"])
     yield _call(
         "python_environment",
         path=role.value("toolkit_path", root + LIBRARY + "/toolkit"),
-        packages=role.value("toolkit_packages") + hub_packages,
+        packages=role.value("toolkit_packages"),
         python=role.value("toolkit_python") or None,
         find_links=role.later("toolkit_find_links"),
         index_url=role.later("toolkit_index_url", "fleet_pip_index_url", "", omits=True),
@@ -277,9 +276,8 @@ def _model(host, model):
         environment=host.environment(role),
         ca_bundle=host.ca_bundle(role) or None,
         sha256sums=role.value("model_weights_sha256sums") or None,
-        min_rate=role.value("model_weights_min_rate", host.shared("fleet_weights_min_rate", 0)),
+        min_rate=role.value("model_weights_min_rate", host.shared("fleet_weights_min_rate", 10240)),
         root=host.root,
-        toolkit=role.value("model_weights_toolkit") or None,
     )
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
@@ -19,7 +18,6 @@ from ansible_collections.inference.fleet.tests.runs import ansible_playbook
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import weights_came
 
-TOOLKIT = str(Path(sys.executable).parent.parent)
 REPO = "made-up/gpt-oss-small"
 SHARD = "model-00003-of-00014.safetensors"
 TOKEN = "hf_Zq7NotToBeSeenAnywhere"
@@ -53,7 +51,6 @@ class Site:
                     "endpoint": hub.endpoint, "draft": None,
                 }
             },
-            "model_weights_toolkit": TOOLKIT,
             "model_weights_poll_s": 1,
             "model_weights_retries": 0,
         }  # fmt: skip

@@ -26,7 +26,7 @@ from ..node.python_environment import MARKER, PARTIAL
 from ..node.server_spec import ARTIFACT_RECORD, NAME, artifact_key
 from ..supervise.state import read_record
 from ..weights.encodings import ENCODINGS, SUFFIX
-from ..weights.hub.jobs import Job
+from ..weights.jobs import Job
 from ..weights.lock import Busy, WeightLock
 from ..weights.manifest import INNER_LOCK, INNER_STAGING, MANIFEST
 
@@ -281,7 +281,7 @@ def _jobs(paths, entries, deployment):
     for model in (deployment or {}).get("models") or ():
         planned |= {model["path"], (model.get("draft") or {}).get("path")}
     jobs = paths.lib + "/jobs"
-    theirs = {Job(jobs, None, one).folder for path in planned if path for one in (path, os.path.realpath(path))}
+    theirs = {Job(jobs, one).folder for path in planned if path for one in (path, os.path.realpath(path))}
     containers = any(entry.get("container") for entry in entries)
     for name, path in _folders(jobs):
         kind = name.partition("-")[0]

@@ -26,6 +26,7 @@ from .directories import make_directory
 
 TERM_S = 5.0
 KILL_S = 60.0  # for one that waits in the kernel, for a network disk, say
+ENDED = ("done", "failed")  # states of a job; the third is "running"
 FRESH_S = 120  # a failure counts for so long; later its cause may be gone
 
 

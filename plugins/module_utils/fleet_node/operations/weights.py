@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model import gpt_oss
 from ..operation import Operation
-from ..weights import encodings, ensure
+from ..weights import encodings, pipeline
 
 MODEL_WEIGHTS = {
     "source": {"type": "str", "choices": ["standin", "path", "huggingface", "modelscope"], "required": True},
@@ -38,10 +38,9 @@ MODEL_WEIGHTS = {
     "ca_bundle": {"type": "path"},
     "sha256sums": {"type": "str"},
     "sums": {"type": "str"},
-    "min_rate": {"type": "int", "default": 0},
+    "min_rate": {"type": "int", "default": 10240},
     "min_rate_window_s": {"type": "int", "default": 60},
     "root": {"type": "path", "default": ""},
-    "toolkit": {"type": "path"},
     "caller": {"type": "str"},
 }
 
@@ -83,6 +82,6 @@ def tiktoken_encodings(params, check_mode):
 
 
 OPERATIONS = {
-    "model_weights": Operation(MODEL_WEIGHTS, ensure.bring, due=model_weights_due),
+    "model_weights": Operation(MODEL_WEIGHTS, pipeline.bring, due=model_weights_due),
     "tiktoken_encodings": Operation(TIKTOKEN_ENCODINGS, tiktoken_encodings),
 }

@@ -13,11 +13,9 @@ from __future__ import annotations
 import os
 
 from ..errors import FleetError
-from ..node.directories import make_directory
-from . import checkpoints, draft_heads, sha256sums
+from . import checkpoints, draft_heads, known, sha256sums
 from . import manifest as manifests
 from . import staging as stagings
-from .hub import known
 from .lock import WeightLock
 from .progress import Progress
 from .sources import NotOnNode, Request
@@ -90,9 +88,7 @@ def ensure(request, verify="quick", draft=None, draft_eagle3=False, check_mode=F
     except NotOnNode:
         return {"changed": False, "packed_needed": True}
     except OSError as error:
-        raise FleetError(
-            "weights.cannot-bring", "Cannot bring %s to %s: %s.", (request.repo, request.destination, error)
-        ) from error
+        raise manifests.cannot_bring(request.repo, request.destination, error) from error
 
 
 def check_draft(draft, eagle3_head):
@@ -269,13 +265,14 @@ def _replace(look, verify, progress, warnings):
     request, destination, manifest = look.request, look.destination, look.manifest
     wanted, due, gone = look.wanted, look.due, look.gone
     _check_space(look)
-    staging = manifests.staging_of(destination)
     before = look.before()
     stagings.check_targets(destination, due, gone)
+    warnings = [*warnings, *_clear_staging(destination)]
+    handle, claimed = stagings.claim(manifests.staging_of(destination))
+    warnings += claimed
+    staging = stagings.path_of(handle)
     try:
         if due or look.unknown:
-            warnings = [*warnings, *_clear_staging(destination)]
-            make_directory(os.path.dirname(staging))
             made = SOURCES[request.source].fetch(request, due, staging, progress.counting("copying", look.to_fetch))
         else:
             made = {}
@@ -288,6 +285,7 @@ def _replace(look, verify, progress, warnings):
             staging, destination, due if manifest else sorted(made), gone, kept, **_identity(request)
         )
     finally:
+        os.close(handle)
         if stagings.begun_update(destination) is None:  # else the next run finishes by it
             _clear_staging(destination)
     warnings = [*warnings, *known.check(request, destination, look.published, future)]

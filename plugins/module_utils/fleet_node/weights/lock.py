@@ -170,7 +170,7 @@ def _open(path):
     Who can write to a share could have put a link of this name there; what that leads to is nobody's to lock and fill.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    stream = os.fdopen(os.open(path, flags, 0o644), "r+b", buffering=0)
+    stream = os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0)
     status = os.fstat(stream.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         stream.close()

@@ -24,7 +24,10 @@ INNER_STAGING = ".inference-fleet-new"
 INNER_LOCK = ".inference-fleet-lock"
 JOURNAL = ".inference-fleet-journal.json"  # of an update, in the staging folder
 REPLACED = ".inference-fleet-replaced"  # the old files of an update, in the staging folder
-OURS = (MANIFEST, INNER_STAGING, INNER_LOCK, JOURNAL, REPLACED)
+LISTING = ".listing.json"  # of a download, in the staging folder
+PARTIAL = ".partial"  # the folder of growing files, in the staging folder
+OURS = (MANIFEST, INNER_STAGING, INNER_LOCK, JOURNAL, REPLACED, LISTING, PARTIAL)
+OTHERS_WRITE = 0o022
 SHARD = ".safetensors"
 SCHEMA = 1
 MISSING = "is missing"
@@ -47,6 +50,9 @@ def begun_manifest(folder):
     path = os.path.join(folder, MANIFEST)
     if os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
         raise _bad(folder, "it is no plain file")
+    forged = _forged(folder, path)
+    if forged:
+        raise _bad(folder, forged)
     manifest = files.read_json(path)
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         return None
@@ -54,6 +60,18 @@ def begun_manifest(folder):
         return None
     _check(folder, manifest)
     return manifest
+
+
+def _forged(folder, path):
+    """What makes this manifest one that accounts other than ours and the directory's owner may have written; "" for
+    nothing."""
+    try:
+        status, owner = os.lstat(path), os.stat(folder).st_uid
+    except FileNotFoundError:
+        return ""
+    if status.st_uid not in (os.geteuid(), owner):
+        return "it belongs to the user %d, and the directory to %d" % (status.st_uid, owner)
+    return "others than its owner can write to it" if status.st_mode & OTHERS_WRITE else ""
 
 
 def _check(folder, manifest):
@@ -86,8 +104,8 @@ def _is_number(value):
 def _bad(folder, what):
     return FleetError(
         "weights.manifest-unreadable",
-        "%s is no manifest that this collection wrote: %s. Nothing was done with the files there. Remove it, or the "
-        "whole directory, and run again.",
+        "%s is not a manifest that this collection wrote: %s. Nothing was changed. Remove it, or the complete "
+        "directory, and run again.",
         (os.path.join(folder, MANIFEST), what),
     )
 
@@ -308,8 +326,8 @@ def _beside(destination, name):
 
 
 def inspect_staged(staging, destination, staged, names):
-    """checkpoints.inspect of what the destination will be: `staged` of the files `names` are in `staging` yet."""
-    with view(staging, destination, staged, names) as folder:
+    """checkpoints.inspect of what the destination will be: `staged` of the files `names` are still in `staging`."""
+    with view(destination, names, {name: os.path.join(staging, name) for name in staged}) as folder:
         try:
             return checkpoints.inspect(folder)
         except FleetError as error:
@@ -317,13 +335,22 @@ def inspect_staged(staging, destination, staged, names):
 
 
 @contextlib.contextmanager
-def view(staging, destination, staged, names):
-    """A temporary folder of links to those files."""
+def view(destination, names, places):
+    """A temporary folder of links to the files `names` of the destination, or to those of `places` {name: path}."""
     with tempfile.TemporaryDirectory(prefix="inference-fleet-") as folder:
         for name in names:
             os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
-            os.symlink(os.path.join(staging if name in staged else destination, name), os.path.join(folder, name))
+            os.symlink(places.get(name) or os.path.join(destination, name), os.path.join(folder, name))
         yield folder
+
+
+def cannot_bring(repo, destination, error):
+    """The FleetError for an OSError."""
+    return FleetError(
+        "weights.cannot-bring",
+        "Cannot bring %s to %s: %s. Check the disk and its mount, and run again.",
+        (repo, destination, error.strerror or error),
+    )
 
 
 def listing_text(recorded):

@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The folder in which new weights grow, and how they take their places.
 
-Whoever may write beside a destination could put links under our names there, and so have root write, change and delete
-elsewhere. So that folder is a real one of ours, which nobody else may write to, and holds plain files alone; what is
-not is removed itself, never what it leads to, and reported.
+Accounts that may write next to a destination could put links under our names there, or swap folders for links while a
+run is at work, and so have root write elsewhere. Therefore the staging folder is ours alone (0700), contains plain
+files only, and is used by its descriptor; so is the destination while files take their places. Links and foreign files
+are removed themselves, never their targets, and reported.
 
 An update takes its places by renames that a journal in the staging folder was written for. A kill before the journal
 leaves the old weights; after it, the next run finishes by the journal, without asking the source again. An error puts
@@ -15,6 +16,7 @@ the old files back. config.json, without which no server loads anything, is away
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -29,6 +31,7 @@ from .manifest import (
     INSTALLING,
     JOURNAL,
     MANIFEST,
+    OTHERS_WRITE,
     REPLACED,
     SCHEMA,
     begun_manifest,
@@ -39,7 +42,7 @@ from .manifest import (
     write_manifest,
 )
 
-OTHERS_WRITE = 0o022
+SWAPS = 5  # attempts at a folder that is swapped again and again
 
 
 def remove(path):
@@ -59,39 +62,109 @@ def trusted(folder):
     return _foreign(folder) == ""
 
 
-def claim(folder):
-    """Make this folder ours alone, mode 0700, with nothing in it but plain files and folders of ours. Returns what to
-    warn of: [text]. Raises OSError."""
-    removed = [(folder, _foreign(folder))]
-    if removed[0][1]:
-        remove(folder)
-    make_directory(os.path.dirname(folder))
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def path_of(handle):
+    """The path of an open folder, which stays right whatever happens to the folder's name."""
+    return "/proc/self/fd/%d" % handle
+
+
+def open_folder(path):
+    """The descriptor of a folder (real path); no component of the path may be a link. Raises FleetError, OSError."""
+    handle = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    parts = [part for part in path.split("/") if part]
+    for number, part in enumerate(parts, 1):
+        kind = os.O_RDONLY if number == len(parts) else os.O_PATH
+        try:
+            following = os.open(part, kind | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise replaced(path) from error
+            raise
+        finally:
+            os.close(handle)
+        handle = following
+    return handle
+
+
+@contextlib.contextmanager
+def opened(path):
+    """While a folder is open: its path by the descriptor."""
+    handle = open_folder(path)
     try:
-        os.fchmod(handle, 0o700)
+        yield path_of(handle)
     finally:
         os.close(handle)
-    for base, folders, names in os.walk(folder):
+
+
+def same(path, handle):
+    """Whether the folder of this name is the open one."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def replaced(path):
+    """The FleetError for a folder that was swapped while weights came into it."""
+    return FleetError(
+        "weights.staging-replaced",
+        "%s, or a folder above it, was replaced by something else meanwhile. Nothing was put in place. Check who else "
+        "writes there, and run again.",
+        (path,),
+    )
+
+
+def claim(folder):
+    """Make this folder ours alone, mode 0700, with only plain files and folders of ours. Returns (its descriptor,
+    warnings). Raises FleetError, OSError."""
+    make_directory(os.path.dirname(folder))
+    removed = []
+    with opened(os.path.dirname(folder)) as parent:
+        handle = _claimed(os.path.join(parent, os.path.basename(folder)), folder, removed)
+    os.fchmod(handle, 0o700)
+    inside = path_of(handle)
+    for base, folders, names in os.walk(inside):
         for name in [*folders, *names]:
             path = os.path.join(base, name)
             what = _foreign(path, (stat.S_IFDIR, stat.S_IFREG))
             if what:
                 remove(path)
-                removed.append((path, what))
+                removed.append((path.replace(inside, folder, 1), what))
         folders[:] = [name for name in folders if os.path.lexists(os.path.join(base, name))]
-    return ["%s was %s. It was removed itself, and nothing else; find out who put it there." % one
-            for one in removed if one[1]]  # fmt: skip
+    return handle, [_removed(*one) for one in removed]
+
+
+def _claimed(path, name, removed):
+    """The descriptor of a folder of ours at the path; what is not ours is removed. name: for messages."""
+    for _attempt in range(SWAPS):
+        what = _foreign(path)
+        if what:
+            remove(path)
+            removed.append((name, what))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            continue
+        if not _fault(os.fstat(handle), path, (stat.S_IFDIR,)):
+            return handle
+        os.close(handle)
+    raise replaced(name)
+
+
+def _removed(path, what):
+    return "%s was %s. It was removed itself, and nothing else; find out who put it there." % (path, what)
 
 
 def clear(folder):
     """Remove this folder, or what has its name. Returns what to warn of."""
     what = _foreign(folder)
     remove(folder)
-    return ["%s was %s. It was removed itself, and nothing else; find out who put it there." % (folder, what)] * bool(
-        what
-    )
+    return [_removed(folder, what)] if what else []
 
 
 def plain_file(path):
@@ -105,6 +178,10 @@ def _foreign(path, kinds=(stat.S_IFDIR,)):
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return ""
+    return _fault(status, path, kinds)
+
+
+def _fault(status, path, kinds):
     found = stat.S_IFMT(status.st_mode)
     if found == stat.S_IFLNK:
         return "a link to %s" % os.readlink(path)
@@ -188,7 +265,10 @@ def install(staging, destination, names, gone, records, **identity):
     if not is_mount(destination) and (not os.path.isdir(destination) or not os.listdir(destination)):
         recorded = write_manifest(staging, records, **identity)
         os.chmod(staging, 0o755)
-        os.rename(staging, destination)
+        place, ours = staging_of(destination), os.stat(staging)
+        os.rename(place, destination)
+        if not os.path.samestat(os.lstat(destination), ours):
+            raise replaced(place)
         return recorded
     begun = begun_manifest(destination)
     first = begun is None or INSTALLING in begun
@@ -210,11 +290,18 @@ def install(staging, destination, names, gone, records, **identity):
 
 def finish(destination):
     """Finish an update of the destination that was killed; the caller has its lock. Returns whether there was one."""
-    staging, journal = staging_of(destination), begun_update(destination)
-    if journal is None:
+    staging = staging_of(destination)
+    if begun_update(destination) is None:
         return False
-    check_targets(destination, journal["names"], journal["gone"])
-    _apply(staging, destination, journal)
+    handle = open_folder(staging)
+    try:
+        journal = _journal(path_of(handle))
+        if journal is None or _fault(os.fstat(handle), staging, (stat.S_IFDIR,)):
+            raise replaced(staging)
+        check_targets(destination, journal["names"], journal["gone"])
+        _apply(path_of(handle), destination, journal)
+    finally:
+        os.close(handle)
     remove(staging)
     return True
 
@@ -222,10 +309,12 @@ def finish(destination):
 def begun_update(destination):
     """The journal of an update of the destination that was killed; None for none."""
     staging = staging_of(destination)
+    return _journal(staging) if trusted(staging) and os.path.isdir(destination) else None
+
+
+def _journal(staging):
     path = os.path.join(staging, JOURNAL)
-    if not trusted(staging) or not plain_file(path) or not os.path.isdir(destination):
-        return None
-    journal = files.read_json(path)
+    journal = files.read_json(path) if plain_file(path) else None
     if not files.fits(journal, {"names": [str], "gone": [str]}) or not {"names", "gone"} <= set(journal):
         return None
     if not all(map(is_inside, [*journal["names"], *journal["gone"]])):
@@ -269,6 +358,11 @@ class _Renames:
 
 def _apply(staging, destination, journal):
     """Do what is left to do of a journal; returns the manifest's files."""
+    with opened(destination) as place:
+        return _applied(staging, place, journal)
+
+
+def _applied(staging, destination, journal):
     renames = _Renames()
     try:
         if journal["first"]:

@@ -114,7 +114,7 @@ def expand(packed, folder, encodings_file):
     total = sum(size for size, _shard in layout.values())
     contents[INDEX] = dump({"metadata": {"total_size": total}, "weight_map": weight_map})
     pins = description.get("files")
-    os.makedirs(folder)
+    os.makedirs(folder, exist_ok=True)
     try:
         os.chmod(folder, 0o755)
         made = {name: write_hashed(os.path.join(folder, name), [contents[name]]) for name in sorted(contents)}

@@ -64,7 +64,6 @@ def fetch(request, names, folder, read=None):
             "There is no directory %s on this node to copy %s from; check path, or mount it.",
             (request.path, request.repo),
         )
-    os.mkdir(folder, 0o700)
     wanted = wanted_files(request)
     absent = sorted(set(names) - set(wanted))
     if absent:
@@ -86,13 +85,32 @@ def fetch(request, names, folder, read=None):
     return made
 
 
+def _opened(source, name):
+    """The open descriptor of a file. Raises FleetError where a link leads out of the folder: its target is not part of
+    the weights, and may be a file that only root can read."""
+    handle = os.open(os.path.join(source, name), os.O_RDONLY | os.O_CLOEXEC)
+    leads_to = os.readlink("/proc/self/fd/%d" % handle)
+    within = [os.path.realpath(source)]
+    if os.path.basename(os.path.dirname(within[0])) == "snapshots":  # of the cache of huggingface_hub
+        within.append(os.path.join(os.path.dirname(os.path.dirname(within[0])), "blobs"))
+    if os.path.dirname(leads_to) not in within and not leads_to.startswith(within[0] + "/"):
+        os.close(handle)
+        raise FleetError(
+            "weights.source-link-leads-out",
+            "%s is a link that leads out of %s, to %s. Nothing was copied. Replace it with the file, or set path "
+            "to the directory with the files.",
+            (name, source, leads_to),
+        )
+    return handle
+
+
 def _copy(source, destination, name, read):
     """Copy one file of the folder `source`; returns {size, sha256}."""
     destination = os.path.join(destination, name)
     make_directory(os.path.dirname(destination))
 
     def blocks():
-        with open(os.path.join(source, name), "rb") as stream:
+        with open(_opened(source, name), "rb") as stream:
             for block in iter(lambda: stream.read(BLOCK), b""):
                 yield block
                 if read is not None:

@@ -21,17 +21,15 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import directories as node_layout
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import download
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import lock as weight_lock
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import staging as weight_staging
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import (
-    Desired,
-    HubProblem,
-    Listing,
-    download,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.fetch.hub import HubProblem
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.lock import Busy, WeightLock
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.progress import Progress
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.transfer import RANGES, part_of
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import Desired, Listing
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 
@@ -212,9 +210,8 @@ class Client:
         }
         return Listing("c" * 40, "c" * 40, records)
 
-    def fetch(self, listing, path, folder, digest=None):
-        with open(os.path.join(folder, path), "wb") as stream:
-            stream.write(self.files[path].bytes())
+    def read(self, listing, path, start, end):
+        yield self.files[path].bytes()[start:end]
 
 
 @pytest.fixture
@@ -244,11 +241,12 @@ class TestDownload:
         staging = weight_manifest.staging_of(destination)
         os.makedirs(staging)
         for path in client.files:
-            client.fetch(None, path, staging)
+            with open(os.path.join(staging, path), "wb") as stream:
+                stream.write(client.files[path].bytes())
         records = client.listing().files
         identity = {**second.wanted.identity(), "commit": "c" * 40, "at": "c" * 40}
         weight_staging.install(staging, destination, sorted(records), [], records, **identity)
-        client.fetch = None  # nothing is asked for again
+        client.read = None  # nothing is asked for again
         lock.release()
         thread.join(60)
         assert [(one["changed"], one["message"], one["fetched"]) for one in results] == [(False, "up to date", [])]
@@ -264,18 +262,18 @@ class TestDownload:
         assert "warnings" not in run().run()
 
     def test_what_still_writes_after_a_failure_keeps_the_lock(self, run, client, destination):
-        real, asked, go = client.fetch, threading.Event(), threading.Event()
+        real, asked, go = client.read, threading.Event(), threading.Event()
 
-        def fetch(listing, path, folder, _digest):
+        def read(listing, path, start, end):
             if path == SHARD:
                 asked.set()
                 go.wait(60)
             elif path.endswith(".safetensors"):
                 asked.wait(60)
                 raise HubProblem("other", "broken")
-            return real(listing, path, folder)
+            yield from real(listing, path, start, end)
 
-        client.fetch = fetch
+        client.read = read
         with pytest.raises(FleetError):
             run().run()
         with pytest.raises(Busy), WeightLock(destination, patience_s=0):
@@ -293,9 +291,12 @@ class TestDownload:
         """What a run of another revision left when it was killed: a file and its record."""
         staging = weight_manifest.staging_of(destination)
         os.makedirs(os.path.join(staging, ".partial"))
-        with open(os.path.join(staging, ".partial", name + ".incomplete"), "wb") as stream:
-            stream.write(b"x" * 4000)
-        listed = {**client.listing().files, name: {"size": 5000, "sha256": "0" * 64, "oid": None}}
+        record = {"size": 5000, "sha256": "0" * 64, "oid": None}
+        part = part_of(os.path.join(staging, ".partial"), name, record)
+        for path in (part, part + RANGES):
+            with open(path, "wb") as stream:
+                stream.write(b"x" * 4000)
+        listed = {**client.listing().files, name: record}
         with open(os.path.join(staging, ".listing.json"), "w") as stream:
             json.dump({"wanted": {}, "commit": "d" * 40, "at": "d" * 40, "files": listed}, stream)
 

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A node that brings weights from a simulated hub by the real clients."""
+"""A node that brings weights from a simulated hub ."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import contextlib
 import json
 import os
 import signal
-import sys
-from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import hub as hub_package
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import jobs
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import jobs
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import wanted as hub_package
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.transfer import RANGES, bytes_of
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
@@ -24,7 +23,6 @@ module = Operation("model_weights")
 
 REPO = "made-up/gpt-oss-small"
 DRAFT = "made-up/gpt-oss-small-eagle3"
-TOOLKIT = str(Path(sys.executable).parent.parent)
 SHARD = "model-00003-of-00014.safetensors"
 TOKEN = "hf_Zq7NotToBeSeenAnywhere"
 BRANCHES = {"huggingface": "main", "modelscope": "master"}
@@ -51,7 +49,6 @@ class Node:
             "format": "mxfp4",
             "endpoint": hub.endpoint,
             "root": str(self.root),
-            "toolkit": TOOLKIT,
             "environment": {"no_proxy": "*"},
             "wait_s": 300,
             "timeout_s": 120,
@@ -65,13 +62,11 @@ class Node:
         return four_steps(self.capsys, module, **{**self.arguments, **changes})
 
     def incomplete_sizes(self):
-        """Bytes on the disk of each file that still comes; one that is done meanwhile is left out."""
+        """Bytes that have come of each file that still grows; one that is done meanwhile is left out."""
         sizes = []
-        for folder, _folders, names in os.walk(self.models):  # which bears that folders go while it looks
-            for name in names:
-                if name.endswith(".incomplete"):
-                    with contextlib.suppress(FileNotFoundError):
-                        sizes.append(os.stat(os.path.join(folder, name)).st_size)
+        for record in self.models.rglob("*" + RANGES):
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(bytes_of(str(record)[: -len(RANGES)], 1 << 60))
         return sizes
 
     def finish(self, **changes):
@@ -85,13 +80,13 @@ class Node:
 
         return wait_until(ended, 300, "the end")
 
-    def refused(self, message, check_too=True, **changes):
-        """Both modes end with this error, and nothing is there but what was."""
+    def refused(self, code, *said, check_too=True, **changes):
+        """Both modes end with this error, whose message contains `said`, and nothing is changed."""
         before = self.state()
         for check_mode in (True, False) if check_too else (False,):
             result = self.run(check_mode, **changes)
-            assert result.get("failed"), result
-            assert result["msg"] == message.format(name=self.name, hub=self.called, destination=self.destination)
+            assert result.get("failed") and result["code"] == code, result
+            assert all(text in result["msg"] for text in said), result["msg"]
             assert self.state() == before
         return result
 
@@ -127,7 +122,7 @@ class Node:
     def kill(self):
         """kill -9 of the worker; the hub lets go of what it holds."""
         os.kill(self.pid(), signal.SIGKILL)
-        wait_until(lambda: not jobs.Job(str(self.job().parent), TOOLKIT, str(self.destination)).alive())
+        wait_until(lambda: not jobs.Job(str(self.job().parent), str(self.destination)).alive())
         self.hub.mend()
 
     def kept_state(self):

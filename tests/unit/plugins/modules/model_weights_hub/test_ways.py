@@ -8,20 +8,16 @@ from __future__ import annotations
 import json
 import ssl
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import hub as hub_package
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import (
-    jobs,
-    plain,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.fetch.hub import Hub as Client
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.http import Http
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.wanted import Desired
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub
 from ansible_collections.inference.fleet.tests.hubs.repositories import gpt_oss
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.model_weights_hub.hub_node import (
     BRANCHES,
@@ -37,81 +33,37 @@ module = Operation("model_weights")
 
 class TestCheckMode:
     @both
-    def test_without_the_toolkit_the_hub_is_asked_all_the_same(self, capsys, tmp_path, source):
+    def test_the_hub_is_asked_without_a_job(self, capsys, tmp_path, source):
         with Hub([gpt_oss(REPO, 30_000, access="private", tokens=[TOKEN])], page=10) as hub:
             node = Node(capsys, tmp_path, hub, source)
             proxied = {
                 "endpoint": "http://hub.example.org", "environment": {"HTTP_PROXY": hub.endpoint, "NO_PROXY": ""}
             }  # fmt: skip
             for ways in ({}, proxied):
-                foreseen = node.run(True, toolkit=str(tmp_path / "none"), token=TOKEN, **ways)
+                foreseen = node.run(True, token=TOKEN, **ways)
                 assert foreseen["fetched"] == sorted(node.wanted()), foreseen
                 assert foreseen["to_fetch_bytes"] == sum(map(len, node.wanted().values()))
                 assert foreseen["commit"] == hub.repositories[REPO].head
             assert [entry["proxied"] for entry in hub.requests if entry["kind"] == "list"][-1]
             assert not node.models.exists() and not node.root.exists()
-            refused = node.run(True, toolkit=str(tmp_path / "none"))
-            assert refused["problem"] in ("repository", "access")
-            missing = node.run(True, toolkit=str(tmp_path / "none"), token=TOKEN, revision="v9")
-            assert missing["problem"] == "revision"
+            assert node.run(True)["problem"] in ("repository", "access")
+            assert node.run(True, token=TOKEN, revision="v9")["problem"] == "revision"
 
     @both
-    def test_without_the_toolkit_and_with_the_hub_down_it_says_so(self, capsys, tmp_path, hub, source, monkeypatch):
+    @pytest.mark.parametrize("down", [True, False])
+    def test_a_hub_that_is_down_or_busy_is_not_waited_for(self, capsys, tmp_path, hub, source, monkeypatch, down):
         warnings = []
         monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: warnings.append(text))
         node = Node(capsys, tmp_path, hub, source)
-        hub.stop()
-        foreseen = node.run(True, toolkit=str(tmp_path / "none"))
-        assert foreseen["message"] == "would bring %s in %s; how much is not known" % (node.name, node.destination)
-        assert warnings == [
-            "Not looked at: %s cannot be reached, or breaks off: [Errno 111] Connection refused for %s, 1 attempt. "
-            "What was downloaded is kept; check endpoint, proxies and certificates, and run again."
-            % (node.called, node.name)
-        ]
-
-    def test_without_the_toolkit_the_known_files_are_told(self, node, tmp_path):
-        foreseen = node.run(True, repo="openai/gpt-oss-120b", revision=None, toolkit=str(tmp_path / "none"))
-        assert foreseen["to_fetch_bytes"] == 65_276_859_410
-        assert len(foreseen["fetched"]) == 26
-        assert foreseen["message"] == (
-            "would bring openai/gpt-oss-120b at revision b5c939de8f754692c1647ca79fbf85e8c1e70f8a in %s: 26 files, "
-            "65276859410 bytes to fetch" % node.destination
-        )
-
-    def test_with_the_hub_down_it_says_so(self, node, monkeypatch):
-        warnings = []
-        monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: warnings.append(text))
-        node.hub.stop()
-        foreseen = node.run(True)
+        if down:
+            hub.stop()
+        else:
+            hub.fault("status", path="*", status=429, retry_after=300, on=["info", "list"])
+        foreseen = node.run(True, retries=5)
         assert (foreseen["changed"], foreseen["message"]) == (
             True, "would bring %s in %s; how much is not known" % (node.name, node.destination)
         )  # fmt: skip
-        assert warnings == [
-            "Not looked at: %s cannot be reached, or breaks off: [Errno 111] Connection refused for %s, "
-            "1 attempt. What was downloaded is kept; check endpoint, proxies and certificates, and run again."
-            % (node.called, node.name)
-        ]
-
-    def test_a_hub_that_lets_wait_is_not_waited_for(self, node, monkeypatch):
-        warnings = []
-        monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: warnings.append(text))
-        monkeypatch.setattr(jobs, "LOOK_S", 600)
-        fault = node.hub.fault("status", path="*", status=429, retry_after=300, on=["info", "list"])
-
-        def give_up_soon():
-            wait_until(lambda: fault.happened, 300)
-            jobs.LOOK_S = 2
-
-        impatience = threading.Thread(target=give_up_soon)
-        impatience.start()
-        foreseen = node.run(True, retries=5)
-        impatience.join()
-        assert foreseen["changed"] and foreseen["message"].endswith("; how much is not known") and fault.happened
-        assert warnings == [
-            "Not looked at: A look at %s got no further for 2 s and was ended. %s may be overloaded or out of reach; "
-            "check endpoint and proxies, or try later." % (node.name, node.called)
-        ]
-        assert not node.models.exists() and not node.root.exists()
+        assert len(warnings) == 1 and warnings[0].startswith("Not checked: ")
 
     def test_it_writes_nothing(self, node):
         node.run(True)
@@ -167,8 +119,8 @@ class TestWays:
     @both
     def test_the_start_of_a_file_and_the_token_for_the_hub_alone(self, source):
         with Hub([gpt_oss(REPO, 30_000, access="private", tokens=[TOKEN])]) as hub:
-            wanted = hub_package.Desired(source, REPO, BRANCHES[source], "/models/small", hub.endpoint, timeout_s=10)
-            client = plain.Client(wanted, TOKEN)
+            wanted = Desired(source, REPO, BRANCHES[source], "/models/small", hub.endpoint, timeout_s=10)
+            client = Client(wanted, TOKEN, Http({}, timeout_s=10))
             content = hub.repositories[REPO].files[SHARD].bytes()
             for count in (8, 1000, len(content) + 1):
                 assert client.head(client.listing(), SHARD, count) == content[:count]
@@ -200,10 +152,8 @@ class TestWays:
             bundle.write_text(content)
         node = Node(capsys, tmp_path, hub, source)
         for check_mode in (True, False):
-            message = node.run(check_mode, ca_bundle=str(bundle))["msg"]
-            start = "ca_bundle is %s, which is no file with certificates (PEM) on this node: %s" % (bundle, why)
-            end = ". Give the absolute path of one (in a play: fleet_ca_bundle), or none for the system's own."
-            assert message == start + end if why else message.startswith(start) and message.endswith(end)
+            failed = node.run(check_mode, ca_bundle=str(bundle))
+            assert failed["code"] == "weights.ca-bundle-unreadable" and why in failed["msg"]
         assert hub.requests == [] and not node.root.exists()
 
     @both
@@ -221,20 +171,9 @@ class TestWays:
             node = Node(capsys, tmp_path, hub, source)
             failed = node.run()
             assert failed["problem"] == "network" and "certificate" in failed["msg"].lower()
-            foreseen = node.run(True, toolkit=str(tmp_path / "none"), ca_bundle=str(certificate))
+            foreseen = node.run(True, ca_bundle=str(certificate))
             assert len(foreseen["fetched"]) == 26
             monkeypatch.chdir(tmp_path)
-            assert node.run(ca_bundle="ca.pem")["msg"] == (
-                "ca_bundle is ca.pem, which is no file with certificates (PEM) on this node: it is relative. Give the "
-                "absolute path of one (in a play: fleet_ca_bundle), or none for the system's own."
-            )
+            assert node.run(ca_bundle="ca.pem")["code"] == "weights.ca-bundle-unreadable"
             assert node.run(ca_bundle=str(certificate))["changed"]
             assert node.found() == node.wanted()
-
-
-def test_the_toolkit_installs_what_the_worker_was_written_for():
-    from importlib.metadata import version
-
-    for requirement in [name for names in hub_package.PACKAGES.values() for name in names]:
-        name, pinned = requirement.split("==")
-        assert version(name) == pinned

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import directories as node_layout
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import ensure as model_weights
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import pipeline as model_weights
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.sources import path as path_source
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     HIDDEN,

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import checkpoints
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import ensure as model_weights
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import checkpoints, known
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import local as local_weights
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import staging as weight_staging
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.hub import jobs, known
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.sources import path as path_source
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     build_checkpoint,
@@ -73,21 +71,6 @@ class TestPublished:
             % (SHARD, now, self.sha256[SHARD])
         )
         assert not copied.destination.exists()
-
-    def test_where_no_manifest_can_be_kept_a_job_is_believed_without_one(self, in_place, tmp_path, monkeypatch):
-        real, tasks = os.access, []
-
-        def advance(job, task, *more):
-            tasks.append(task)
-            return {"state": "running"}
-
-        monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and real(path, mode))
-        monkeypatch.setattr(model_weights, "JOB_FROM", 1)
-        monkeypatch.setattr(jobs.Job, "advance", advance)
-        assert not in_place.run(verify="full", root=str(tmp_path / "root"))["finished"]
-        assert tasks[0].differs(strict=False) == ""
-        monkeypatch.setattr(os, "access", real)
-        assert tasks[0].differs(strict=False) == "no manifest is in %s" % in_place.destination
 
     def test_one_that_was_recorded_before_it_was_known(self, in_place, copied, shared, monkeypatch):
         rot(shared / SHARD)

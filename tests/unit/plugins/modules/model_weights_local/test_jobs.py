@@ -12,10 +12,10 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import ensure as model_weights
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import local as local_weights
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import lock as weight_lock
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import pipeline as model_weights
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.lock import WeightLock
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.sources import path as path_source
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.sources import (
@@ -221,11 +221,8 @@ class TestCarried:
             "sha256": hashlib.sha256(b"* * * * * root evil").hexdigest(),
         }  # fmt: skip
         (carried / weight_manifest.MANIFEST).write_text(json.dumps(manifest))
-        assert copied.run(check_mode)["msg"] == (
-            '%s is no manifest that this collection wrote: "../payload" is no path of a file there. Nothing was done '
-            "with the files there. Remove it, or the whole directory, and run again."
-            % (carried / weight_manifest.MANIFEST)
-        )
+        failed = copied.run(check_mode)
+        assert failed["code"] == "weights.manifest-unreadable" and "../payload" in failed["msg"]
         assert not copied.destination.parent.exists()
 
     def test_another_models_directory(self, copied, carried):

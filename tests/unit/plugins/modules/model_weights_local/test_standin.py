@@ -202,6 +202,5 @@ def test_a_quick_look_imports_little(copied):
     assert json.loads(ran.stdout)["message"] == "up to date"
     imported = {name.replace(PACKAGE + ".", "") for name in ran.stderr.split()}
     assert "weights.local" in imported
-    of_a_job = {"cli", "weights.standin", "zipfile"}
-    of_a_job |= {"weights.hub." + name for name in ("huggingface", "modelscope", "plain", "worker")}
+    of_a_job = {"cli", "weights.standin", "weights.download", "weights.http", "zipfile"}
     assert not imported & {*of_a_job, "concurrent.futures", "glob", "hmac", "http.client", "urllib.request"}

@@ -12,45 +12,12 @@ import shutil
 import tempfile
 from dataclasses import replace
 
-from ...errors import FleetError
-from ...node import files
-from .. import checkpoints, draft_heads
-from .. import manifest as manifests
-from . import HubProblem, explained, selection
-from .digest import difference
-
-
-def describe(wanted, folder, complete=True, target=None):
-    """What the checkpoint in `folder` is, as checkpoints.inspect says. FleetError unless it is of the wanted kind, and
-    complete (not complete: config.json is all that is looked at). target: sizes of the model that a draft is for."""
-    if wanted.draft:
-        sizes = checkpoints.inspect_draft(folder) if complete else checkpoints.describe_draft(folder)
-        if target:
-            checkpoints.check_draft_sizes(wanted.repo, sizes, target["name"], target)
-        if complete and wanted.eagle3:
-            draft_heads.check(folder, {})
-        return sizes
-    found = checkpoints.describe(folder)
-    checkpoints.check_format(folder, found["format"], wanted.format)
-    if wanted.draft_sizes:
-        checkpoints.check_draft_sizes(wanted.draft_sizes["name"], wanted.draft_sizes, wanted.repo, found)
-    return checkpoints.inspect(folder) if complete else found
-
-
-def summary(verb, wanted, count, size):
-    """What was done, or would be, with `count` files of which `size` bytes were to come."""
-    files_word = "file" if count == 1 else "files"
-    text = "%s %s in %s: %d %s, %d bytes" % (verb, wanted.name, wanted.destination, count, files_word, size)
-    return text + " to fetch" if wanted.check_mode else text
-
-
-@contextlib.contextmanager
-def naming(folder, name):
-    """Errors say the repository for the temporary folder that is looked at."""
-    try:
-        yield
-    except FleetError as error:
-        raise error.rewritten(lambda text: text.replace(folder + "/", "").replace(folder, name)) from error
+from ..node import files
+from . import checkpoints, draft_heads, selection
+from . import manifest as manifests
+from .fetch.hub import HubProblem, explained
+from .selection import describe, naming
+from .transfer import difference, part_of
 
 
 class Preview:
@@ -66,29 +33,30 @@ class Preview:
         """Refuse a checkpoint of the wrong kind, before anything at the destination or in the staging folder is
         touched: where a setting is wrong, what an earlier run left is of use with the right one.
 
-        fetching(): the context in which files are fetched. Yields a temporary folder of config.json and the index, and
-        the list of those that had to come into it.
+        fetching(): the context in which files are fetched. Yields {path: file} of those that had to be fetched.
         """
         with tempfile.TemporaryDirectory(prefix="inference-fleet-") as folder:
-            come = []
+            come = {}
             for path in sorted({checkpoints.CONFIG, checkpoints.INDEX} & set(target)):
                 if path not in due:
                     os.symlink(os.path.join(self._wanted.destination, path), os.path.join(folder, path))
                 elif not self._copied(path, target[path], folder):
                     with fetching():
-                        self._transfer.fetch(listing, path, target[path], folder)
-                    come.append(path)
+                        fetched = self._transfer.fetch(listing, path, target[path], folder)
+                    come[path] = os.path.join(folder, path)
+                    os.rename(fetched, come[path])
             with naming(folder, self._wanted.name):
                 self._check(target, listing, folder)
-            yield folder, come
+            yield come
 
     def _copied(self, path, record, folder):
-        """Whether a file that is due lies right in the staging folder; then it is copied to this one. The copy is what
-        is looked at: a look has no lock, and another run may move its file on meanwhile."""
+        """Whether a file that is due lies correct in the staging folder; then it is copied to this one. The copy is
+        checked: a preview has no lock, and another run may move the file meanwhile."""
         copy = os.path.join(folder, path)
-        for place in self._transfer.staged(path):
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(place, copy)
+        with contextlib.suppress(OSError):
+            part = part_of(os.path.join(self._transfer.place, manifests.PARTIAL), path, record)
+            if self._transfer.there({path: record}, [path]) == record["size"]:
+                shutil.copyfile(part, copy, follow_symlinks=False)
                 if difference(copy, record, files.sha256_file(copy)) is None:
                     return True
                 os.unlink(copy)
@@ -131,7 +99,8 @@ class Preview:
             try:
                 listing, target = selection.choose(wanted, patiently(client.listing))
                 for path in sorted({checkpoints.CONFIG, checkpoints.INDEX} & set(target)):
-                    patiently(lambda path=path: client.fetch(listing, path, folder))
+                    content = patiently(lambda path=path: client.head(listing, path, target[path]["size"]))
+                    files.write_atomic(os.path.join(folder, path), content)
             except HubProblem as problem:
                 raise explained(problem, wanted) from problem
             with naming(folder, wanted.name):

@@ -10,17 +10,17 @@ import os
 import re
 import shutil
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from ..errors import FleetError
 from ..node.directories import existing_parent
 from ..node.paths import NodePaths
 from ..node.redact import PROXY_LIKE, TOKEN_LIKE, checked_variables, clean_token, proxy_address
-from . import checkpoints, hub, sha256sums
+from . import checkpoints, jobs, known, selection, sha256sums
 from . import local as local_weights
-from .hub import environment, jobs, known, preview, selection
+from . import wanted as hub
 from .lock import WAITING, Busy
-from .manifest import amount, compare_status, faults_text, listing_text, own_manifest, read_manifest
+from .manifest import amount, cannot_bring, compare_status, listing_text, own_manifest
 from .progress import Progress
 
 REPO = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
@@ -40,14 +40,12 @@ def bring(parameters, check_mode=False):
     by = _bring_from_hub if parameters["source"] in hub.SOURCES else _bring_local
     try:
         result = by(parameters, paths, check_mode)
-        if check_mode and result["changed"]:
-            promised = sum(one["size"] for one in (parameters.get("expected") or {}).values())
-            result["space"] = _space(parameters["destination"], result.get("to_fetch_bytes", promised or None))
-        return result
     except OSError as error:
-        raise FleetError(
-            "weights.cannot-bring", "Cannot bring %s to %s: %s.", (parameters["repo"], parameters["destination"], error)
-        ) from error
+        raise cannot_bring(parameters["repo"], parameters["destination"], error) from error
+    if check_mode and result["changed"]:
+        promised = sum(one["size"] for one in (parameters.get("expected") or {}).values())
+        result["space"] = _space(parameters["destination"], result.get("to_fetch_bytes", promised or None))
+    return result
 
 
 def _space(destination, needed):
@@ -71,27 +69,17 @@ def _check_texts(parameters):
 
 
 def _bring_from_hub(parameters, paths, check_mode):
-    """Weights of a hub, and before them their draft where a hub has that too."""
+    """Weights of a hub, and before them their draft if a hub has that too."""
     token = clean_token("token (in a play: %s)" % hub.TOKEN_VARIABLES[parameters["source"]], parameters["token"])
     wanted = wanted_from(parameters, check_mode)
-    extra, ca_bundle = variables_from(parameters["environment"]), parameters["ca_bundle"]
+    variables, ca_bundle = variables_from(parameters["environment"]), parameters["ca_bundle"]
     if ca_bundle:
-        environment.check_certificates(ca_bundle)
-    caller = parameters.get("caller") or ""
+        check_certificates(ca_bundle)
+    given = {"token": token, "variables": variables, "ca_bundle": ca_bundle}
 
-    def job_of(part):
-        return jobs.Job(paths.lib + "/jobs", parameters["toolkit"] or paths.toolkit, part.destination)
-
-    def advance(part, report=True):
-        return ensure_from_hub(
-            part,
-            job_of(part),
-            environment.settings(part, token, extra, ca_bundle),
-            lambda home: environment.of_worker(home, part, token, extra, ca_bundle),
-            parameters["wait_s"],
-            caller,
-            report,
-        )
+    def advance(part):
+        job = jobs.Job(paths.lib + "/jobs", part.destination)
+        return ensure_from_hub(part, job, given, parameters["wait_s"], parameters.get("caller") or "")
 
     if not parameters["draft_repo"]:
         local_weights.check_draft(parameters["draft"], parameters["draft_eagle3"])
@@ -101,25 +89,34 @@ def _bring_from_hub(parameters, paths, check_mode):
         draft = local_weights.look_at_draft(parameters["draft"], wanted.verify, check_mode)
         return local_weights.joined(draft, result)
     draft = draft_from(parameters, wanted)
-    # Another model there is an error before the draft comes.
+    # Another model at the destination is an error before the draft is downloaded.
     own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
-    first = advance(draft, report=False)
+    first = advance(draft)
     if not first["finished"]:
         return first
     result = advance(_with_draft(wanted, parameters["draft"]))
-    if not result["finished"]:
-        return result
-    if not check_mode:
-        differs = _differs_from_hub(draft, strict=False)
-        if differs:
-            raise FleetError(
-                "weights.draft-changed-meanwhile",
-                "The draft model %s came to %s, and then %s. Something else changes that directory; find out what, and "
-                "run again.",
-                (draft.name, draft.destination, differs),
-            )
-        job_of(draft).report(caller)
-    return local_weights.joined(first, result)
+    return local_weights.joined(first, result) if result["finished"] else result
+
+
+def check_certificates(path):
+    """Raise FleetError unless this file contains certificates to trust."""
+    import ssl  # takes as long as all else that a quick check imports
+
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cafile=path)
+        why = "" if context.cert_store_stats()["x509"] else "it holds none"
+    except ssl.SSLError as error:
+        why = error.reason.lower().replace("_", " ") if error.reason else str(error)
+    except OSError as error:
+        why = error.strerror
+    if why or not os.path.isabs(path):
+        raise FleetError(
+            "weights.ca-bundle-unreadable",
+            "ca_bundle is %s, which is not a file with certificates (PEM) on this node: %s. Set the absolute path of a "
+            "bundle (in a play: fleet_ca_bundle), or none for the system's.",
+            (path, why or "it is relative"),
+        )
 
 
 def _bring_local(parameters, paths, check_mode):
@@ -129,7 +126,7 @@ def _bring_local(parameters, paths, check_mode):
     if check_mode or request.source != "path":
         return local_weights.ensure(request, check_mode=check_mode, patience_s=PATIENCE_S, **given)
     destination = os.path.realpath(request.destination)
-    job = jobs.Job(paths.lib + "/jobs", None, destination)
+    job = jobs.Job(paths.lib + "/jobs", destination)
     caller = parameters.get("caller") or ""
 
     def at_once():
@@ -138,59 +135,29 @@ def _bring_local(parameters, paths, check_mode):
         try:
             return local_weights.ensure(request, patience_s=0, **given)
         except Busy:
-            return None  # a job waits, and says for whom
-
-    def differs(strict):
-        manifest = read_manifest(destination)
-        if manifest is None and not request.copy and not os.access(destination, os.W_OK):
-            return ""  # none can be kept there; what the job said is all there is
-        return _differs(destination, manifest, strict)
+            return None  # a job waits for the other run
 
     task = jobs.Task(
         name="%s from %s" % (request.repo, request.path),
         destination=destination,
         identity={key: value for key, value in request._asdict().items() if key not in ("packed", "expected")},
         request={"local": {"request": request._asdict(), **given}},
-        differs=differs,
-        verify=parameters["verify"],
+        verify=given["verify"],
     )
-
-    def advance(wait_s):
-        local_weights.check_draft(given["draft"], given["draft_eagle3"])
-        return job.advance(task, None, lambda home: environment.own(), wait_s, caller)
-
-    return _until_ended(at_once, advance, parameters["wait_s"], _names(request), task.name)
+    local_weights.check_draft(given["draft"], given["draft_eagle3"])
+    return _until_ended(at_once, job, task, parameters["wait_s"], caller, _names(request))
 
 
-def _until_ended(at_once, advance, wait_s, names, what):
-    """The result of at_once(), or of the job of advance(wait_s); again where another call was given its end."""
+def _until_ended(at_once, job, task, wait_s, caller, names):
+    """The result of at_once(), or of the job; again where another call was given its end."""
     end = time.monotonic() + wait_s
     while True:
         result = at_once()
         if result is not None:
             return result
-        state = advance(max(0.0, end - time.monotonic()))
+        state = job.advance(task, max(0.0, end - time.monotonic()), caller)
         if state is not None:
-            return _result_of(names, what, state)
-
-
-def _differs(destination, manifest, strict):
-    """What lies at the destination is not what its manifest says, as text; "" where it is. strict: new times count."""
-    if manifest is None:
-        return "no manifest is in %s" % destination
-    wrong, touched = compare_status(destination, manifest["files"])
-    wrong.update(dict.fromkeys(touched, "was written to") if strict else {})
-    return faults_text(wrong)
-
-
-def _differs_from_hub(wanted, strict):
-    try:
-        manifest = own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
-    except FleetError as error:
-        return error.message.rstrip(".")
-    if manifest is not None and not wanted.is_in(manifest):
-        return "%s is of another revision, or of other patterns" % wanted.destination
-    return _differs(wanted.destination, manifest, strict)
+            return _result_of(names, task.name, state)
 
 
 def wanted_from(parameters, check_mode=False):
@@ -309,12 +276,11 @@ def _real(name, path):
     return os.path.realpath(path)
 
 
-def ensure_from_hub(wanted, job, settings, variables, wait_s, caller, report=True):
-    """Bring the wanted weights from a hub: start the job that does, or look at it; a quick look needs neither.
+def ensure_from_hub(wanted, job, given, wait_s, caller):
+    """Bring the wanted weights from a hub by a job, or see that they are there, which needs no job.
 
-    wanted: hub.Desired. job: hub.jobs.Job. settings, variables, caller, report: as Job.advance takes them. Returns what
-    `ensure` returns, and {finished, progress, commit, fetched, fetched_bytes, to_fetch_bytes}. Where it is not
-    finished, call again.
+    wanted: hub.Desired. job: jobs.Job. given: {token, variables, ca_bundle}. Returns what `ensure` returns, and
+    {finished, progress, commit, fetched, fetched_bytes, to_fetch_bytes}. Where it is not finished, call again.
     """
 
     def at_once():
@@ -322,21 +288,21 @@ def ensure_from_hub(wanted, job, settings, variables, wait_s, caller, report=Tru
             result = _as_recorded(wanted)
             if result is not None:
                 return result
-        return _foreseen(wanted, job, variables) if wanted.check_mode else None
+        return _foreseen(wanted, job, given) if wanted.check_mode else None
 
-    task = jobs.hub_task(wanted, lambda strict: _differs_from_hub(wanted, strict))
-    try:
-        return _until_ended(
-            at_once,
-            lambda wait_s: job.advance(task, settings, variables, wait_s, caller, report),
-            wait_s,
-            _names(wanted),
-            wanted.name,
-        )
-    except OSError as error:
-        raise FleetError(
-            "weights.cannot-bring", "Cannot bring %s to %s: %s.", (wanted.repo, wanted.destination, error)
-        ) from error
+    numbers = [wanted.workers, wanted.retries, wanted.timeout_s, wanted.min_rate, wanted.min_rate_window_s]
+    task = jobs.Task(
+        name=wanted.name,
+        destination=wanted.destination,
+        identity={
+            **wanted.identity(),
+            **{key: getattr(wanted, key) for key in ("destination", "format", "draft", "refresh")},
+        },
+        request={"wanted": asdict(wanted), **given},
+        settings=[wanted.endpoint, sorted(given.items(), key=str), *numbers],
+        verify=wanted.verify,
+    )
+    return _until_ended(at_once, job, task, wait_s, caller, _names(wanted))
 
 
 NO_PROGRESS = Progress().snapshot()
@@ -372,10 +338,11 @@ def _as_recorded(wanted):
         return None
     recorded = manifest["files"]
     wrong, touched = compare_status(wanted.destination, recorded)
-    if wrong or touched:
+    pinned = known.find(wanted.source, wanted.repo, manifest["commit"])
+    if wrong or touched or (pinned and known.differences(pinned, recorded)):
         return None
     selection.check_sums(wanted, recorded)
-    found = preview.describe(wanted, wanted.destination)
+    found = selection.describe(wanted, wanted.destination)
     text = listing_text(recorded)
     total = sum(record["size"] for record in recorded.values())
     return {
@@ -395,7 +362,7 @@ def _as_recorded(wanted):
     }
 
 
-def _foreseen(wanted, job, variables):
+def _foreseen(wanted, job, given):
     """What a run would do, in check mode."""
     result = {
         **_names(wanted), "changed": True, "finished": True, "verified": None, "progress": dict(NO_PROGRESS),
@@ -405,26 +372,19 @@ def _foreseen(wanted, job, variables):
         state = job.state() or {}
         message = "a job brings %s to %s already" % (wanted.name, wanted.destination)
         return {**result, "message": message, "progress": state.get("progress") or result["progress"]}
+    from . import worker  # here, since a quick check does without most of it
+
+    impatient = replace(wanted, retries=0, timeout_s=min(wanted.timeout_s, LOOK_S))
+    try:
+        found = worker.download(impatient, progress=Progress(), **given).run()
+        return {**_names(wanted), **found, "finished": True, "progress": dict(NO_PROGRESS)}
+    except FleetError as error:
+        if error.details.get("problem") not in ("network", "busy"):
+            raise
+        unknown = error.message
     manifest = own_manifest(wanted.destination, wanted.repo, wanted.source, adopt=True)
-    ready = os.path.isdir(job.toolkit)
-    pinned = known.find(wanted.source, wanted.repo, wanted.revision)
-    if manifest is not None or wanted.include or wanted.exclude != hub.DEFAULT_EXCLUDE:
-        pinned = None
-    if pinned and not ready:
-        unknown = "The toolkit's Python environment %s is not there yet." % job.toolkit
-    else:
-        if not ready:  # the toolkit comes first; a look by the standard library alone need not be as patient
-            wanted = replace(wanted, retries=0, timeout_s=min(wanted.timeout_s, LOOK_S))
-        state = job.look(wanted, variables)
-        if state["state"] == "done" or state["error"]["details"].get("problem") not in ("network", "busy", "client"):
-            return _result_of(_names(wanted), wanted.name, state)
-        unknown = state["error"]["message"]
     text = listing_text(manifest["files"]) if manifest else ""
     message = "would bring %s in %s; how much is not known" % (wanted.name, wanted.destination)
-    if pinned:
-        total = sum(size for size, _sha256 in pinned.files.values())
-        result.update(to_fetch_bytes=total, fetched_bytes=total, fetched=sorted(pinned.files))
-        message = preview.summary("would bring", wanted, len(pinned.files), total)
     return {
-        **result, "message": message, "warnings": ["Not looked at: " + unknown], "diff": {"before": text, "after": text}
+        **result, "message": message, "warnings": ["Not checked: " + unknown], "diff": {"before": text, "after": text}
     }  # fmt: skip

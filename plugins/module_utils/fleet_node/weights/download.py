@@ -14,16 +14,17 @@ import functools
 import os
 import time
 
-from ...errors import FleetError
-from ...node import files
-from .. import checkpoints
-from .. import manifest as manifests
-from .. import staging as stagings
-from ..lock import WeightLock
-from . import HubProblem, Listing, explained, known, selection
-from .digest import difference
-from .preview import Preview, describe, naming, summary
-from .transfer import Transfer
+from ..errors import FleetError
+from ..node import files
+from . import checkpoints, known, selection
+from . import manifest as manifests
+from . import staging as stagings
+from .fetch.hub import HubProblem, explained
+from .lock import WeightLock
+from .preview import Preview
+from .selection import describe, naming, summary
+from .transfer import Transfer, difference, part_of
+from .wanted import Listing
 
 
 class Download:
@@ -47,9 +48,9 @@ class Download:
         except HubProblem as problem:
             raise explained(problem, wanted) from problem
         except OSError as error:
-            raise FleetError(
-                "weights.cannot-bring", "Cannot bring %s to %s: %s.", (wanted.repo, wanted.destination, error)
-            ) from error
+            raise manifests.cannot_bring(wanted.repo, wanted.destination, error) from error
+        finally:
+            self.transfer.release()
 
     def _own_manifest(self):
         return manifests.own_manifest(self.wanted.destination, self.wanted.repo, self.wanted.source, adopt=True)
@@ -67,7 +68,11 @@ class Download:
         unknown = [] if manifest else manifests.unknown(wanted.destination)
         try:
             if manifest and wanted.is_in(manifest) and not wanted.refresh:
-                files_then = {path: {"oid": None, **_kept(record)} for path, record in recorded.items()}
+                # checksums that the collection knows count, whatever a manifest states
+                pinned = known.find(wanted.source, wanted.repo, manifest["commit"])
+                files_then = known.corrected(
+                    pinned, {path: {"oid": None, **_kept(record)} for path, record in recorded.items()}
+                )
                 listing = Listing(manifest["commit"], manifest["at"], files_then)
                 target = selection.check_sums(wanted, files_then)
             else:
@@ -89,7 +94,8 @@ class Download:
         except OSError as error:
             if not wrong:
                 raise
-            raise self._unrepaired(FleetError("hub.unusable", "%s.", (error,)), wrong) from error
+            failed = manifests.cannot_bring(wanted.repo, wanted.destination, error)
+            raise self._unrepaired(failed, wrong) from error
 
     def _listing_without_hub(self):
         """The listing of a checkpoint that others brought, where it is known without the hub: by the collection, or by
@@ -161,7 +167,7 @@ class Download:
         changed = not change.in_place or not wanted.is_in(change.manifest) or bool(change.wrong)
         changed = changed or listing.commit != change.manifest["commit"]
         to_come = sum(target[path]["size"] for path in due)
-        still = to_come - self.transfer.there(listing, target, due)
+        still = to_come - self.transfer.there(target, due)
         result = {
             "commit": listing.commit,
             "fetched": due,
@@ -187,13 +193,13 @@ class Download:
         else:
             found = self._fetch(change, to_come)
             after = self._records(change)
-            self.transfer.tidy(due)
+            self.transfer.arrange(due, target)
             self.transfer.check_staging()
             after = stagings.install(
                 self.transfer.staging, wanted.destination, due, change.gone, after, **self._identity(listing)
             )
             with contextlib.suppress(OSError):
-                stagings.remove(self.transfer.staging)
+                stagings.remove(self.transfer.place)
         verified = None if wanted.check_mode else "full" if change.manifest is None else wanted.verify
         text = manifests.listing_text
         result = {
@@ -207,18 +213,19 @@ class Download:
 
     def _fetch(self, change, to_come):
         """Bring the files that are due into the staging folder; returns what the complete checkpoint is."""
-        listing, target, due, staging = change.listing, change.target, change.due, self.transfer.staging
+        listing, target, due = change.listing, change.target, change.due
         self.progress.begin("downloading", to_come, lambda: self.transfer.on_disk(target, due))
-        with self._preview.files(listing, target, due, self._distrusting) as (folder, come):
+        with self._preview.files(listing, target, due, self._distrusting) as come:
             self.transfer.prepare(listing, target)
-            for path in come:
-                with open(os.path.join(folder, path), "rb") as stream:
-                    files.write_atomic(os.path.join(staging, path), stream.read())
+            partial = os.path.join(self.transfer.staging, manifests.PARTIAL)
+            for path, file in come.items():
+                with open(file, "rb") as stream:
+                    files.write_atomic(part_of(partial, path, target[path]), stream.read())
         with self._distrusting():
             self.transfer.fetch_all(listing, target, sorted(due, key=lambda path: -target[path]["size"]))
             self.progress.begin("verifying", to_come, lambda: to_come)
-            view = manifests.view(staging, self.wanted.destination, due, target)
-            with view as folder, naming(folder, self.wanted.name):
+            places = {path: part_of(partial, path, target[path]) for path in due}
+            with manifests.view(self.wanted.destination, target, places) as folder, naming(folder, self.wanted.name):
                 return describe(self.wanted, folder)
 
     @contextlib.contextmanager
@@ -261,7 +268,7 @@ class Download:
     def _check_writable(self):
         """Raise FleetError where nothing could be put in place. Nothing is made."""
         destination = self.wanted.destination
-        folder = manifests.existing_parent(os.path.dirname(self.transfer.staging))
+        folder = manifests.existing_parent(os.path.dirname(self.transfer.place))
         for place in {folder, *([destination] if os.path.isdir(destination) else [])}:
             if not os.access(place, os.W_OK | os.X_OK):
                 raise FleetError(

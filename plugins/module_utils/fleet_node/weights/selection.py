@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import os
 
-from ...errors import FleetError
-from .. import checkpoints
-from ..manifest import OURS, is_inside
-from . import COMMIT, DEFAULT_EXCLUDE, LISTING, NAME_MAX, PARTIAL, Listing, known
+from ..errors import FleetError
+from . import checkpoints, draft_heads, known
+from .manifest import OURS, is_inside
+from .wanted import COMMIT, DEFAULT_EXCLUDE, NAME_MAX, Listing
 
 SHOWN = 5  # names in a message
 
@@ -25,7 +26,7 @@ def matches(path, pattern):
 
 def ours(path):
     """Whether a file has a name that this collection uses itself; a repository's file of that name is left out."""
-    return path.split("/")[0] in (*OURS, LISTING, PARTIAL)
+    return path.split("/")[0] in OURS
 
 
 def select(wanted, files):
@@ -226,3 +227,36 @@ def some(names):
 
 def _more(items):
     return " and %d more" % (len(items) - SHOWN) if len(items) > SHOWN else ""
+
+
+def describe(wanted, folder, complete=True, target=None):
+    """What the checkpoint in `folder` is, as checkpoints.inspect says. FleetError unless it is of the wanted kind, and
+    complete (not complete: config.json is all that is looked at). target: sizes of the model that a draft is for."""
+    if wanted.draft:
+        sizes = checkpoints.inspect_draft(folder) if complete else checkpoints.describe_draft(folder)
+        if target:
+            checkpoints.check_draft_sizes(wanted.repo, sizes, target["name"], target)
+        if complete and wanted.eagle3:
+            draft_heads.check(folder, {})
+        return sizes
+    found = checkpoints.describe(folder)
+    checkpoints.check_format(folder, found["format"], wanted.format)
+    if wanted.draft_sizes:
+        checkpoints.check_draft_sizes(wanted.draft_sizes["name"], wanted.draft_sizes, wanted.repo, found)
+    return checkpoints.inspect(folder) if complete else found
+
+
+def summary(verb, wanted, count, size):
+    """What was done, or would be, with `count` files of which `size` bytes were to come."""
+    files_word = "file" if count == 1 else "files"
+    text = "%s %s in %s: %d %s, %d bytes" % (verb, wanted.name, wanted.destination, count, files_word, size)
+    return text + " to fetch" if wanted.check_mode else text
+
+
+@contextlib.contextmanager
+def naming(folder, name):
+    """Errors say the repository for the temporary folder that is looked at."""
+    try:
+        yield
+    except FleetError as error:
+        raise error.rewritten(lambda text: text.replace(folder + "/", "").replace(folder, name)) from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...errors import FleetError
+from ..errors import FleetError
 
 
 class Known(NamedTuple):
@@ -145,4 +145,13 @@ def filled(request, published, wanted):
     return {
         name: dict(record, sha256=published.files[name][1]) if _must_be(request, published, name) else record
         for name, record in wanted.items()
+    }
+
+
+def corrected(known, files):
+    """{path: record} with the size and sha256 of the Known (None: nothing is known) in place of what is recorded."""
+    pinned = known.files if known else {}
+    return {
+        path: {**record, "size": pinned[path][0], "sha256": pinned[path][1]} if path in pinned else record
+        for path, record in files.items()
     }

@@ -1,0 +1,267 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A repository of Hugging Face or ModelScope, or of a mirror: its listing and the bytes of its files.
+
+Used are the public HTTP interfaces of both hubs: for Hugging Face /api/models/REPO/revision, /tree and /resolve, for
+ModelScope /api/v1/models/REPO/repo/files and /repo. Files are always requested by HTTP, never by Xet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from urllib.parse import quote, urlencode, urljoin
+
+from ...errors import FleetError
+from ..http import HttpFailure, origin
+from ..wanted import COMMIT, Listing
+
+LONGEST = 64 << 20  # bytes of a listing
+PAGES = 1000
+LISTED_AT_MOST = 3000  # entries that ModelScope lists in one response
+NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
+RATE_LIMIT = re.compile(r"\br\s*=\s*(\d+)\s*;\s*t\s*=\s*(\d+)")  # what is left, and for how many seconds
+# Hugging Face names the cause of an error in a header.
+CODES = {"RepoNotFound": "repository", "RevisionNotFound": "revision", "EntryNotFound": "entry", "GatedRepo": "access"}
+STATUSES = {401: "access", 403: "access"}
+
+
+class HubProblem(Exception):
+    """Why a hub did not give what was requested.
+
+    kind: repository, revision, entry, access, busy, network, foreign, disk, other (see explained()), or data: a file
+    that differs from the listing. retry: whether another attempt may help. wait: seconds that the hub asks to wait, or
+    None. forbidden: whether a CDN refused its own signed address, which may have expired.
+    """
+
+    def __init__(self, kind, text, retry=False, wait=None, forbidden=False):
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+        self.retry = retry
+        self.wait = wait
+        self.forbidden = forbidden
+        self.path = None
+
+
+def explained(problem, wanted):
+    """The FleetError for a HubProblem."""
+    what = "%s of %s" % (problem.path, wanted.name) if problem.path else wanted.name
+    attempts = ", %d attempts" % (wanted.retries + 1) if problem.retry and wanted.retries else ""
+    values, details = (wanted.hub, what, problem.text + attempts), {"problem": problem.kind}
+    if problem.kind in ("repository", "revision", "entry"):
+        return FleetError(
+            "hub.not-found",
+            "%s has no %s for %s (%s), or hides it. Check repo and revision (a commit, a tag or a branch); if the "
+            "repository is private, set a token that may read it.",
+            (wanted.hub, {"entry": "file"}.get(problem.kind, problem.kind), *values[1:]),
+            details=details,
+        )
+    if problem.kind == "access":
+        return FleetError(
+            "hub.access",
+            "%s does not give %s without a token that may read it (%s). Accept the conditions of the repository on its "
+            "page, and set such a token.",
+            values,
+            details=details,
+        )
+    if problem.kind in ("busy", "network"):
+        return FleetError(
+            "hub.unavailable",
+            "%s cannot be reached, breaks off or is overloaded: %s (%s). Downloaded bytes are kept. Check endpoint, "
+            "proxies and certificates, and run again.",
+            values,
+            details=details,
+        )
+    if problem.kind == "disk":
+        return FleetError(
+            "hub.disk",
+            "The download from %s of %s cannot be written (%s). Check the disk, and run again.",
+            values,
+            details=details,
+        )
+    return FleetError(
+        "hub.response-invalid",
+        "%s answers the request for %s with something unusable (%s). Check endpoint and proxies; a portal may "
+        "intercept requests.",
+        values,
+        details=details,
+    )
+
+
+class Hub:
+    """The repository of a Desired. http: an Http. token: of an account, or None; it is sent to the endpoint only."""
+
+    def __init__(self, wanted, token, http):
+        self._wanted = wanted
+        self._http = http
+        self._secrets = {}
+        if token:
+            self._secrets["Authorization"] = "Bearer " + token
+            if wanted.source == "modelscope":  # older parts of it read a cookie
+                self._secrets["Cookie"] = "m_session_id=" + token
+
+    def listing(self):
+        """The Listing of the wanted revision. Raises HubProblem."""
+        return self._modelscope() if self._wanted.source == "modelscope" else self._huggingface()
+
+    def read(self, listing, path, start, end):
+        """The bytes from `start` to `end` of a file of the listing, in blocks as they are received. Raises HubProblem,
+        of kind data where the file has another size than the listing states."""
+        record = listing.files[path]
+        at, size = record.get("at", listing.at), record["size"]
+        try:
+            yield from self._read(path, at, start, end, size)
+        except HubProblem as problem:
+            if problem.kind != "entry" or at == listing.at:
+                raise
+            yield from self._read(path, listing.at, start, end, size)  # a commit that is not kept: try the branch
+
+    def _read(self, path, at, start, end, size):
+        ranged = (start, end) != (0, size)
+        headers = {"Range": "bytes=%d-%d" % (start, end - 1)} if ranged else {}
+        with self._get(self._address(path, at), headers, missing="entry") as response:
+            if response.size not in (None, size):
+                raise HubProblem("data", "%d bytes long, listed are %d" % (response.size, size))
+            if response.headers.get("Content-Encoding", "identity") != "identity" or response.start > start:
+                raise HubProblem("foreign", "a body that was not requested")
+            place = response.start
+            for block in response.blocks():  # a server without ranges sends what comes before `start`, too
+                use = block[max(0, start - place) : end - place]
+                place += len(block)
+                if use:
+                    yield use
+                if place >= end:
+                    return
+            raise HubProblem("data", "%d bytes long, listed are %d" % (place, size))
+
+    def head(self, listing, path, count):
+        """The first `count` bytes of a file of the listing, fewer if it is shorter. Raises HubProblem."""
+        record = listing.files[path]
+        count = min(count, record["size"])
+        return b"".join(self.read(listing, path, 0, count)) if count else b""
+
+    def _address(self, path, at):
+        wanted = self._wanted
+        if wanted.source == "modelscope":
+            query = urlencode({"Revision": at, "FilePath": path})
+            return "%s/api/v1/models/%s/repo?%s" % (wanted.endpoint, wanted.repo, query)
+        return "%s/%s/resolve/%s/%s" % (wanted.endpoint, wanted.repo, quote(at, safe=""), quote(path))
+
+    def _huggingface(self):
+        wanted = self._wanted
+        base = "%s/api/models/%s/" % (wanted.endpoint, wanted.repo)
+        commit = self._json(base + "revision/" + quote(wanted.revision, safe=""))[0].get("sha")
+        if not isinstance(commit, str) or not COMMIT.match(commit):
+            raise HubProblem("foreign", "no commit")
+        address, found = "%stree/%s?recursive=true&expand=false" % (base, commit), {}
+        for _page in range(PAGES):
+            entries, following = self._json(address, list)
+            for entry in entries:
+                if entry.get("type") == "file":
+                    large = entry.get("lfs") or {}
+                    found[entry.get("path")] = {
+                        "size": large.get("size", entry.get("size")),
+                        "sha256": large.get("oid"),
+                        "oid": None if large else entry.get("oid"),
+                    }
+            if following is None:
+                return Listing(commit, commit, found)
+            address = urljoin(address, following)
+        raise HubProblem("other", "its listing has no end")
+
+    def _modelscope(self):
+        entries = self._modelscope_entries("", recursive=True)
+        if len(entries) >= LISTED_AT_MOST:
+            entries, folders = [], [""]
+            while folders:
+                found = self._modelscope_entries(folders.pop(), recursive=False)
+                if len(found) >= LISTED_AT_MOST:
+                    raise HubProblem("other", "the hub lists only a part of the repository")
+                folders += [_path(entry) for entry in found if entry.get("Type") == "tree"]
+                entries += found
+        return modelscope_listing(self._wanted.revision, entries)
+
+    def _modelscope_entries(self, folder, recursive):
+        query = {"Revision": self._wanted.revision, "Recursive": str(recursive), **({"Root": folder} if folder else {})}
+        address = "%s/api/v1/models/%s/repo/files?" % (self._wanted.endpoint, self._wanted.repo)
+        data = self._json(address + urlencode(query))[0].get("Data")
+        entries = data.get("Files") if isinstance(data, dict) else None
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            # what this hub answers for a revision that it does not have
+            raise HubProblem("revision", "it lists no files")
+        return entries
+
+    def _json(self, address, kind=dict):
+        """(the JSON value of a response, the address of its next page or None)."""
+        with self._get(address, {"Accept": "application/json"}, missing="repository") as response:
+            text = response.read(LONGEST)
+            following = NEXT.search(response.headers.get("Link") or "")
+        try:
+            value = json.loads(text.decode("utf-8"))
+        except ValueError:
+            value = None
+        if not isinstance(value, kind) or (kind is list and not all(isinstance(one, dict) for one in value)):
+            raise HubProblem("foreign", "no JSON")
+        return value, following.group(1) if following else None
+
+    @contextlib.contextmanager
+    def _get(self, address, headers, missing):
+        """Yield the response. missing: what status 404 means."""
+        secrets = self._secrets if origin(address) == origin(self._wanted.endpoint) else {}
+        try:
+            with self._http.get(address, headers, secrets) as response:
+                yield response
+        except HttpFailure as failure:
+            raise self._problem(failure, missing) from failure
+
+    def _problem(self, failure, missing):
+        status = failure.status
+        if status is None:
+            return HubProblem("network", failure.text, retry=True)
+        if status in (408, 425, 429) or status >= 500:
+            return HubProblem("busy", failure.text, retry=True, wait=wait_of(failure.headers))
+        if status == 416:
+            return HubProblem("data", "shorter than listed")
+        kind = CODES.get(failure.headers.get("X-Error-Code") or "") or STATUSES.get(status)
+        kind = kind or (missing if status == 404 else "other")
+        elsewhere = origin(failure.url) != origin(self._wanted.endpoint)
+        return HubProblem(kind, failure.text, forbidden=status == 403 and elsewhere)
+
+
+def wait_of(headers):
+    """Seconds that a hub asks to wait, by Retry-After or Hugging Face's RateLimit; None where it does not."""
+    after = (headers.get("Retry-After") or "").strip()
+    if after.isdigit():
+        return int(after)
+    limits = RATE_LIMIT.findall(headers.get("RateLimit") or "")
+    return max((int(seconds) for left, seconds in limits if int(left) == 0), default=None)
+
+
+def modelscope_listing(revision, entries):
+    """The Listing of the entries that ModelScope has for a revision. Raises HubProblem if there are none.
+
+    ModelScope does not state the commit of a branch; the newest commit of any of its files replaces it. Each file is
+    requested at the commit that changed it last, because the branch may move on.
+    """
+    if not entries:
+        raise HubProblem("revision", "it lists no files")
+    found, newest = {}, (0, "")
+    for entry in entries:
+        if (entry.get("Type") or "blob") == "tree":
+            continue
+        path, changed = _path(entry), entry.get("Revision") or ""
+        sha256 = (entry.get("Sha256") or "").lower() or None
+        found[path] = {"size": entry.get("Size"), "sha256": sha256, "oid": None}
+        if COMMIT.match(changed) and not COMMIT.match(revision):
+            found[path]["at"] = changed
+        date = entry.get("CommittedDate")
+        newest = max(newest, (date if isinstance(date, (int, float)) else 0, changed))
+    commit = revision if COMMIT.match(revision) else newest[1] or revision
+    return Listing(commit, revision, found)
+
+
+def _path(entry):
+    return entry.get("Path") or entry.get("Name")

@@ -1,0 +1,109 @@
+# Copyright: inference.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The process of a job that brings weights.
+
+It reads {wanted: … or local: …, state: path, token, variables, ca_bundle} from standard input, so that no command line,
+environment or file contains a secret, and writes its state to that path until it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+
+from ..errors import FleetError
+from ..node import files
+from ..node.jobs import ENDED
+from ..node.redact import Masked, Redactor
+from . import local
+from .download import Download
+from .fetch.hub import Hub
+from .http import Http
+from .progress import Progress
+from .sources import Request
+from .wanted import Desired
+
+EVERY_S = 0.5
+
+
+def work(request, progress):
+    """The result of a job's request."""
+    if "local" in request:
+        given = request["local"]
+        return local.ensure(**{**given, "request": Request(**given["request"])}, progress=progress)
+    settings = {name: request[name] for name in ("token", "variables", "ca_bundle")}
+    return download(Desired(**request["wanted"]), progress=progress, **settings).run()
+
+
+def download(wanted, token, variables, ca_bundle, progress):
+    """The Download of a Desired. variables: proxies, in addition to those of this process."""
+    limits = (wanted.timeout_s, wanted.min_rate, wanted.min_rate_window_s)
+    http = Http({**os.environ, **variables}, ca_bundle, *limits)
+    return Download(wanted, lambda other: Hub(other, token, http), progress)
+
+
+class Reporter:
+    """Keeps the state file of a job."""
+
+    def __init__(self, path, progress, redactor):
+        self._path, self._progress, self._redactor = path, progress, redactor
+        self._started = self._moved = time.time()
+        self._at = None
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+
+    def write(self, state, **more):
+        """Write a state, none after the last. A full disk keeps the older one."""
+        with self._lock:
+            if self._ended.is_set():
+                return
+            if state in ENDED:
+                self._ended.set()
+            progress, now = self._progress.snapshot(), time.time()
+            at = [progress[key] for key in ("phase", "bytes_done", "file")]
+            if at != self._at:
+                self._at, self._moved = at, now
+            found = {
+                "pid": os.getpid(), "state": state, "started": self._started, "moved": self._moved, "updated": now,
+                "progress": progress, **more,
+            }  # fmt: skip
+            try:
+                files.write_atomic(self._path, json.dumps(self._redactor.value(found)), mode=0o600)
+            except OSError as error:
+                sys.stderr.write("cannot write %s: %s\n" % (self._path, error))
+
+    def tick(self):
+        """Write the state until the job ends."""
+        while not self._ended.wait(EVERY_S):
+            self.write("running")
+
+
+def main():
+    """Read the request, and bring the weights."""
+    request = json.load(sys.stdin)
+    progress = Progress()
+    redactor = Redactor([request.get("token")], {**os.environ, **(request.get("variables") or {})})
+    sys.stdout, sys.stderr = Masked(sys.stdout, redactor), Masked(sys.stderr, redactor)
+    reporter = Reporter(request["state"], progress, redactor)
+    reporter.write("running")
+    threading.Thread(target=reporter.tick, daemon=True).start()
+    try:
+        result = work(request, progress)
+        progress.phase = "done"
+        reporter.write("done", result=result)
+    except FleetError as error:
+        reporter.write("failed", error={"message": error.message, "details": error.details})
+    except BaseException as error:
+        sys.stderr.write(traceback.format_exc())
+        message = "The job failed: %s: %s. Check its log in %s." % (
+            type(error).__name__, error, os.path.dirname(request["state"])
+        )  # fmt: skip
+        reporter.write("failed", error={"message": message, "details": {}})
+    sys.stdout.close()
+    sys.stderr.close()
+    os._exit(0)  # threads of a failed download may still wait for a response
