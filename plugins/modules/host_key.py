@@ -6,17 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_key
-short_description: Replace a node's host key in known_hosts
+short_description: Fetch and verify a node's host key
 version_added: 0.1.0
 description:
-  - Fetches the host keys that a node shows and, where one of them is accepted, makes it the node's key in the user's
-    known_hosts. Otherwise it shows their fingerprints and fails, and no file is changed.
-  - The files, names and options are those that OpenSSH has for the node, as C(ssh -G) prints them with Ansible's
-    arguments. Hashed names, C([host]:port), C(HostKeyAlias) and several files are honoured. Lines of other hosts, of
-    certificate authorities and of revoked keys stay as they are.
-  - It runs on the controller. The connection may go through C(ProxyJump) or C(ProxyCommand).
-requirements:
-  - paramiko >= 3.4 on the controller
+  - Fetches the host keys that a node shows, and returns those whose fingerprints are accepted, for
+    M(ansible.builtin.known_hosts). Otherwise it shows the fingerprints and fails.
+  - It runs on the control node with OpenSSH and Ansible's arguments for the node, so C(ProxyJump), C(ProxyCommand),
+    C(HostKeyAlias) and ports are honoured. No login is attempted.
 options:
   node:
     description:
@@ -25,8 +21,9 @@ options:
     required: true
   accept:
     description:
-      - Fingerprints such as C(SHA256:…), or whole public keys. One that fits any of the node's keys is enough.
-      - By default the node's variable C(fleet_host_key). Without it, a key that known_hosts has already is good.
+      - A fingerprint such as C(SHA256:…), or a list. One that fits any of the node's keys is enough.
+      - By default the node's variable C(fleet_host_key). Without it, a key that known_hosts already contains is
+        accepted.
     type: raw
   timeout:
     description:
@@ -35,39 +32,49 @@ options:
     default: 15
 attributes:
   check_mode:
-    description: Keys are fetched and compared, no file is changed.
+    description: Keys are fetched and compared; nothing is changed in any mode.
     support: full
   diff_mode:
-    description: The lines of known_hosts that go and come.
-    support: full
+    description: Nothing is changed.
+    support: none
   idempotent:
-    description: A second call changes nothing.
+    description: Nothing is changed.
     support: full
 author:
   - inference.fleet contributors (!UNKNOWN)
 """
 
 EXAMPLES = r"""
-- name: Accept the new host key of a replaced node
+- name: Verify the new host key of a replaced node
   inference.fleet.host_key:
     node: trn3-1
     accept: SHA256:9XbXTPMxqNbKM1rRFYN3GEHyrvHkDTHbW9vnGMVjkVo
+  register: host_key
   run_once: true
 """
 
 RETURN = r"""
+name:
+  description: The node's name in known_hosts.
+  returned: success
+  type: str
+  sample: "[trn3-1.example.com]:2222"
+path:
+  description: The user's known_hosts file, or null if ssh keeps none.
+  returned: success
+  type: str
+  sample: /home/me/.ssh/known_hosts
+hashed:
+  description: Whether ssh writes hashed names.
+  returned: success
+  type: bool
 keys:
-  description: The host keys that the node shows, one of each kind.
+  description: Lines of known_hosts of the accepted keys; empty if no fingerprint was given.
   returned: success
   type: list
-  elements: dict
-  contains:
-    type:
-      description: Type of the key.
-      type: str
-      sample: ssh-ed25519
-    fingerprint:
-      description: Its fingerprint as OpenSSH prints it.
-      type: str
-      sample: SHA256:9XbXTPMxqNbKM1rRFYN3GEHyrvHkDTHbW9vnGMVjkVo
+  elements: str
+outdated:
+  description: Whether the file has other keys of the node.
+  returned: success
+  type: bool
 """

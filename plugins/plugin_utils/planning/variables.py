@@ -22,7 +22,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import FALSE, show
-from ansible_collections.inference.fleet.plugins.plugin_utils.connection.known_hosts import accepted_fingerprints
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.tune import limits_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
@@ -50,6 +49,7 @@ PROXY = re.compile(
 )
 LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 REGISTRY = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?")
+FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?")
 SETTING = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 BOOT = ("auto", "crontab", "user-unit")
 ALL_PORTS = 65535
@@ -186,6 +186,12 @@ def _names(name, value):
         _pattern(name, one.strip() if isinstance(one, str) else one, "name")
 
 
+def _fingerprints(name, value):
+    for one in value if isinstance(value, list) else [value]:
+        if not isinstance(one, str) or not FINGERPRINT.fullmatch(one):
+            raise invalid(name, one, "SHA256: and 43 characters, as `ssh-keygen -lf` prints a fingerprint, or a list")
+
+
 def _boot(name, value):
     if str(value).lower() not in FALSE | {"none"} and value not in BOOT:
         raise invalid(name, value, "false, " + ", ".join(BOOT))
@@ -237,7 +243,7 @@ KINDS = {
     "certificates": (_certificates, "`{ca, certificate, key}`"),
     "engine": (lambda name, value: checks.check_choice(name, value, sorted(ENGINES)), "name of an engine"),
     "environment": (_environment, "mapping of environment variables"),
-    "fingerprints": (lambda _name, value: accepted_fingerprints(value), "fingerprint or list"),
+    "fingerprints": (_fingerprints, "fingerprint or list"),
     "host": (_host, "host name or IP address"),
     "hosts": (_items(_certificate_host), "list of names and addresses"),
     "index": (_index, "URL"),

@@ -13,8 +13,6 @@ import re
 import paramiko
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.action import host_key
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines.ssh_server import SshServer
 
@@ -125,17 +123,10 @@ def test_none_or_a_wrong_fingerprint_is_refused_and_the_right_one_replaces(tmp_p
     fleet = Fleet(tmp_path, server)
     fleet.knows(OLD, OTHER, "# mine")
     before = fleet.known.read_bytes()
-    refused = (
-        "No fingerprint of the new host key of n1, at 127.0.0.1 port %d was given. It shows: %s "
-        "(ecdsa-sha2-nistp256) %s "
-        "(ssh-rsa) Compare with what the node itself says, on its console: `ssh-keygen -lf "
-        "/etc/ssh/ssh_host_ed25519_key.pub`. Where they are equal, type: %s Nothing was changed."
-        % (server.port, NEW.fingerprint, RSA.fingerprint, fleet.command(NEW.fingerprint))
-    )
-    assert refused in flat(fleet.play(variables={"fleet_node": "n1"}).failed().output)
+    run = fleet.play(variables={"fleet_node": "n1"}).failed()
+    assert NEW.fingerprint in run.output and RSA.fingerprint in run.output
+    assert fleet.command(NEW.fingerprint) in flat(run.output)
     run = fleet.play(variables={"fleet_node": "n1", "fleet_host_key": OLD.fingerprint}).failed()
-    assert "The host key of n1, at 127.0.0.1 port %d is not the one that was expected." % server.port in run.output
-    assert "Nothing was changed." in run.output
     assert run.count("unreachable") == 0, "nothing comes after it"
     assert fleet.known.read_bytes() == before
 
@@ -157,7 +148,7 @@ def test_none_or_a_wrong_fingerprint_is_refused_and_the_right_one_replaces(tmp_p
 
 @pytest.mark.parametrize(
     "given",
-    [RSA.fingerprint, "%s %s" % (RSA.get_name(), RSA.get_base64()), [OLD.fingerprint, RSA.fingerprint]],
+    [RSA.fingerprint, [OLD.fingerprint, RSA.fingerprint]],
 )
 def test_any_key_type_may_match_and_that_one_is_written(tmp_path, server, given):
     fleet = Fleet(tmp_path, server, fleet_host_key=given)
@@ -167,63 +158,20 @@ def test_any_key_type_may_match_and_that_one_is_written(tmp_path, server, given)
     assert "the login is refused" in run.output
 
 
-GROUPS = {"all": ["n1", "n2", "b1"], "cpu": ["n1", "n2"], "neuron": [], "bastions": ["b1"]}
-OURS = ["n2", "n1"]
-THERE = "There are: n1, n2."
-
-
 @pytest.mark.parametrize(
-    ("node", "message"),
+    ("variables", "words"),
     [
-        (None, "fleet_node is missing: say which node was replaced, -e fleet_node=NAME. " + THERE),
-        ("", "fleet_node is missing: say which node was replaced, -e fleet_node=NAME. " + THERE),
-        ("n11", "fleet_node 'n11' is not in the inventory; did you mean 'n1'? " + THERE),
-        ("localhost", "fleet_node 'localhost' is not in the inventory. " + THERE),
-        ("cpu", "fleet_node 'cpu' is a group; one node after another is replaced. Its nodes: n1, n2."),
-        ("all", "fleet_node 'all' is a group; one node after another is replaced. Its nodes: b1, n1, n2."),
-        ("neuron", "fleet_node 'neuron' is a group; one node after another is replaced. Its nodes: none."),
-        ("n1,n2", "fleet_node 'n1,n2' names several; one node after another is replaced. " + THERE),
-        ("n1:n2", "fleet_node 'n1:n2' names several; one node after another is replaced. " + THERE),
-        ("n1*", "fleet_node 'n1*' names several; one node after another is replaced. " + THERE),
-        (["n1"], "fleet_node is ['n1']; allowed: the name of one node. " + THERE),
-        (1, "fleet_node is 1; allowed: the name of one node. " + THERE),
-        ("b1", "fleet_node 'b1' has no fleet_recipe, so no servers are planned for it. " + THERE),
-        ("n2", "fleet_node 'n2' is left out by --limit; fleet_node is limit enough."),
+        ({}, "host-key.node-unknown"),
+        ({"fleet_node": "cpu"}, "host-key.node-unknown"),
+        ({"fleet_node": "b1"}, "host-key.node-unknown"),
+        ({"fleet_node": "here"}, "host-key.connection-without-key"),
+        ({"fleet_node": "n1", "fleet_host_key": "abc"}, "input.value-invalid"),
+        ({"fleet_node": "n2", "fleet_host_key": NEW.fingerprint}, "host-key.not-fetched"),
     ],
-)  # fmt: skip
-def test_a_node_that_is_not_one_is_refused(node, message):
-    with pytest.raises(FleetError) as caught:
-        host_key.check_node(node, GROUPS, OURS, ["n1"])
-    assert caught.value.message == message
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"fleet_node": "here"}, "fleet_node here is reached by the connection 'local', which has no host key. There "
-                                 "is nothing "
-                                 "to replace: run site.yml --limit here."),
-        ({"fleet_node": "n1", "fleet_host_key": "abc"}, "fleet_host_key is 'abc'; allowed:"),
-        ({"fleet_node": "n2", "fleet_host_key": NEW.fingerprint},
-         "The host keys of [127.0.0.1]:1 could not be fetched from 127.0.0.1 port 1: [Errno 111] Connection refused. "
-         "Is the node "
-         "up, and is this its address?"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_error(tmp_path, server, variables, message):
+)
+def test_invalid_input_is_one_error(tmp_path, server, variables, words):
     fleet = Fleet(tmp_path, server)
-    run = fleet.play(variables=variables).failed()
-    assert message in flat(run.output)
+    run = fleet.play("-v", variables=variables, environment=DEFAULT).failed()
+    assert words in run.output
     assert run.count("failed") == 1
     assert not fleet.known.exists()
-
-
-def test_without_paramiko_the_message_says_what_to_install(tmp_path, server):
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden" / "paramiko.py").write_text("raise ImportError('no paramiko here')\n")
-    run = (
-        Fleet(tmp_path, server)
-        .play(variables={"fleet_node": "n1"}, environment={"PYTHONPATH": str(tmp_path / "hidden")})
-        .failed()
-    )
-    assert "Install it: python -m pip install 'paramiko>=3.4,<6'" in flat(run.output)

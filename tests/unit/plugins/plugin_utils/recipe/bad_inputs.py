@@ -631,6 +631,7 @@ SECRET = "s3cret-Zq81"  # no message repeats it
 # Values of variables by the code of their error; nothing is changed before it.
 VALUES = {
     "input.value-invalid": {
+        "fleet_host_key": [3, [None]],
         "fleet_watchdog": ["maybe", 2, [True], {}, "tru", "ja"],
         "fleet_look": ["never", ""],
         "fleet_charts": ["none", ""],
@@ -860,9 +861,6 @@ VALUES = {
     },
     "api-key.twice": {
         "fleet_api_key": [[SECRET, SECRET]],
-    },
-    "host-key.expected-not-a-string": {
-        "fleet_host_key": [3, [None]],
     },
     "tune.limits-invalid": {
         "fleet_tune_limits": [3, {"ttft": 1}, [1], {}],
