@@ -473,7 +473,6 @@ def share_controller_wheels():
     import tomllib
 
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    packages = [package for package in packages if not package.startswith("paramiko")]  # of replace_node.yml alone
     return [(downloaded(packages), SHARED + "/controller-wheels")]
 
 

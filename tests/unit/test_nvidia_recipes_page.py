@@ -255,8 +255,8 @@ EIGHT = {"accelerator": "b200", "count": 8}
 def test_a_recipe_for_another_gpu_is_one_error(name):
     other = {"accelerator": "a100", "count": 8}
     codes, message = refusal(fleet_recipe=name, fleet_hardware=other)
-    assert codes == ["plan.accelerator-not-for-recipe"]
-    assert "fleet_hardware.accelerator is 'a100'; recipe %s runs on: " % name in message
+    assert codes == ["plan.hardware-not-for-recipe"]
+    assert "fleet_hardware.accelerator is a100" in message
 
 
 def test_the_moe_kernels_of_other_gpus_are_one_error():
@@ -281,7 +281,7 @@ def test_tensor_parallelism_that_is_not_the_number_of_gpus_is_one_error(recipe, 
 def test_four_gpus_do_not_hold_a_server_of_eight():
     codes, message = refusal(fleet_recipe="b200-low-latency", fleet_hardware={**EIGHT, "count": 4})
     assert codes == ["plan.devices-do-not-divide"]
-    assert "allowed devices: 1, 2, 4." in message
+    assert "servers.server.devices" in message
 
 
 @pytest.mark.parametrize("name", NVIDIA)
@@ -290,11 +290,9 @@ def test_a_site_that_demands_digests_gets_one_error(name):
     variables = {"fleet_recipe": name, "fleet_hardware": hardware, "fleet_require_digests": True}
     codes, message = refusal(**variables)
     assert codes == ["plan.digest-missing"]
-    assert "without a digest, which fleet_require_digests demands" in message
     image = fleet.plan_fleet(["node-1"], lambda host: {**variables, "fleet_require_digests": False}, deploys=True)
     image = image["node-1"]["servers"][0]["container"]["image"]
-    assert "`docker buildx imagetools inspect %s`" % image in message
-    assert "docker://%s`" % image in message
+    assert image in message
     digest = "sha256:" + "a" * 64
     override = {"container": {"digest": digest}}
     found = fleet.plan_fleet(["node-1"], lambda host: {**variables, "fleet_override": override}, deploys=True)

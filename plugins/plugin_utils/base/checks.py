@@ -9,7 +9,6 @@ Each check returns or raises one sentence that names the key, the value and what
 from __future__ import annotations
 
 import contextlib
-import datetime
 import ipaddress
 import math
 import posixpath
@@ -21,6 +20,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import 
     NUMBER,
     TRUE,
     WHOLE,
+    close_to,
     odd_characters,
     path_text,
     show,
@@ -67,16 +67,46 @@ class Mistakes:
             raise FleetError.together(self.errors)
 
 
+def invalid(where, value, allowed):
+    """The FleetError of a value that is not allowed. where: names it in the message."""
+    odd = odd_characters(value) if isinstance(value, str) and invisible(value) else ""
+    return FleetError(
+        "input.value-invalid", "%s is %s%s; allowed: %s. Correct the value.", (where, show(value), odd, allowed)
+    )
+
+
+def unusable(where, allowed):
+    """The FleetError of a value that may hold a password."""
+    return FleetError(
+        "input.secret-invalid",
+        "%s is not usable (it is not shown, as it may hold a password); allowed: %s. Correct the value.",
+        (where, allowed),
+    )
+
+
+def unknown_key(where, key, value, known):
+    """The FleetError of a key that a mapping may not have."""
+    close = close_to(str(key), known, 0.6)
+    return FleetError(
+        "input.key-unknown",
+        "%s has the unknown key '%s'%s (value %s)%s; allowed: %s. Correct or remove it.",
+        (
+            where, visible(key), odd_characters(key), show(value), "; did you mean '%s'?" % close if close else "",
+            ", ".join(known),
+        ),
+    )  # fmt: skip
+
+
 def invisible(text):
-    """Whether ``text`` has a character that cannot be seen, or a space that is none."""
+    """Whether a string contains an invisible character or a non-ASCII space."""
     return any(unicodedata.category(one) in ("Cc", "Cf", "Zl", "Zp", "Cn", "Co") or one == "\u00a0" for one in text)
 
 
 def clean(value, name):
     """``value`` of the variable or file ``name`` as dict, list, str, int, float, bool and None.
 
-    It drops the tagged and lazy containers of the templating engine. FleetError has a line for each key that is no
-    string, each number that is none, and everything else that JSON cannot hold.
+    It drops the tagged and lazy containers of the templating engine. Raises FleetError with a line for each value that
+    JSON cannot hold.
     """
     mistakes, count = Mistakes(), [0]
     result = _clean(value, name, (), frozenset(), mistakes, count)
@@ -88,19 +118,11 @@ def _clean(value, name, path, above, mistakes, count):
     key = "%s: '%s'" % (name, path_text(path)) if path else name
     count[0] += 1
     if count[0] > MAX_VALUES:
-        raise FleetError(
-            "input.too-many-values",
-            "%s holds more than %d values, aliases (*name) written out; allowed: as many at most. Remove what it "
-            "repeats.",
-            (name, MAX_VALUES),
-        )
+        raise _too_large(name, "has more than %d values" % MAX_VALUES)
     if isinstance(value, (dict, list, tuple)):
         if id(value) in above or len(path) > MAX_DEPTH:
-            mistakes.add(
-                "input.too-deep",
-                "%s %s. Remove the alias (*name), or write less deeply.",
-                (key, "contains itself" if id(value) in above else "is nested more than %d deep" % MAX_DEPTH),
-            )
+            text = "contains itself" if id(value) in above else "is nested more than %d deep" % MAX_DEPTH
+            mistakes.keep(_too_large(key, text))
             return None
         above = above | {id(value)}
     if isinstance(value, dict):
@@ -113,68 +135,45 @@ def _clean(value, name, path, above, mistakes, count):
         return [_clean(item, name, (*path, index), above, mistakes, count) for index, item in enumerate(value)]
     if isinstance(value, bool) or value is None:
         return value
-    if isinstance(value, (int, float)):
-        if not math.isfinite(value) if isinstance(value, float) else abs(value) > MAX_NUMBER:
-            mistakes.add("input.number-invalid", "%s is %s; allowed: %s.", (key, *_number_text(value)))
-            return None
-        return float(value) if isinstance(value, float) else int(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    if isinstance(value, int) and abs(value) <= MAX_NUMBER:
+        return int(value)
     if isinstance(value, str):
         return str.__str__(value)
     mistakes.add(
         "input.type-unusable",
-        "%s is %s; allowed: strings, numbers, true, false, null, lists and mappings. %s.",
-        (key, *_foreign(value)),
+        "%s is %s; allowed: strings, finite numbers up to %d, true, false, null, lists and mappings. Put it into "
+        "quotes.",
+        (key, "%s (%s)" % (show(value), type(value).__name__), MAX_NUMBER),
     )
     return None
 
 
-def _number_text(value):
-    if isinstance(value, float):
-        name = "nan (no number)" if math.isnan(value) else "inf" if value > 0 else "-inf"
-        return name, "a number that is finite. Write one, or put a word into quotes"
-    return "a number of more than %d" % MAX_NUMBER, "up to that. Write a smaller one, or put it into quotes"
-
-
-def _foreign(value):
-    if isinstance(value, (datetime.date, datetime.datetime)):
-        return "the date %s" % value, "Put it into quotes"
-    if isinstance(value, bytes):
-        return "binary data (!!binary)", "Write it as a string"
-    if isinstance(value, (set, frozenset)):
-        return "a set (!!set)", "Write a list"
-    return "of type %s" % type(value).__name__, "Write it as one of these"
+def _too_large(key, text):
+    return FleetError(
+        "input.too-large", "%s %s, aliases (*name) written out. Remove the alias, or what it repeats.", (key, text)
+    )
 
 
 def _check_key(inner, key, mistakes):
-    if not isinstance(inner, str):
-        reads, instead = "", visible(inner)
-        if isinstance(inner, bool):
-            reads = " (YAML reads %s so)" % ("on, yes and true" if inner else "off, no and false")
+    if not isinstance(inner, str) or inner != inner.strip() or not inner or invisible(inner):
+        instead = str(inner).strip()
+        if isinstance(inner, bool):  # YAML 1.1 reads on and off so
             instead = "on" if inner else "off"
         mistakes.add(
-            "input.key-not-a-string",
-            '%s has the key %s%s, which is no string; a key must be one. Put it into quotes: "%s".',
-            (key, show(inner), reads, instead),
-        )
-    elif inner != inner.strip() or not inner or invisible(inner):
-        mistakes.add(
-            "input.key-unreadable",
-            "%s has the key %s%s; a key must not be empty, nor have spaces around it or characters that cannot be "
-            "seen. Remove these.",
-            (key, show(str(inner)), odd_characters(inner)),
+            "input.key-invalid",
+            "%s has the key %s%s; allowed: a string without spaces around it or characters that cannot be seen. Put it "
+            'into quotes: "%s".',
+            (key, show(inner), odd_characters(inner), visible(instead)),
         )
 
 
 def check_string(where, value):
     """FleetError unless ``value`` is a string on one line, of characters that can be seen."""
     if not isinstance(value, str) or not value or value != value.strip() or invisible(value) or len(value) > MAX_LINE:
-        odd = odd_characters(value) if isinstance(value, str) else ""
-        raise FleetError(
-            "input.line-invalid",
-            "%s is %s%s; allowed: a string on one line, without spaces around it, of %d characters at most. Remove "
-            "what is too much.",
-            (where, show(value), odd, MAX_LINE),
-        )
+        allowed = "a string on one line, without spaces around it, of %d characters at most" % MAX_LINE
+        raise invalid(where, value, allowed)
 
 
 def check_folder(where, value, example, root="", own=True):
@@ -183,22 +182,13 @@ def check_folder(where, value, example, root="", own=True):
     example: a path that is allowed. root: fleet_root, which it must not hold. own: whether it is written
     to; what is only read may be anywhere but at /.
     """
-    allowed = "allowed: an absolute path without '..', to a folder of its own, for example %s" % example
     check_string(where, value)
-    if not value.startswith("/") or ".." in value.split("/"):
-        home = " ~ is not expanded; write the whole path." if value.startswith("~") else ""
-        raise FleetError("input.folder-invalid", "%s is %s; %s.%s", (where, show(value), allowed, home))
     path = "/" + posixpath.normpath(value).lstrip("/")
-    if path == "/" or (own and (path in SYSTEM_FOLDERS or posixpath.dirname(path) == "/home")):
-        raise FleetError(
-            "input.folder-not-own",
-            "%s is %s, which is not for one deployment alone; %s.",
-            (where, show(value), allowed),
-        )
-    if own and root and (root + "/").startswith(path + "/"):
-        raise FleetError(
-            "input.folder-holds-root", "%s is %s, which holds fleet_root; %s.", (where, show(value), allowed)
-        )
+    shared = path == "/" or (own and (path in SYSTEM_FOLDERS or posixpath.dirname(path) == "/home"))
+    around = own and root and (root + "/").startswith(path + "/")
+    if not value.startswith("/") or ".." in value.split("/") or shared or around:
+        allowed = "an absolute path without '..' or ~, to a folder of this deployment alone%s, for example %s"
+        raise invalid(where, value, allowed % (" that does not contain fleet_root" if around else "", example))
     return value.rstrip("/")
 
 
@@ -209,12 +199,7 @@ def check_address(where, value):
     except ValueError:
         address = None
     if address is None or address.is_multicast or str(address) == "255.255.255.255":
-        raise FleetError(
-            "input.address-invalid",
-            "%s is %s; allowed: an IPv4 or IPv6 address of the node, without port, brackets, zone or spaces, and no "
-            "name: for example 127.0.0.1, 10.0.0.5, 0.0.0.0 for all, or fd00::5.",
-            (where, show(value)),
-        )
+        raise invalid(where, value, "an IPv4 or IPv6 address of the node, for example 127.0.0.1, fd00::5, or 0.0.0.0")
 
 
 def number(value, whole=True):
@@ -234,56 +219,34 @@ def check_number(where, value, high, whole=True, low=None):
     """``value`` as a number above 0, or from ``low``, to ``high``. FleetError says what is allowed."""
     found = number(value, whole)
     if found is None or found > high or (found < low if low is not None else found <= 0):
-        raise FleetError(
-            "input.number-out-of-range",
-            "%s is %s; allowed: a %s %s, at most %d.",
-            (
-                where,
-                show(value),
-                "whole number" if whole else "number",
-                "above 0" if low is None else "from %d" % low,
-                high,
-            ),
-        )
+        kind, least = "whole number" if whole else "number", "above 0" if low is None else "from %d" % low
+        raise invalid(where, value, "a %s %s, at most %d" % (kind, least, high))
     return found
 
 
 def check_choice(where, value, allowed):
     """FleetError unless ``value`` is one of the strings ``allowed``."""
     if not isinstance(value, str) or value not in allowed:
-        raise FleetError("input.choice-unknown", "%s is %s; allowed: %s.", (where, show(value), ", ".join(allowed)))
+        raise invalid(where, value, ", ".join(allowed))
 
 
 def check_switch(where, value):
     """FleetError unless ``value`` is true or false, or a word for it."""
     if isinstance(value, float) or str(value).strip().lower() not in TRUE | FALSE | {"1", "0"}:
-        raise FleetError("input.not-a-switch", "%s is %s; allowed: true or false.", (where, show(value)))
+        raise invalid(where, value, "true or false")
 
 
 def check_version(where, value):
     """FleetError unless ``value`` is a string or a number: the version of a secret."""
     if isinstance(value, (list, dict)) or value == "":
-        raise FleetError(
-            "input.not-a-scalar", "%s is %s; allowed: a string or a number. Set another one.", (where, show(value))
-        )
+        raise invalid(where, value, "a string or a number")
 
 
 def check_batches(where, value):
     """FleetError unless ``value`` says how many hosts at a time: what Ansible's `serial` takes."""
     batches = value if isinstance(value, list) else [value]
     for one in batches or [None]:
-        size = number(one.strip()[:-1]) if isinstance(one, str) and one.strip().endswith("%") else number(one)
-        percent = isinstance(one, str) and "%" in one
+        percent = isinstance(one, str) and one.strip().endswith("%")
+        size = number(one.strip()[:-1] if percent else one)
         if size is None or not 1 <= size <= (100 if percent else 10**6):
-            raise FleetError(
-                "input.serial-invalid",
-                '%s is %s; allowed: a whole number of hosts, at least 1, a percentage from "1%%" to "100%%", or a '
-                "list of these.",
-                (where, show(value)),
-            )
-
-
-__all__ = [
-    "Mistakes", "check_address", "check_batches", "check_choice", "check_folder", "check_number", "check_string",
-    "check_switch", "check_version", "clean", "invisible", "number", "visible",
-]  # fmt: skip
+            raise invalid(where, value, 'a number of hosts, a percentage from "1%" to "100%", or a list of these')

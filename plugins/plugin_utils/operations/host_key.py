@@ -1,44 +1,58 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Replaces a node's host key in the user's known_hosts by the one it has now, if that is one of those accepted."""
+"""Fetches a node's host keys with OpenSSH and returns the accepted ones for ansible.builtin.known_hosts."""
 
 from __future__ import annotations
 
-import difflib
+import base64
+import hashlib
+import os
 import shlex
+import subprocess
+import tempfile
 
 from ansible import constants as C
 from ansible.errors import AnsibleError
 from ansible.plugins.loader import connection_loader
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.connection import host_keys, known_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, inference_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.unreachable import replace_command
 
+# A server shows one key in each connection.
+ALGORITHMS = ("ssh-ed25519", "ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521", "rsa-sha2-512,rsa-sha2-256")
+NONE = ("", "none", "/dev/null")
+
 
 def host_key(action, arguments, task_vars):
-    """Returns {changed, diff, msg, keys}: known_hosts of the control node has the accepted host key of a replaced node.
+    """Returns {name, path, hashed, keys, outdated}; nothing runs on the node. arguments: {node, accept, timeout}.
 
-    Nothing runs on the node. arguments: {node, accept, timeout}. Raises FleetError.
+    Raises FleetError.
     """
-    ours = inference_hosts(task_vars["groups"]["all"], Hosts.of_task(task_vars))
-    node = check_node(arguments.get("node"), task_vars["groups"], ours, task_vars["ansible_play_hosts_all"])
+    node = arguments.get("node")
+    ours = inference_hosts(task_vars["ansible_play_hosts_all"], Hosts.of_task(task_vars))
+    if not isinstance(node, str) or node not in ours:
+        raise FleetError(
+            "host-key.node-unknown",
+            "fleet_node is %r; allowed: one inference host within --limit, of %s. Set -e fleet_node=NAME.",
+            (node or "", ", ".join(sorted(ours))),
+        )
     variables = task_vars["hostvars"][node]
-    accepted = known_hosts.accepted_fingerprints(arguments.get("accept", variables.get("fleet_host_key")))
-    target = host_keys.ssh_target(*_ssh(action, node, variables))
-    keys = host_keys.fetch(target, int(arguments.get("timeout", 15)))
-    return exchange(node, target, keys, accepted, action._task.check_mode)
+    accept = arguments.get("accept", variables.get("fleet_host_key")) or []
+    accept = [accept] if isinstance(accept, str) else accept
+    host, ssh = _ssh(action, node, variables)
+    options, shown = fetch(ssh, host, int(arguments.get("timeout", 15)))
+    return {"changed": False, **accepted(node, options, shown, {one.rstrip("=") for one in accept})}
 
 
 def _ssh(action, node, variables):
-    """(host, arguments, program) as Ansible's connection plugin has them for the node. Raises FleetError."""
+    """(host, [ssh and its arguments]) as Ansible's connection plugin has them for the node. Raises FleetError."""
     kind = str(variables.get("ansible_connection", C.DEFAULT_TRANSPORT))
     if kind.rpartition(".")[2] not in ("ssh", "smart"):
         raise FleetError(
-            "host-key.connection",
-            "%s has no host key to fetch: %s. Set its connection variables for ssh, or run site.yml --limit %s.",
-            (node, "its connection is %s" % kind, node),
+            "host-key.connection-without-key",
+            "fleet_node %s is reached by the connection '%s', which has no host key. Run site.yml --limit %s.",
+            (node, kind, node),
         )
     connection = connection_loader.get("ssh", action._play_context)
     names = C.config.get_plugin_vars("connection", connection._load_name)
@@ -51,86 +65,103 @@ def _ssh(action, node, variables):
             arguments += ["-o", "%s=%s" % (name, value)] if value else []
         for name in ("ssh_common_args", "ssh_extra_args"):
             arguments += shlex.split(option(name) or "")
-        return option("host") or node, arguments, option("ssh_executable")
+        return option("host") or node, [option("ssh_executable"), *arguments]
     except (AnsibleError, ValueError) as error:
         raise FleetError(
-            "host-key.connection",
-            "%s has no host key to fetch: %s. Set its connection variables for ssh, or run site.yml --limit %s.",
-            (node, error, node),
+            "host-key.connection-wrong",
+            "The connection variables of %s are wrong: %s. Correct them in the inventory.",
+            (node, error),
         ) from error
 
 
-def check_node(node, groups, ours, play_hosts):
-    """The name of the one node that was replaced. Raises FleetError if it is not such a node.
+def fetch(ssh, host, timeout):
+    """({option: value} that ssh has for a host, {fingerprint: line of known_hosts} of the keys that the host shows).
 
-    ours: the inference hosts. play_hosts: the hosts of the inventory that --limit leaves.
+    ssh itself writes the key into an empty file, after the host has proved that it holds it and before any login;
+    ProxyJump, ProxyCommand, HostKeyAlias and ports are honoured. Raises FleetError.
     """
-    if not isinstance(node, str) or not node:
-        reason = "it is not the name of a node"
-    elif node in ours and node in play_hosts:
-        return node
-    elif node in ours:
-        reason = "--limit excludes it"
-    elif node in groups["all"]:
-        reason = "it has no fleet_recipe"
-    elif node in groups:
-        reason = "it is a group"
-    else:
-        close = difflib.get_close_matches(node, ours, 1)
-        reason = "it is not in the inventory" + ("; did you mean '%s'?" % close[0] if close else "")
-    names = sorted(ours)
-    some = ", ".join(names[:10]) + (" and %d more" % (len(names) - 10) if len(names) > 10 else "")
-    raise FleetError(
-        "host-key.node-invalid",
-        "fleet_node is %r: %s. Inference hosts: %s. Name one replaced node with -e fleet_node=NAME.",
-        (node, reason.rstrip("?"), some),
-    )
+    options = dict(line.partition(" ")[::2] for line in _run([*ssh, "-G", "--", host]).stdout.splitlines())
+    found, said = {}, ""
+    with tempfile.TemporaryDirectory() as folder:
+        for number, algorithms in enumerate(ALGORITHMS):
+            path = os.path.join(folder, str(number))  # with a key of another type in the file, ssh adds none
+            settings = {
+                "HostKeyAlgorithms": algorithms, "UserKnownHostsFile": path, "GlobalKnownHostsFile": "/dev/null",
+                "StrictHostKeyChecking": "accept-new", "HashKnownHosts": "no", "CheckHostIP": "no",
+                "ControlMaster": "no", "ControlPath": "none", "RemoteCommand": "none", "ConnectTimeout": timeout,
+                "BatchMode": "yes", "PreferredAuthentications": "none",
+            }  # fmt: skip
+            given = [word for setting in settings.items() for word in ("-o", "%s=%s" % setting)]
+            done = _run([ssh[0], *given, *ssh[1:], "--", host, "exit"])
+            said = said or done.stderr.strip()
+            if os.path.exists(path):
+                with open(path, encoding="utf-8") as stream:
+                    found.update({fingerprint(line): line for line in stream.read().splitlines()})
+    if not found:
+        raise FleetError(
+            "host-key.not-fetched",
+            "The host keys of %s, port %s, could not be fetched: %s. Check that the node is up and that this is its "
+            "address.",
+            (options.get("hostname", host), options.get("port"), (said or "ssh printed nothing").splitlines()[-1]),
+        )
+    return options, found
 
 
-def exchange(node, target, keys, accepted, check=False):
-    """Bring known_hosts to the keys that the node shows, as far as they are accepted: {changed, diff, msg, keys}.
+def _run(command):
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=120,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FleetError(
+            "host-key.ssh-failed", "%s: %s. Check OpenSSH's client on the control node.", (command[0], error)
+        ) from error
 
-    Without `accepted` a key that known_hosts has already is good. Raises FleetError; then no file was changed.
+
+def fingerprint(line):
+    """The fingerprint of the key in a line of known_hosts, as OpenSSH prints it."""
+    digest = hashlib.sha256(base64.b64decode(line.split()[2])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode("ascii").rstrip("=")
+
+
+def accepted(node, options, shown, accept):
+    """{name, path, hashed, keys, outdated} of the shown keys that are accepted. Raises FleetError.
+
+    accept: fingerprints; without any, a key that known_hosts has already is good. outdated: whether known_hosts has
+    other keys of the host.
     """
-    right = [key for key in keys if key.fingerprint in accepted]
-    shown = "\n".join("  %s (%s)" % (key.fingerprint, key.type) for key in keys)
-    where = "%s, at %s port %d" % (node, target.host, target.port)
-    if not accepted:
-        known = set().union(*(known_hosts.known_keys(path, target.names[:1]) for path in target.files))
-        if known & {key.fingerprint for key in keys}:
-            return _result(keys, "The host key of %s is the one in known_hosts." % node)
+    path, name = options.get("userknownhostsfile", "").split(" ")[0], next(iter(shown.values())).split()[0]
+    path = None if path in NONE else os.path.expanduser(path)
+    known = set()
+    if path and os.path.isfile(path):
+        lines = _run(["ssh-keygen", "-F", name, "-f", path]).stdout.splitlines()
+        known = {fingerprint(line) for line in lines if not line.startswith(("#", "@"))}
+    right = {one: line for one, line in shown.items() if one in (accept or known)}
+    keys = "\n".join("  %s (%s)" % (one, line.split()[1]) for one, line in shown.items())
+    if not right and not accept:
         raise FleetError(
             "host-key.fingerprint-missing",
-            "The host key of %s is new, and no fingerprint was given. The node shows:\n%s\nNothing was changed. "
-            "Compare with the output of `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the console of the node. "
-            "If they are equal, run:\n  %s",
-            (where, shown, replace_command(node, keys[0].fingerprint)),
+            "No fingerprint of the new host key of %s was given. It shows:\n%s\nCompare with `ssh-keygen -lf "
+            "/etc/ssh/ssh_host_ed25519_key.pub` on its console. If they are equal, run:\n  %s",
+            (node, keys, replace_command(node, next(iter(shown)))),
         )
     if not right:
         raise FleetError(
             "host-key.fingerprint-differs",
-            "The host key of %s is not the expected key. The node shows:\n%s\nfleet_host_key has:\n%s\nNothing was "
-            "changed. Check on the console of the node whether fleet_host_key is from another or the former node; if "
-            "not, somebody is between here and the node.",
-            (where, shown, "\n".join("  " + one for one in accepted)),
+            "The host key of %s is not the expected one. It shows:\n%s\nfleet_host_key has:\n%s\nThat is of another or "
+            "the previous machine, or somebody intercepts the connection. Check the fingerprint on the node's console.",
+            (node, keys, "\n".join("  " + one for one in sorted(accept))),
         )
-    if not target.files:
-        return _result(keys, "The host key of %s is right; ssh keeps no known_hosts file for it." % node)
-    gone, new = [], []
-    for position, path in enumerate(target.files):
-        # the new key first: whatever happens after that, ssh finds it
-        more = known_hosts.replace(path, target.names, right, target.hashed, right if position == 0 else (), check)
-        gone, new = gone + more[0], new + more[1]
-    if not gone and not new:
-        return _result(keys, "The host key of %s is right and in %s already." % (node, target.files[0]))
-    text = "The host key of %s %s replaced in %s." % (node, "would be" if check else "is", target.files[0])
-    return _result(keys, text, gone, new)
-
-
-def _result(keys, text, gone=(), new=()):
     return {
-        "changed": bool(gone or new),
-        "msg": text,
-        "keys": [{"type": key.type, "fingerprint": key.fingerprint} for key in keys],
-        "diff": {"before": "".join(line + "\n" for line in gone), "after": "".join(line + "\n" for line in new)},
+        "name": name,
+        "path": path,
+        "hashed": options.get("hashknownhosts") == "yes",
+        "keys": list(right.values()) if path and accept else [],
+        "outdated": bool(path and accept and known - set(shown)),
     }

@@ -22,7 +22,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.pr
     MARKER_ROOT,
     MARKER_SERVER,
 )
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, show
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid, unknown_key
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to, show, visible
 
 DEFAULT_ENGINE = "docker"
 # What the launcher sets itself: why, or the recipe's key for it.
@@ -123,111 +124,73 @@ def with_defaults(declared, defaults):
 
 
 def check_flags(container, where):
-    """FleetError for a flag that is the launcher's own, that would swallow the next word, or that loses its devices."""
+    """FleetError for a flag that the launcher sets, that would swallow the next word, or that loses its devices."""
     for flag in container.get("flags", []):
         name, equals, value = flag.partition("=")
-        if name in OWN_FLAGS:
-            raise FleetError(
-                "plan.container-flag-reserved",
-                "%s: container.flags holds %s; remove it: %s.",
-                (where, show(flag), OWN_FLAGS[name]),
-            )
+        label = value.partition("=")[0] if name == "--label" else ""
+        why = OWN_FLAGS.get(name)
         if name == "--gpus" and not container.get("gpus_flag_allowed"):
-            raise FleetError(
-                "plan.container-gpus-flag",
-                "%s: container.flags holds %s; a systemctl daemon-reload takes such devices away from a running "
-                "container. Name them in container.devices, as CDI names or paths (docs/using/containers.md has both). "
-                "Where nothing on the node calls daemon-reload, set container.gpus_flag_allowed to true.",
-                (where, show(flag)),
+            why = (
+                "a systemctl daemon-reload removes such devices from a running container; use container.devices, or "
+                "set container.gpus_flag_allowed: true if nothing on the node runs daemon-reload"
             )
-        if name == "--label" and value.partition("=")[0] in (LABEL_SERVER, LABEL_ROOT, LABEL_HASH):
-            raise FleetError(
-                "plan.container-label-reserved",
-                "%s: container.flags holds %s; this label is the collection's own.",
-                (where, show(flag)),
-            )
-        if name not in OPTIONS:
+        elif label in (LABEL_SERVER, LABEL_ROOT, LABEL_HASH):
+            why = "this label is set by the launcher"
+        elif why is None and name not in OPTIONS:
             close = close_to(name, [*OPTIONS, *OWN_FLAGS])
+            why = "docker run and podman run have no such option" + ("; did you mean %s?" % close if close else "")
+        elif why is None and not equals and name not in SWITCHES:
+            why = "it has no value; write one word, %s=VALUE" % name
+        if why is not None:
             raise FleetError(
-                "plan.container-flag-unknown",
-                "%s: container.flags holds %s, which neither docker run nor podman run takes%s. Correct or remove it.",
-                (where, show(flag), " (did you mean %s?)" % close if close else ""),
-            )
-        if not equals and name not in SWITCHES:
-            raise FleetError(
-                "plan.container-flag-without-value",
-                "%s: container.flags holds %s, which has no value; write it as one word, %s=VALUE. Without a value "
-                "allowed: %s.",
-                (where, show(flag), name, ", ".join(SWITCHES)),
+                "plan.container-flag",
+                "%s: container.flags has %s: %s. Correct or remove the flag.",
+                (where, show(flag), why),
             )
 
 
 def check_values(container, where):
-    """FleetError for what the engine would refuse only as it starts the container, or that pins no image."""
-    image = container["image"]
+    """FleetError for a value that the engine would refuse only when it starts the container, or that pins no image."""
+    image, ipc = container["image"], container.get("ipc")
+    where += ": container."
     if not container.get("digest") and ":" not in image.rpartition("/")[2]:
-        raise FleetError(
-            "plan.image-without-tag",
-            "%s: container.image is %s, which has neither a tag nor a digest, so each pull may bring another one; "
-            "allowed: REGISTRY/NAME:TAG. Add the tag, or container.digest.",
-            (where, show(image)),
-        )
-    ipc = container.get("ipc")
+        raise invalid(where + "image", image, "an image with a tag or with container.digest")
     if ipc and not IPC.fullmatch(ipc):
-        raise FleetError(
-            "plan.container-ipc",
-            "%s: container.ipc is %s; allowed: host, private, shareable, none, container:NAME. Correct it.",
-            (where, show(ipc)),
-        )
+        raise invalid(where + "ipc", ipc, "host, private, shareable, none, container:NAME")
     if container.get("network") == "none":
-        raise FleetError(
-            "plan.container-network-none",
-            "%s: container.network is none, so nobody could reach the server; allowed: host, or a network's name. "
-            "Correct it.",
-            (where,),
-        )
+        raise invalid(where + "network", "none", "host, or a network's name")
     for name, value in container.get("ulimits", {}).items():
         soft, _colon, hard = str(value).partition(":")
         if name not in ULIMITS:
-            close = close_to(name, ULIMITS, 0.6)
-            raise FleetError(
-                "plan.container-ulimit-unknown",
-                "%s: container.ulimits has %s%s; allowed: %s. Correct it.",
-                (where, show(name), " (did you mean %s?)" % close if close else "", ", ".join(ULIMITS)),
-            )
+            raise unknown_key(where + "ulimits", name, value, ULIMITS)
         if hard and int(hard) != -1 and not 0 <= int(soft) <= int(hard):
-            raise FleetError(
-                "plan.container-ulimit-order",
-                "%s: container.ulimits.%s is %s, whose soft limit is above the hard one. Correct it.",
-                (where, name, show(value)),
-            )
+            raise invalid("%sulimits.%s" % (where, name), value, "SOFT:HARD, with a soft limit up to the hard limit")
     for index, device in enumerate(container.get("devices", [])):
         if not DEVICE.fullmatch(device.replace("${device}", "0")) or "/.." in device:
-            raise FleetError(
-                "plan.container-device",
-                "%s: container.devices[%d] is %s; allowed: a path below /dev, or a CDI name, VENDOR/CLASS=NAME. "
-                "Correct it.",
-                (where, index, show(device)),
-            )
+            allowed = "a path below /dev, or a CDI name, VENDOR/CLASS=NAME"
+            raise invalid("%sdevices[%d]" % (where, index), device, allowed)
 
 
-def _check_mount(where, mount):
-    """FleetError for a mount that hides what the image needs, or gives the node away."""
+def _check_mount(where, mount, targets):
+    """FleetError for a mount that hides files that the image needs, or that exposes the node."""
     source, target = ("/" + posixpath.normpath(mount[key]).lstrip("/") for key in ("source", "target"))
-    if target == "/" or target in COVERED or target.startswith(("/proc/", "/sys/")):
-        raise FleetError(
-            "plan.mount-covers-system",
-            "%s.target is %s, which would hide what the image needs there; allowed: a folder of its own, for example "
-            "/srv/data. Correct it.",
-            (where, show(mount["target"])),
-        )
     below = any(source == one or source.startswith(one + "/") for one in BELOW)
-    if source == "/" or source in OPENED or below or posixpath.basename(source) in SOCKETS:
+    why = None
+    if not mount["source"].startswith("/") or not mount["target"].startswith("/"):
+        why = "is not an absolute path"
+    elif set(source + target) & set("\0\r\n"):
+        why = "contains a line break"
+    elif target in targets:
+        why = "has the target of another mount"
+    elif target == "/" or target in COVERED or target.startswith(("/proc/", "/sys/")):
+        why = "would hide files that the image needs"
+    elif source == "/" or source in OPENED or below or posixpath.basename(source) in SOCKETS:
+        why = "would let the container change the node"
+    if why:
         raise FleetError(
-            "plan.mount-opens-node",
-            "%s.source is %s, with which the container could change the node; allowed: the folder that the server "
-            "needs, for example /srv/data. Name that.",
-            (where, show(mount["source"])),
+            "plan.container-mount",
+            "%s: %s:%s %s. Mount a folder that is only for this server, for example /srv/data.",
+            (where, visible(source), visible(target), why),
         )
 
 
@@ -237,21 +200,15 @@ def check_texts(where, texts):
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            raise FleetError(
-                "plan.container-text-not-unicode",
-                "%s: %s is not valid Unicode, which a container's argv and environment must be.",
-                (where, show(text)),
-            ) from None
+            raise invalid(where, text, "valid Unicode in a container's command and environment") from None
 
 
 def check_secrets(where, secrets):
     """FleetError for a variable that goes through the client's environment, as secrets do, and that it would read."""
     for name in secrets:
         if name in ("PATH", "HOME") or name.startswith(CLIENT_VARIABLES):
-            raise FleetError(
-                "plan.container-variable-reserved",
-                "%s: the variable %s cannot be given to a container so, since the engine's own client reads it.",
-                (where, name),
+            raise invalid(
+                where + ": the name of a secret", name, "names that the container engine's client does not read"
             )
 
 
@@ -263,36 +220,20 @@ def resolve(declared, where, engine, devices, inputs, directories, texts):
     """
     check_flags(declared, where)
     check_values(declared, where)
-    mounts = []
-    for index, mount in enumerate(declared.get("mounts", [])):
+    engine, given = engine_of(declared, engine), declared.get("flags", [])
+    mounts, targets = [], set()
+    for mount in declared.get("mounts", []):
         mount = {"source": mount["source"], "target": mount.get("target") or mount["source"],
                  "read_only": mount.get("read_only", False)}  # fmt: skip
-        for key in ("source", "target"):
-            if not mount[key].startswith("/"):
-                raise FleetError(
-                    "plan.mount-not-absolute",
-                    "%s: container.mounts[%d].%s is %s; allowed: an absolute path.",
-                    (where, index, key, show(mount[key])),
-                )
-        _check_mount("%s: container.mounts[%d]" % (where, index), mount)
+        _check_mount(where + ": container.mounts", mount, targets)
+        targets.add(posixpath.normpath(mount["target"]))
         mounts.append(mount)
     named = [path for path in inputs if path and _is_named(path, texts)]
     automatic = [(path, True) for path in named] + [(path, False) for path in directories]
     for path, read_only in dict(automatic).items():
-        if posixpath.normpath(path) not in {posixpath.normpath(mount["target"]) for mount in mounts}:
+        if posixpath.normpath(path) not in targets:
+            targets.add(posixpath.normpath(path))
             mounts.append({"source": path, "target": path, "read_only": read_only})
-    targets = [posixpath.normpath(mount["target"]) for mount in mounts]
-    double = sorted({target for target in targets if targets.count(target) > 1})
-    if double:
-        raise FleetError("plan.mount-twice", "%s: container.mounts has two mounts at %s; keep one.", (where, double[0]))
-    for mount in mounts:
-        if set(mount["source"] + mount["target"]) & set("\0\r\n"):
-            raise FleetError(
-                "plan.mount-line-break",
-                "%s: the mount %s has a line break, which no engine takes.",
-                (where, show(mount["source"])),
-            )
-
     found = []
     for item in declared.get("devices", []):
         found += [item.replace("${device}", str(device)) for device in devices] if "${device}" in item else [item]
@@ -300,13 +241,11 @@ def resolve(declared, where, engine, devices, inputs, directories, texts):
     options = {"ipc": "ipc", "shm-size": "shm_size", "user": "user"}
     flags += ["--%s=%s" % (option, declared[key]) for option, key in options.items() if declared.get(key)]
     flags += ["--ulimit=%s=%s" % item for item in declared.get("ulimits", {}).items()]
-    if engine_of(declared, engine) == "podman" and not any(
-        f.startswith("--security-opt=label") for f in declared.get("flags", [])
-    ):
+    if engine == "podman" and not any(flag.startswith("--security-opt=label") for flag in given):
         flags.append("--security-opt=label=disable")  # the node's files are not relabelled for SELinux
-    flags += declared.get("flags", [])
+    flags += given
     return {
-        "engine": engine_of(declared, engine),
+        "engine": engine,
         "address": declared.get("address"),
         "image": declared["image"],
         "digest": declared.get("digest"),
@@ -320,6 +259,7 @@ def resolve(declared, where, engine, devices, inputs, directories, texts):
 
 
 def _is_named(path, texts):
+    """Whether a path is in one of the strings, also with a file or folder below it."""
     pattern = re.compile(re.escape(path) + r"(?![\w.-])")
     return any(pattern.search(text) for text in texts)
 

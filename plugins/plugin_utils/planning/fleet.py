@@ -32,7 +32,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning import (
     steps,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import ACCELERATORS, parse_hardware
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
     Hosts,
     check_inventory_folders,
@@ -127,12 +127,6 @@ def declared_of(variables, mistakes):
         path = recipes.find_recipe(variables.get("fleet_recipe"), recipe_paths(variables))
         recipe = recipes.resolve_recipe(path, layers, overlays) if readable else None
     with mistakes.noted():
-        if "fleet_hardware" not in variables.names:
-            raise FleetError(
-                "hardware.missing",
-                "fleet_hardware is not set; declare what the node has, for example {accelerator: %s, count: 1}.",
-                (recipe["needs"]["accelerators"][0] if recipe else next(iter(ACCELERATORS)),),
-            )
         hardware = parse_hardware(variables.get("fleet_hardware"), "inventory")
     if recipe and hardware and wanted is not None:
         with mistakes.noted():

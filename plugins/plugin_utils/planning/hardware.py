@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import (
@@ -14,8 +13,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cp
     parse_cpu_list,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import NAME
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, check_number
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import odd_characters, show, visible
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import (
+    Mistakes,
+    check_number,
+    invalid,
+    unknown_key,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.overrides import group_name
 
@@ -75,96 +78,50 @@ class Hardware:
 
 def parse_hardware(declared, where):
     """Hardware from the variable fleet_hardware. ``where`` names the host in errors (FleetError, a line for each)."""
+    where += ": fleet_hardware"
     if not isinstance(declared, dict):
-        raise FleetError(
-            "hardware.not-a-mapping",
-            "%s: fleet_hardware is %s; allowed: a mapping with %s, for example {accelerator: %s, count: 1}.",
-            (where, show(declared), ", ".join(KEYS), next(iter(ACCELERATORS))),
-        )
+        example = next(iter(ACCELERATORS))
+        raise invalid(where, declared, "a mapping, for example {accelerator: %s, count: 1}" % example)
     mistakes = Mistakes()
     for key in sorted(set(declared) - set(KEYS)):
-        close = difflib.get_close_matches(key, KEYS, 1)
-        mistakes.add(
-            "hardware.key-unknown",
-            "%s: fleet_hardware has the unknown key '%s'%s (value %s)%s; allowed: %s.",
-            (
-                where,
-                visible(key),
-                odd_characters(key),
-                show(declared[key]),
-                "; did you mean '%s'?" % close[0] if close else "",
-                ", ".join(KEYS),
-            ),
-        )
+        mistakes.keep(unknown_key(where, key, declared[key], KEYS))
     name = declared.get("accelerator")
     platform, kind = ACCELERATORS.get(name, (None, None)) if isinstance(name, str) else (None, None)
     if kind is None:
-        mistakes.add(
-            "hardware.accelerator-unknown",
-            "%s: fleet_hardware.accelerator is %s; allowed: %s.",
-            (where, show(name), ", ".join(ACCELERATORS)),
-        )
+        mistakes.keep(invalid(where + ".accelerator", name, ", ".join(ACCELERATORS)))
     mistakes.raise_any()
     given = {key: value for key, value in declared.items() if value is not None}
 
     def read(key, default, high, whole=True):
         with mistakes.noted():
-            return check_number("%s: fleet_hardware.%s" % (where, key), given.get(key, default), high, whole)
+            return check_number("%s.%s" % (where, key), given.get(key, default), high, whole)
         return 0
 
-    if "count" not in given:
-        mistakes.add(
-            "hardware.count-missing",
-            "%s: fleet_hardware lacks 'count', the number of %s devices. Set it, for example {accelerator: %s, "
-            "count: 1}.",
-            (where, name, name),
-        )
-    count = read("count", 1, MAX_COUNT)
+    count = read("count", None, MAX_COUNT)
     cores = read("cores", kind.cores, MAX_CORES) if kind.cores else 0
     if "cores" in given and not kind.cores:
-        mistakes.add(
-            "hardware.cores-meaningless", "%s: fleet_hardware.cores has no meaning for %s; remove it.", (where, name)
-        )
+        mistakes.keep(invalid(where + ".cores", given["cores"], "null for %s, whose devices have no cores" % name))
     lnc = read("lnc", kind.lnc, 64)
     if lnc not in kind.lnc_allowed and not mistakes.errors:
-        mistakes.add(
-            "hardware.lnc-invalid",
-            "%s: fleet_hardware.lnc is %d; allowed for %s: %s.",
-            (where, lnc, name, ", ".join(str(item) for item in kind.lnc_allowed)),
-        )
+        mistakes.keep(invalid(where + ".lnc", lnc, " or ".join(map(str, kind.lnc_allowed))))
     elif cores and lnc and cores % lnc:
-        mistakes.add(
-            "hardware.cores-do-not-divide",
-            "%s: fleet_hardware.cores is %d, which does not divide into logical cores of %d (fleet_hardware.lnc). Set "
-            "another number.",
-            (where, cores, lnc),
-        )
+        mistakes.keep(invalid(where + ".cores", cores, "a multiple of fleet_hardware.lnc, %d" % lnc))
     memory = kind.memory_gib
     if "memory_gib" in given:
         memory = read("memory_gib", memory, MAX_MEMORY, whole=False)
-    affinity = ()
-    with mistakes.noted():
-        affinity = _affinity(where, given.get("cpu_affinity"))
     exclude = given.get("exclude") or []
     if not isinstance(exclude, list) or any(
         not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < count for one in exclude
     ):
-        mistakes.add(
-            "hardware.exclude-invalid",
-            "%s: fleet_hardware.exclude is %s; allowed: a list of device numbers from 0 to %d.",
-            (where, show(given["exclude"]), count - 1),
-        )
+        mistakes.keep(invalid(where + ".exclude", exclude, "a list of device numbers from 0 to %d" % (count - 1)))
+    affinity = ()
+    with mistakes.noted():
+        affinity = _affinity(where + ".cpu_affinity", given.get("cpu_affinity"))
     mistakes.raise_any()
     hardware = Hardware(name, platform.name, count, cores, lnc, float(memory), affinity, tuple(sorted(set(exclude))))
     most = max(hardware.units, hardware.count)
-    strange = [device for device, _cpus in affinity if device >= most]
-    if strange:
-        raise FleetError(
-            "hardware.affinity-device-unknown",
-            "%s: fleet_hardware.cpu_affinity has the device %d, but the node has %d; allowed: 0 to %d. Remove "
-            "the others.",
-            (where, strange[0], most, most - 1),
-        )
+    if any(device >= most for device, _cpus in affinity):
+        raise invalid(where + ".cpu_affinity", given["cpu_affinity"], "devices from 0 to %d" % (most - 1))
     return hardware
 
 
@@ -179,19 +136,11 @@ def _affinity(where, declared):
                 raise ValueError
             for device in parse_cpu_list(str(devices)):
                 if device in found:
-                    raise FleetError(
-                        "hardware.affinity-device-twice",
-                        "%s: fleet_hardware.cpu_affinity has the device %d twice. Keep one.",
-                        (where, device),
-                    )
+                    raise ValueError
                 found[device] = str(cpus)
     except (AttributeError, ValueError):
-        raise FleetError(
-            "hardware.affinity-invalid",
-            "%s: fleet_hardware.cpu_affinity is %s; allowed: a mapping of devices to the CPUs near them, for example "
-            '{"0-3": "0-47,96-143", "4-7": "48-95,144-191"}.',
-            (where, show(declared)),
-        ) from None
+        allowed = "a mapping of devices, each once, to the CPUs near them, for example {0-3: 0-47, 4-7: 48-95}"
+        raise invalid(where, declared, allowed) from None
     return tuple(sorted(found.items()))
 
 
@@ -202,13 +151,13 @@ def group_counts(recipe, hardware):
     """How many servers each group gets: [int]. FleetError where they do not fit or do not divide."""
     groups = recipe["servers"]
     automatic = [group for group in groups if group["count"] == "auto"]
-    if len(automatic) > 1:
-        raise FleetError(
-            "plan.count-auto-twice",
-            "%s are 'auto'; allowed for one group only. Give the others a number.",
-            (" and ".join("servers.%s.count" % group_name(group) for group in automatic),),
-        )
     numbered = [group for group in groups if group["count"] != "auto"]
+    if len(automatic) > 1 or (automatic and not automatic[0]["devices"]):
+        raise FleetError(
+            "plan.count-auto-invalid",
+            "%s: count auto is allowed for one group of servers only, whose devices are not 0. Set a number.",
+            (_counts(automatic),),
+        )
     fixed = sum(group["count"] * group["devices"] for group in numbered)
     left = hardware.units - fixed
     if automatic and not automatic[0].get("device_list"):
@@ -216,17 +165,11 @@ def group_counts(recipe, hardware):
                     for group in numbered if group.get("device_list"))  # fmt: skip
     if left < 0:
         taking = [group for group in numbered if group["count"] and group["devices"]]
+        needs = " + ".join("%s: %d x %d" % (group_name(one), one["count"], one["devices"]) for one in taking)
         raise FleetError(
             "plan.devices-too-few",
-            "the servers need %d %ss (%s), but %s has %d. Lower %s or devices there, or correct fleet_hardware.",
-            (
-                fixed,
-                hardware.unit,
-                " + ".join("%s: %d x %d" % (group_name(group), group["count"], group["devices"]) for group in taking),
-                hardware.accelerator,
-                hardware.units,
-                " or ".join("servers.%s.count" % group_name(group) for group in taking),
-            ),
+            "the servers need %d %ss (%s), but the host has %d. Lower %s or devices, or correct fleet_hardware.",
+            (fixed, hardware.unit, needs, hardware.units, _counts(taking)),
         )
     free = [len(group["device_list"]) if group.get("device_list") else left for group in groups]
     counts = [
@@ -236,53 +179,38 @@ def group_counts(recipe, hardware):
     if not 0 < sum(counts) <= MAX_SERVERS:
         raise FleetError(
             "plan.servers-too-many",
-            "%s %d servers on the host; allowed: 1 to %d. Change the count%s.",
-            (
-                " + ".join("servers.%s.count" % group_name(group) for group in groups) + " is",
-                sum(counts),
-                MAX_SERVERS,
-                "" if sum(counts) else ", or remove fleet_recipe from a host that is to have none",
-            ),
+            "the host has %d servers; allowed: 1 to %d. Change %s, or remove fleet_recipe from a host without servers.",
+            (sum(counts), MAX_SERVERS, _counts(groups)),
         )
     return counts
 
 
+def _counts(groups):
+    return " and ".join("servers.%s.count" % group_name(group) for group in groups)
+
+
 def _automatic(group, left, hardware):
     """How many servers of ``group``, whose count is auto, ``left`` devices make."""
-    name, size = group_name(group), group["devices"]
-    if not size:
-        raise FleetError(
-            "plan.count-auto-without-devices",
-            "servers.%s.count is auto, but servers.%s.devices is 0; set the count to a number.",
-            (name, name),
-        )
+    size = group["devices"]
     if left < size or left % size:
         fits = [str(part) for part in range(1, left + 1) if left % part == 0 and hardware.fits_chips(part)]
         raise FleetError(
             "plan.devices-do-not-divide",
-            "%d %ss do not divide into servers of %d (servers.%s.devices, with count auto); allowed devices: %s.",
-            (left, hardware.unit, size, name, ", ".join(fits) or "none, all are taken"),
+            "%d %ss do not divide into servers of %d with count auto; allowed: %s. Set servers.%s.devices.",
+            (left, hardware.unit, size, ", ".join(fits) or "none, all are taken", group_name(group)),
         )
     return left // size
 
 
 def server_names(recipe, counts):
-    """{group name: [server names]}; FleetError where two are equal or too long."""
+    """{group name: [server names]}; FleetError where one is too long."""
     names = {}
     for group, count in zip(recipe["servers"], counts):
         base = group_name(group)
-        if base in names:
-            raise FleetError(
-                "plan.group-twice", "two groups of servers are named '%s'; give each its own name.", (base,)
-            )
         names[base] = ["%s-%d" % (base, index) for index in range(count)]
         for name in names[base][-1:]:
             if not NAME.match(name):
-                raise FleetError("plan.name-too-long", "server name '%s' is too long; allowed: 40 characters.", (name,))
-    every = [name for group in names.values() for name in group]
-    double = sorted({name for name in every if every.count(name) > 1})
-    if double:
-        raise FleetError("plan.name-twice", "two servers are named '%s'; rename one of the groups.", (double[0],))
+                raise invalid("a server's name", name, "40 characters")
     return names
 
 
@@ -313,8 +241,8 @@ def assign(recipe, hardware, names):
             devices = given[name] if name in given else [next(free, None) for _piece in range(group["devices"])]
             if None in devices:
                 raise FleetError(
-                    "plan.devices-too-few-left",
-                    "server '%s' needs %d %ss, but the lists of devices leave too few of the %d. Shorten them, or "
+                    "plan.devices-too-few",
+                    "server '%s' needs %d %ss, but the lists of devices leave too few of the %d. Shorten the lists, or "
                     "lower servers.%s.count.",
                     (name, group["devices"], hardware.unit, hardware.units, group_name(group)),
                 )
@@ -332,29 +260,16 @@ def assign(recipe, hardware, names):
 
 def _check_list(key, name, devices, size, hardware, taken, own):
     if len(devices) != size:
-        raise FleetError(
-            "plan.device-list-length",
-            "%s gives server '%s' %d %ss, but it takes %d. Give as many.",
-            (key, name, len(devices), hardware.unit, size),
-        )
+        raise invalid(key, devices, "%d %ss for server '%s'" % (size, hardware.unit, name))
     for device in devices:
         if device >= hardware.units:
-            raise FleetError(
-                "plan.device-unknown",
-                "%s has the %s %d; allowed: 0 to %d. Use one of these.",
-                (key, hardware.unit, device, hardware.units - 1),
-            )
-        if device in taken or devices.count(device) > 1:
+            raise invalid(key, device, "%ss from 0 to %d" % (hardware.unit, hardware.units - 1))
+        if device in taken or devices.count(device) > 1 or (own and device in hardware.excluded):
+            by = "fleet_hardware.exclude" if device in hardware.excluded else taken.get(device, "the same list")
             raise FleetError(
                 "plan.device-twice",
                 "%s has the %s %d, which %s has as well. Remove it from one of them.",
-                (key, hardware.unit, device, taken.get(device, "the same list")),
-            )
-        if own and device in hardware.excluded:
-            raise FleetError(
-                "plan.device-excluded",
-                "%s has the %s %d, which fleet_hardware.exclude takes out. Use another one.",
-                (key, hardware.unit, device),
+                (key, hardware.unit, device, by),
             )
 
 
@@ -364,16 +279,14 @@ def cpus(group, own, devices, hardware, where):
         if layer.get("cpus"):
             try:
                 return format_cpu_list(parse_cpu_list(layer["cpus"]))
-            except ValueError as error:
-                raise FleetError("plan.cpus-invalid", "%s: cpus: %s.", (where, error)) from None
+            except ValueError:
+                raise invalid(where + ": cpus", layer["cpus"], "numbers and ranges such as 0-47,96-143") from None
     near = dict(hardware.cpu_affinity)
     lacking = [device for device in devices if device not in near]
     if not near or len(lacking) == len(devices):
         return None
     if lacking:
-        raise FleetError(
-            "plan.affinity-incomplete",
-            "%s: fleet_hardware.cpu_affinity lacks the device %d, but has others of the same server; give all or none.",
-            (where, lacking[0]),
+        raise invalid(
+            "fleet_hardware.cpu_affinity of device %d" % lacking[0], None, "CPUs, as the server's others have"
         )
     return format_cpu_list({number for device in devices for number in parse_cpu_list(near[device])})

@@ -18,14 +18,17 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.se
     entry_hash,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import wanted as hub
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, check_folder
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import (
+    Mistakes,
+    check_folder,
+    invalid,
+    unknown_key,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import base_context, strings, substitute
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import text
 from ansible_collections.inference.fleet.plugins.plugin_utils.models import family_of, model_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container, server_keys
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import (
     assign,
     cpus,
@@ -42,32 +45,18 @@ MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less th
 def check_needs(recipe, hardware):
     """FleetError unless the declared hardware is of the kind that the recipe needs."""
     needs = recipe["needs"]
-    if hardware.accelerator not in needs["accelerators"]:
-        raise FleetError(
-            "plan.accelerator-not-for-recipe",
-            "fleet_hardware.accelerator is '%s'; recipe %s runs on: %s. Correct it, or choose another fleet_recipe.",
-            (hardware.accelerator, recipe["name"], ", ".join(needs["accelerators"])),
-        )
-    if hardware.platform != recipe["platform"]:
-        raise FleetError(
-            "plan.platform-not-for-recipe",
-            "recipe %s is for platform %s, but fleet_hardware.accelerator '%s' is of platform %s. Choose another "
-            "fleet_recipe.",
-            (recipe["name"], recipe["platform"], hardware.accelerator, hardware.platform),
-        )
-    if "lnc" in needs and hardware.lnc != needs["lnc"]:
-        raise FleetError(
-            "plan.lnc-not-for-recipe",
-            "fleet_hardware.lnc is %d; recipe %s needs %d. Set that where the node has it.",
-            (hardware.lnc, recipe["name"], needs["lnc"]),
-        )
-    if hardware.memory_gib and hardware.memory_gib < needs.get("device_memory_gib", 0):
-        raise FleetError(
-            "plan.device-memory-too-small",
-            "fleet_hardware.memory_gib is %g; recipe %s needs %g for each device. Correct it, or choose another "
-            "fleet_recipe.",
-            (hardware.memory_gib, recipe["name"], needs["device_memory_gib"]),
-        )
+    for key, fits, allowed in (
+        ("accelerator", hardware.accelerator in needs["accelerators"], ", ".join(needs["accelerators"])),
+        ("lnc", hardware.lnc == needs.get("lnc", hardware.lnc), needs.get("lnc")),
+        ("memory_gib", not 0 < hardware.memory_gib < needs.get("device_memory_gib", 0),
+         "at least %s" % needs.get("device_memory_gib")),
+    ):  # fmt: skip
+        if not fits:
+            raise FleetError(
+                "plan.hardware-not-for-recipe",
+                "fleet_hardware.%s is %s; the recipe %s needs: %s. Correct it, or choose another fleet_recipe.",
+                (key, getattr(hardware, key), recipe["name"], allowed),
+            )
 
 
 def check_ports(entries, recipe, mistakes):
@@ -82,37 +71,24 @@ def check_ports(entries, recipe, mistakes):
         for key, port in ports:
             if port is None:
                 continue
-            text = "%s gives '%s' the port %d" % (key, entry["name"], port)
             if not first <= port <= 65535:
                 why = "; those below are for root alone" if 0 < port < first else ""
-                mistakes.add(
-                    "plan.port-invalid", "%s; allowed: %d to 65535%s. Set another first port.", (text, first, why)
-                )
+                mistakes.keep(invalid("%s of '%s'" % (key, entry["name"]), port, "%d to 65535%s" % (first, why)))
             if port in taken:
                 mistakes.add(
                     "plan.port-twice",
-                    "%s, which is also that of %s. Set another first port for one of them.",
-                    (text, taken[port]),
+                    "%s gives '%s' the port %d, which is also that of %s. Set another first port for one of them.",
+                    (key, entry["name"], port, taken[port]),
                 )
             taken.setdefault(port, "%s ('%s')" % (key, entry["name"]))
 
 
-def check_bytes(where, words):
-    """argv and environment end at a NUL byte; one inside would cut what the engine sees. words: {key: its words}."""
+def check_words(where, words):
+    """FleetError for words that no argv or environment can contain. words: {key: its words}."""
     for key, values in words.items():
         for value in values:
-            if "\0" in value:
-                raise FleetError(
-                    "plan.nul",
-                    "%s: %s has %s with a NUL character, which no argv or environment can hold. Remove it.",
-                    (where, key, show(value)),
-                )
-            if len(value.encode("utf-8", "surrogatepass")) >= MAX_WORD:
-                raise FleetError(
-                    "plan.word-too-long",
-                    "%s: %s has a word of %d KiB; allowed: less than %d KiB, as Linux takes no longer one. Shorten it.",
-                    (where, key, len(value) // 1024, MAX_WORD // 1024),
-                )
+            if "\0" in value or len(value.encode("utf-8", "surrogatepass")) >= MAX_WORD:
+                raise invalid("%s: %s" % (where, key), value, "words of less than 128 KiB without NUL characters")
 
 
 PORT_NAMES = ("metrics", "system", "side_channel")  # placeholders whether a group has them or not
@@ -205,11 +181,9 @@ def entry_of(host, prepared, group, own, name, devices):
     if declared and site.require_digests and not declared.get("digest"):
         raise FleetError(
             "plan.digest-missing",
-            "%s: container.image is %s without a digest, which fleet_require_digests demands. Look it up with `docker "
-            "buildx imagetools inspect %s` or `skopeo inspect --format '{{.Digest}}' docker://%s` (docker pull prints "
-            'it too), and set fleet_override: {container: {digest: "sha256:…"}}, or for a recipe of your own in the '
-            "images.yml beside it.",
-            (where, declared["image"], declared["image"], declared["image"]),
+            "%s: container.image is %s without a digest, which fleet_require_digests demands. Set container.digest in "
+            "fleet_override or in images.yml to the digest that `docker buildx imagetools inspect` prints.",
+            (where, declared["image"]),
         )
     server = _draft(host, recipe, group, own, name, devices, declared, where)
     local = server.context
@@ -222,21 +196,21 @@ def entry_of(host, prepared, group, own, name, devices):
 
     server.resolve()
     if not server.command:
-        raise FleetError("plan.command-empty", "%s: command is empty; allowed: the engine's argv.", (where,))
+        raise invalid(where + ": command", [], "the engine's argv")
     server.arguments = engine.effective(server.command, server.values, server.config)
     engine.check(where, server)
     argv = list(server.command)
     for flag, value in server.values.items():
         words = engine.flag_argv(flag, value)
-        check_bytes(where, {"arguments.%s" % flag: words})
+        check_words(where, {"arguments.%s" % flag: words})
         argv += words
     server_keys.check_not_in_the_open(where, engine, server)
-    check_bytes(where, {"command": server.command})
-    check_bytes(where, {"environment.%s" % key: [value] for key, value in server.environment.items()})
+    check_words(where, {"command": server.command})
+    check_words(where, {"environment.%s" % key: [value] for key, value in server.environment.items()})
     platform.check_server(where, server)
     engine.check_options(where, server)
     start = recipe["start"]
-    after, leaders = _after(host, group, name, start, where)
+    after, leaders = _after(host, group, name, start)
     secrets = {key: value for key, value in recipe.get("secrets", {}).items() if value is not None}
     environment = server.environment
     folders = {service: host.paths.client_tls(service) for service in site.signed}
@@ -363,17 +337,10 @@ def _directories(host, name, local, where):
     return directories
 
 
-def _after(host, group, name, start, where):
+def _after(host, group, name, start):
     """(servers that one starts after, those of them that may be waited for only until what they compile is there)."""
-    names = host.names
-    after = []
-    for other in group.get("after", []):
-        if other not in names:
-            raise FleetError(
-                "plan.after-unknown", "%s: after names the group '%s'; allowed: %s.", (where, other, ", ".join(names))
-            )
-        after += names[other]
-    leader = names[group_name(group)][0]
+    after = [other for earlier in group.get("after", []) for other in host.names[earlier]]
+    leader = host.names[group_name(group)][0]
     if start["order"] != "leader-first" or name == leader or leader in after:
         return after, []
     # for servers that restart together the order has another reason
@@ -395,7 +362,7 @@ def _contain(entry, declared, local, site, where):
     by_name = container.named_variables(entry["container"]["engine"], variables)
     container.check_secrets(where, [*entry["secrets"], *by_name])
     entry["launch"] = container.launch_argv(entry, site.root)
-    check_bytes(where, {"container": entry["launch"]})
+    check_words(where, {"container": entry["launch"]})
     container.check_texts(where, entry["launch"])
 
 
@@ -417,9 +384,7 @@ def _container(recipe, platform, own, where):
     result = {key: value for key, value in result.items() if value is not None}
     result["ulimits"] = {key: value for key, value in result.get("ulimits", {}).items() if value is not None}
     if not result.get("image"):
-        raise FleetError(
-            "plan.image-missing", "%s: launcher is container, but container.image is not set; give the image.", (where,)
-        )
+        raise invalid(where + ": container.image", None, "an image for the launcher container")
     return container.with_defaults(result, platform.container_defaults(result))
 
 
@@ -463,7 +428,7 @@ class Site:
     root: str = ""
     bind: str = "127.0.0.1"
     secret_versions: tuple = ()
-    container_engine: str = container_launch.DEFAULT_ENGINE
+    container_engine: str = container.DEFAULT_ENGINE
     api_key: bool = False
     endpoints: tuple = ()
     signed: tuple = ()
@@ -566,11 +531,8 @@ def plan_host(host, recipe, hardware, site):
     instances = recipe.get("instances") or {}
     unknown = sorted(set(instances) - {name for group in names.values() for name in group})
     if unknown:
-        raise FleetError(
-            "plan.instance-unknown",
-            "instances.%s is for a server that is not there; allowed: %s. Use one of these names.",
-            (unknown[0], ", ".join(name for group in names.values() for name in group)),
-        )
+        every = [name for group in names.values() for name in group]
+        raise unknown_key("instances", unknown[0], instances[unknown[0]], every)
     devices = assign(recipe, hardware, names)
     names = {base: [name for name in group if name in devices] for base, group in names.items()}
     shared = Host(recipe, hardware, site, paths, base_context(recipe, paths, host), names)

@@ -19,8 +19,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
-from ansible_collections.inference.fleet.plugins.plugin_utils.connection.known_hosts import accepted_fingerprints
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.tune import limits_of
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import (
@@ -48,8 +48,10 @@ PROXY = re.compile(
 )
 LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 REGISTRY = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?")
+FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?")
 SETTING = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 ALL_PORTS = 65535
+LIST, MAPPING = "a list; with -e as JSON", "a mapping; with -e as JSON"
 
 
 def _pattern(name, value, kind):
@@ -59,7 +61,7 @@ def _pattern(name, value, kind):
     pattern, words = PATTERNS[kind]
     text = str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
     if not isinstance(text, str) or not re.fullmatch(pattern, text):
-        raise FleetError("input.pattern-mismatch", "%s is %s; allowed: %s.", (name, show(value), words))
+        raise invalid(name, value, words)
 
 
 def _host(name, value):
@@ -71,13 +73,12 @@ def _host(name, value):
     except ValueError:
         pass
     labels = text.rstrip(".").split(".")
-    numeric = re.fullmatch(r"[0-9.]*", text)
-    if numeric or len(text) > 253 or not all(LABEL.fullmatch(one) for one in labels):
-        raise FleetError(
-            "input.host-invalid",
-            "%s is %s; allowed: a host's name or its IPv4 or IPv6 address, without port, brackets, user or spaces.",
-            (name, show(value)),
-        )
+    if re.fullmatch(r"[0-9.]*", text) or len(text) > 253 or not all(LABEL.fullmatch(one) for one in labels):
+        raise invalid(name, value, "a host's name or its IPv4 or IPv6 address, without port, brackets, user or spaces")
+
+
+def _certificate_host(name, value):
+    _host(name, value[2:] if isinstance(value, str) and value.startswith("*.") else value)
 
 
 def _url(name, value, schemes=("http", "https")):
@@ -91,56 +92,48 @@ def _url(name, value, schemes=("http", "https")):
     except (ValueError, FleetError):
         good = False
     if not good or re.search(r"[\s\\\"'<>{}|^`]", plain) or checks.invisible(plain):
-        raise FleetError(
-            "input.url-invalid",
-            "%s is %s; allowed: an address that begins with %s and a host's name, without spaces.",
-            (name, show(value), " or ".join(one + "://" for one in schemes)),
-        )
+        begin = " or ".join(one + "://" for one in schemes)
+        raise invalid(name, value, "an address that begins with %s and a host's name, without spaces" % begin)
+
+
+def _file_url(name, value):
+    _url(name, value, ("https", "http", "file"))
 
 
 def _index(name, value):
     """A package index: an address, or a folder of the node."""
-    if isinstance(value, str) and value.startswith("/"):
-        _path(name, value)
-    else:
-        _url(name, value, ("https", "http", "file"))
+    check = _path if isinstance(value, str) and value.startswith("/") else _file_url
+    check(name, value)
 
 
 def _path(name, value):
     checks.check_string(name, value)
     if not value.startswith("/") or ".." in value.split("/") or posixpath.normpath(value) == "/":
-        raise FleetError(
-            "input.path-invalid",
-            "%s is %s; allowed: an absolute path on the node without '..'.%s",
-            (name, show(value), " ~ is not expanded; write the whole path." if value.startswith("~") else ""),
-        )
+        raise invalid(name, value, "an absolute path on the node without '..' or ~")
 
 
 def _local(name, value):
-    """A file or folder of the controller, or an address."""
+    """A file or folder of the control node, or an address."""
     checks.check_string(name, value)
     if "://" in value:
-        _url(name, value, ("https", "http", "file"))
+        _file_url(name, value)
 
 
-def _folder(name, value, spec):
-    checks.check_folder(name, value, "/srv/inference-fleet" + "; empty for the system's own" * bool(spec.get("empty")))
+def _items(check):
+    """The check of a list by the check of its items."""
 
+    def check_list(name, value):
+        if not isinstance(value, list):
+            raise invalid(name, value, LIST)
+        for index, one in enumerate(value):
+            check("%s[%d]" % (name, index), one)
 
-def _items(name, value, check):
-    if not isinstance(value, list):
-        raise FleetError("input.not-a-list", "%s is %s; allowed: a list. With -e give JSON.", (name, show(value)))
-    for index, one in enumerate(value):
-        check("%s[%d]" % (name, index), one)
+    return check_list
 
 
 def _mapping(name, value, shown=True):
     if not isinstance(value, dict):
-        raise FleetError(
-            "input.not-a-mapping",
-            "%s is %s; allowed: a mapping. With -e give JSON.",
-            (name, show(value) if shown else "no mapping"),
-        )
+        raise invalid(name, value, MAPPING) if shown else checks.unusable(name, MAPPING)
 
 
 def _environment(name, value):
@@ -149,23 +142,13 @@ def _environment(name, value):
     for key, one in value.items():
         text = str(one) if isinstance(one, int) and not isinstance(one, bool) else one
         if not ENVIRONMENT_NAME.fullmatch(key):
-            raise FleetError(
-                "input.environment-name",
-                "%s has the key %s; allowed: the name of an environment variable, such as HTTPS_PROXY.",
-                (name, show(key)),
-            )
+            raise invalid(name + "'s key", key, "the name of an environment variable, such as HTTPS_PROXY")
         proxy = key.lower().endswith("_proxy") and key.lower() != "no_proxy"
         found = PROXY.fullmatch(text) if proxy and isinstance(text, str) else None
-        if (
-            not isinstance(text, str)
-            or checks.invisible(text)
-            or (proxy and text and (not found or int(found.group(2) or 1) not in range(1, ALL_PORTS + 1)))
-        ):
-            raise FleetError(
-                "input.environment-value",
-                "%s.%s is not usable (it is not shown, as it may hold a password); allowed: %s.",
-                (name, key, "a proxy such as http://proxy.example.org:3128" if proxy else "a string on one line"),
-            )
+        port = int(found.group(2) or 1) if found else 0
+        if not isinstance(text, str) or checks.invisible(text) or (proxy and text and not 0 < port <= ALL_PORTS):
+            allowed = "a proxy such as http://proxy.example.org:3128" if proxy else "a string on one line"
+            raise checks.unusable("%s.%s" % (name, key), allowed)
 
 
 def _logins(name, value):
@@ -174,12 +157,8 @@ def _logins(name, value):
     for registry, login in value.items():
         fit = isinstance(login, dict) and set(login) == {"username", "password"}
         if not REGISTRY.fullmatch(registry) or not fit or not all(_secret_line(one) for one in login.values()):
-            raise FleetError(
-                "input.login-invalid",
-                "%s[%s] is not usable (it is not shown, as it may hold a password); allowed: {REGISTRY: {username, "
-                "password}} with a registry HOST or HOST:PORT and two strings.",
-                (name, show(registry)),
-            )
+            allowed = "{REGISTRY: {username, password}} with a registry HOST or HOST:PORT and two strings"
+            raise checks.unusable("%s[%s]" % (name, show(registry)), allowed)
 
 
 def _secret_line(value):
@@ -188,31 +167,27 @@ def _secret_line(value):
 
 def _password(name, value):
     if not _secret_line(value) or value != value.strip():
-        raise FleetError(
-            "input.password-invalid",
-            "%s is not usable (it is not shown); allowed: a string on one line, without spaces at its ends. Quote one "
-            "that YAML takes for a number.",
-            (name,),
-        )
+        raise checks.unusable(name, "a string on one line, without spaces at its ends; a number in quotes")
 
 
 def _token(name, value):
     text = value.rstrip("\r\n") if isinstance(value, str) else value
     if not _secret_line(text) or re.search(r"\s", text):
-        raise FleetError(
-            "input.token-invalid",
-            "%s is not usable (it is not shown); allowed: a string without spaces or line breaks. Quote one that YAML "
-            "takes for a number.",
-            (name,),
-        )
+        raise checks.unusable(name, "a string without spaces or line breaks; a number in quotes")
 
 
 def _names(name, value):
     given = value.split(",") if isinstance(value, str) else value
     if not isinstance(given, list) or not given:
-        raise FleetError("input.not-a-list", "%s is %s; allowed: a name or a list of names.", (name, show(value)))
+        raise invalid(name, value, "a name or a list of names")
     for one in given:
         _pattern(name, one.strip() if isinstance(one, str) else one, "name")
+
+
+def _fingerprints(name, value):
+    for one in value if isinstance(value, list) else [value]:
+        if not isinstance(one, str) or not FINGERPRINT.fullmatch(one):
+            raise invalid(name, one, "SHA256: and 43 characters, as `ssh-keygen -lf` prints a fingerprint, or a list")
 
 
 def _sums(name, value):
@@ -224,11 +199,7 @@ def _sums(name, value):
 def _certificates(name, value):
     _mapping(name, value)
     if value and set(value) != {"ca", "certificate", "key"}:
-        raise FleetError(
-            "input.certificates-invalid",
-            "%s has %s; allowed: ca, certificate and key, each an absolute path on the node, or an empty mapping.",
-            (name, show(sorted(value))),
-        )
+        raise invalid(name, sorted(value), "ca, certificate and key, or an empty mapping")
     for key, one in value.items():
         _path("%s.%s" % (name, key), one)
 
@@ -237,86 +208,80 @@ def _settings(name, value):
     _mapping(name, value)
     for key, one in value.items():
         if not SETTING.fullmatch(key):
-            raise FleetError(
-                "input.setting-invalid",
-                "%s has the key %s; allowed: the name of a setting, such as quota-backend-bytes.",
-                (name, show(key)),
-            )
+            raise invalid(name + "'s key", key, "the name of a setting, such as quota-backend-bytes")
         if isinstance(one, (list, dict)) or one is None or checks.invisible(str(one)):
-            raise FleetError(
-                "input.setting-value",
-                "%s.%s is %s; allowed: a number, true, false or a string on one line.",
-                (name, key, show(one)),
-            )
-
-
-def _certificate_host(name, value):
-    _host(name, value[2:] if isinstance(value, str) and value.startswith("*.") else value)
+            raise invalid("%s.%s" % (name, key), one, "a number, true, false or a string on one line")
 
 
 def _registry(name, value):
     if not isinstance(value, str) or not REGISTRY.fullmatch(value):
-        raise FleetError("input.pattern-mismatch", "%s is %s; allowed: %s.", (name, show(value), "HOST or HOST:PORT"))
+        raise invalid(name, value, "HOST or HOST:PORT")
 
 
 def _message(name, value):
     if not isinstance(value, str):
-        raise FleetError("input.not-a-string", "%s is %s; allowed: a string.", (name, show(value)))
+        raise invalid(name, value, "a string")
 
 
-# kind → (check(name, value, spec), what is allowed in words)
+def _number(name, value, spec):
+    checks.check_number(name, value, spec["high"], spec["kind"] == "whole", spec.get("low"))
+
+
+# kind → (check(name, value), what is allowed in words)
 KINDS = {
-    "address": (lambda name, value, _spec: checks.check_address(name, value), "IP address"),
-    "archive": (lambda name, value, _spec: _url(name, value, ("https", "http", "file")), "URL"),
-    "batches": (lambda name, value, _spec: checks.check_batches(name, value), "number, percentage or list"),
-    "certificates": (lambda name, value, _spec: _certificates(name, value), "`{ca, certificate, key}`"),
-    "choice": (lambda name, value, spec: checks.check_choice(name, value, spec["choices"]), ""),
-    "engine": (lambda name, value, _spec: checks.check_choice(name, value, sorted(ENGINES)), "name of an engine"),
-    "environment": (lambda name, value, _spec: _environment(name, value), "mapping of environment variables"),
-    "fingerprints": (lambda _name, value, _spec: accepted_fingerprints(value), "fingerprint or list"),
-    "folder": (_folder, "absolute path, a folder of its own"),
-    "host": (lambda name, value, _spec: _host(name, value), "host name or IP address"),
-    "hosts": (lambda name, value, _spec: _items(name, value, _certificate_host), "list of names and addresses"),
-    "index": (lambda name, value, _spec: _index(name, value), "URL"),
-    "indexes": (lambda name, value, _spec: _items(name, value, _index), "list of URLs"),
-    "limits": (lambda name, value, _spec: limits_of(value, {}, name), "mapping of numbers above 0"),
-    "line": (lambda name, value, _spec: checks.check_string(name, value), "string on one line"),
-    "local": (lambda name, value, _spec: _local(name, value), "path on the controller"),
-    "logins": (lambda name, value, _spec: _logins(name, value), "mapping of registries"),
-    "message": (lambda name, value, _spec: _message(name, value), "string"),
-    "mirror": (lambda _name, value, _spec: check_mirror(value), "`HOST[:PORT][/PREFIX]` or mapping"),
-    "names": (lambda name, value, _spec: _names(name, value), "name or list of names"),
-    "number": (
-        lambda name, value, spec: checks.check_number(name, value, spec["high"], whole=False, low=spec.get("low")),
-        "number",
+    "address": (checks.check_address, "IP address"),
+    "archive": (_file_url, "URL"),
+    "batches": (checks.check_batches, "number, percentage or list"),
+    "certificates": (_certificates, "`{ca, certificate, key}`"),
+    "engine": (lambda name, value: checks.check_choice(name, value, sorted(ENGINES)), "name of an engine"),
+    "environment": (_environment, "mapping of environment variables"),
+    "fingerprints": (_fingerprints, "fingerprint or list"),
+    "host": (_host, "host name or IP address"),
+    "hosts": (_items(_certificate_host), "list of names and addresses"),
+    "index": (_index, "URL"),
+    "indexes": (_items(_index), "list of URLs"),
+    "limits": (lambda name, value: limits_of(value, {}, name), "mapping of numbers above 0"),
+    "line": (checks.check_string, "string on one line"),
+    "local": (_local, "path on the controller"),
+    "logins": (_logins, "mapping of registries"),
+    "message": (_message, "string"),
+    "mirror": (lambda _name, value: check_mirror(value), "`HOST[:PORT][/PREFIX]` or mapping"),
+    "names": (_names, "name or list of names"),
+    "path": (_path, "absolute path on the node"),
+    "plan": (lambda _name, _value: None, ""),
+    "port": (lambda name, value: checks.check_number(name, value, ALL_PORTS), "port, 1 to 65535"),
+    "registries": (_items(_registry), "list of `HOST[:PORT]`"),
+    "settings": (_settings, "mapping of settings"),
+    "sums": (_sums, "mapping of SHA-256"),
+    "switch": (checks.check_switch, "`true` or `false`"),
+    "password": (_password, "string"),
+    "token": (_token, "string without spaces"),
+    "url": (_url, "URL"),
+    "version_of_key": (checks.check_version, "string or number"),
+    **{kind: (functools.partial(_pattern, kind=kind), words) for kind, (_text, words) in PATTERNS.items()},
+}
+# kind → (check(name, value, row of the table), what is allowed in words)
+KINDS_WITH_LIMITS = {
+    "choice": (lambda name, value, row: checks.check_choice(name, value, row["choices"]), ""),
+    "folder": (
+        lambda name, value, row: checks.check_folder(
+            name, value, "/srv/inference-fleet" + "; empty for the system's own" * bool(row.get("empty"))
+        ),
+        "absolute path, a folder of its own",
     ),
-    "path": (lambda name, value, _spec: _path(name, value), "absolute path on the node"),
-    "plan": (lambda _name, _value, _spec: None, ""),
-    "port": (lambda name, value, _spec: checks.check_number(name, value, ALL_PORTS), "port, 1 to 65535"),
-    "registries": (lambda name, value, _spec: _items(name, value, _registry), "list of `HOST[:PORT]`"),
-    "settings": (lambda name, value, _spec: _settings(name, value), "mapping of settings"),
-    "sums": (lambda name, value, _spec: _sums(name, value), "mapping of SHA-256"),
-    "switch": (lambda name, value, _spec: checks.check_switch(name, value), "`true` or `false`"),
-    "password": (lambda name, value, _spec: _password(name, value), "string"),
-    "token": (lambda name, value, _spec: _token(name, value), "string without spaces"),
-    "url": (lambda name, value, _spec: _url(name, value), "URL"),
-    "version_of_key": (lambda name, value, _spec: checks.check_version(name, value), "string or number"),
-    "whole": (
-        lambda name, value, spec: checks.check_number(name, value, spec["high"], low=spec.get("low")),
-        "whole number",
-    ),
-    **{
-        kind: (lambda name, value, _spec, kind=kind: _pattern(name, value, kind), words)
-        for kind, (_pattern_text, words) in PATTERNS.items()
-    },
+    "number": (_number, "number"),
+    "whole": (_number, "whole number"),
 }
 
 
 def check_value(name, value, spec):
-    """FleetError unless the variable `name` may have this value. spec: of variables.yml or spec_of_option()."""
+    """FleetError unless the variable `name` may have this value. spec: its row of variables.yml."""
     if value is None or (value == "" and spec.get("empty")):
         return
-    KINDS[spec["kind"]][0](name, value, spec)
+    if spec["kind"] in KINDS:
+        KINDS[spec["kind"]][0](name, value)
+    else:
+        KINDS_WITH_LIMITS[spec["kind"]][0](name, value, spec)
 
 
 def words_of(spec):
@@ -325,7 +290,7 @@ def words_of(spec):
         return spec["words"]
     if spec.get("choices"):
         return ", ".join("`%s`" % one for one in spec["choices"])
-    text = KINDS[spec["kind"]][1]
+    text = {**KINDS, **KINDS_WITH_LIMITS}[spec["kind"]][1]
     if spec["kind"] in ("whole", "number"):
         low = spec.get("low")
         text += ", above 0, at most %d" % spec["high"] if low is None else ", %d to %d" % (low, spec["high"])
@@ -343,11 +308,7 @@ def check_option(name, value, option):
         _mapping(name, value, shown)
     elif kind == "list":
         if not isinstance(value, list):
-            raise FleetError(
-                "input.not-a-list",
-                "%s is %s; allowed: a list. With -e give JSON.",
-                (name, show(value) if shown else "no list"),
-            )
+            raise invalid(name, value, LIST) if shown else checks.unusable(name, LIST)
         for index, one in enumerate(value):
             where = "%s[%d]" % (name, index)
             if option.get("elements") == "dict":
@@ -415,20 +376,11 @@ def recipe_paths(variables):
     if isinstance(configured, str):
         configured = [part for part in configured.split(os.pathsep) if part]
     if not isinstance(configured, list) or not all(isinstance(folder, str) and folder for folder in configured):
-        raise FleetError(
-            "inventory.recipe-paths-not-a-list",
-            "fleet_recipe_paths is %s; allowed: a list of folders, for example [/srv/recipes].",
-            (show(configured),),
-        )
+        raise invalid("fleet_recipe_paths", configured, "a list of folders, for example [/srv/recipes]")
     folders = [os.path.expanduser(folder) for folder in configured]
     missing = [folder for folder in folders if not seen_files.is_folder(folder)]
     if missing:
-        raise FleetError(
-            "inventory.recipe-path-missing",
-            "fleet_recipe_paths names %s, which is no folder on the controller; allowed: folders that are there. Make "
-            "it, or remove it from the list.",
-            (", ".join(show(folder) for folder in missing),),
-        )
+        raise invalid("fleet_recipe_paths", missing[0], "a folder that exists on the control node")
     for folder in folders:
         check_outside(folder, variables.inventory_sources)
     folders += [place for source in variables.inventory_sources for place in recipes_of(source)]
@@ -440,11 +392,7 @@ def overlays_of(variables):
     given = variables.get("fleet_overlay") or []
     names = [part.strip() for part in given.split(",")] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise FleetError(
-            "inventory.overlay-invalid",
-            "fleet_overlay is %s; allowed: the name of an overlay of the recipe, or a list of names.",
-            (show(given),),
-        )
+        raise invalid("fleet_overlay", given, "the name of an overlay of the recipe, or a list of names")
     return tuple(dict.fromkeys(names))
 
 

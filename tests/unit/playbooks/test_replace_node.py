@@ -13,8 +13,6 @@ import re
 import paramiko
 import pytest
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.operations import host_key
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines.ssh_server import SshServer
 
@@ -125,13 +123,10 @@ def test_none_or_a_wrong_fingerprint_is_refused_and_the_right_one_replaces(tmp_p
     fleet = Fleet(tmp_path, server)
     fleet.knows(OLD, OTHER, "# mine")
     before = fleet.known.read_bytes()
-    refused = "The host key of n1, at 127.0.0.1 port %d is new, and no fingerprint was given." % server.port
-    output = flat(fleet.play(variables={"fleet_node": "n1"}).failed().output)
-    for words in (refused, NEW.fingerprint, RSA.fingerprint, fleet.command(NEW.fingerprint), "Nothing was changed."):
-        assert words in output
+    run = fleet.play(variables={"fleet_node": "n1"}).failed()
+    assert NEW.fingerprint in run.output and RSA.fingerprint in run.output
+    assert fleet.command(NEW.fingerprint) in flat(run.output)
     run = fleet.play(variables={"fleet_node": "n1", "fleet_host_key": OLD.fingerprint}).failed()
-    assert "The host key of n1, at 127.0.0.1 port %d is not the expected key." % server.port in run.output
-    assert "Nothing was changed." in run.output
     assert run.count("unreachable") == 0, "nothing comes after it"
     assert fleet.known.read_bytes() == before
 
@@ -153,7 +148,7 @@ def test_none_or_a_wrong_fingerprint_is_refused_and_the_right_one_replaces(tmp_p
 
 @pytest.mark.parametrize(
     "given",
-    [RSA.fingerprint, "%s %s" % (RSA.get_name(), RSA.get_base64()), [OLD.fingerprint, RSA.fingerprint]],
+    [RSA.fingerprint, [OLD.fingerprint, RSA.fingerprint]],
 )
 def test_any_key_type_may_match_and_that_one_is_written(tmp_path, server, given):
     fleet = Fleet(tmp_path, server, fleet_host_key=given)
@@ -163,56 +158,20 @@ def test_any_key_type_may_match_and_that_one_is_written(tmp_path, server, given)
     assert "the login is refused" in run.output
 
 
-GROUPS = {"all": ["n1", "n2", "b1"], "cpu": ["n1", "n2"], "neuron": [], "bastions": ["b1"]}
-OURS = ["n2", "n1"]
-
-
 @pytest.mark.parametrize(
-    ("node", "reason"),
+    ("variables", "words"),
     [
-        (None, "it is not the name of a node"),
-        ("", "it is not the name of a node"),
-        (["n1"], "it is not the name of a node"),
-        ("n11", "it is not in the inventory; did you mean 'n1'"),
-        ("localhost", "it is not in the inventory"),
-        ("n1,n2", "it is not in the inventory"),
-        ("cpu", "it is a group"),
-        ("b1", "it has no fleet_recipe"),
-        ("n2", "--limit excludes it"),
+        ({}, "host-key.node-unknown"),
+        ({"fleet_node": "cpu"}, "host-key.node-unknown"),
+        ({"fleet_node": "b1"}, "host-key.node-unknown"),
+        ({"fleet_node": "here"}, "host-key.connection-without-key"),
+        ({"fleet_node": "n1", "fleet_host_key": "abc"}, "input.value-invalid"),
+        ({"fleet_node": "n2", "fleet_host_key": NEW.fingerprint}, "host-key.not-fetched"),
     ],
 )
-def test_a_node_that_is_not_one_is_refused(node, reason):
-    with pytest.raises(FleetError) as caught:
-        host_key.check_node(node, GROUPS, OURS, ["n1"])
-    assert caught.value.code == "host-key.node-invalid"
-    assert caught.value.values[1].startswith(reason)
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"fleet_node": "here"}, "here has no host key to fetch: its connection is local."),
-        ({"fleet_node": "n1", "fleet_host_key": "abc"}, "fleet_host_key is 'abc'; allowed:"),
-        ({"fleet_node": "n2", "fleet_host_key": NEW.fingerprint},
-         "The host keys of [127.0.0.1]:1 could not be fetched from 127.0.0.1 port 1: [Errno 111] Connection refused. "
-         "Is the node "
-         "up, and is this its address?"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_error(tmp_path, server, variables, message):
+def test_invalid_input_is_one_error(tmp_path, server, variables, words):
     fleet = Fleet(tmp_path, server)
-    run = fleet.play(variables=variables).failed()
-    assert message in flat(run.output)
+    run = fleet.play("-v", variables=variables, environment=DEFAULT).failed()
+    assert words in run.output
     assert run.count("failed") == 1
     assert not fleet.known.exists()
-
-
-def test_without_paramiko_the_message_says_what_to_install(tmp_path, server):
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden" / "paramiko.py").write_text("raise ImportError('no paramiko here')\n")
-    run = (
-        Fleet(tmp_path, server)
-        .play(variables={"fleet_node": "n1"}, environment={"PYTHONPATH": str(tmp_path / "hidden")})
-        .failed()
-    )
-    assert "Install it: python -m pip install 'paramiko>=3.4,<6'" in flat(run.output)

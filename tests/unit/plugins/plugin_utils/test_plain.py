@@ -52,7 +52,7 @@ def test_a_value_that_contains_itself():
     value.append(value)
     with pytest.raises(FleetError) as caught:
         plain.clean(value, "x")
-    assert caught.value.code == "input.too-deep"
+    assert caught.value.code == "input.too-large"
 
 
 def test_types_of_the_templating_engine_are_dropped():

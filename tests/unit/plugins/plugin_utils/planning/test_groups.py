@@ -84,7 +84,7 @@ def test_a_server_on_a_dead_device_can_be_given_others():
 def test_a_group_takes_the_devices_of_its_list_and_others_the_rest():
     groups = [{**WORK, "name": "decode", "role": "decode"}, {**WORK, "name": "prefill", "role": "prefill",
               "port": 9000, "device_list": [0, 7, 1, 6]}]  # fmt: skip
-    assert code(recipe(groups))[0] == "plan.count-auto-twice"
+    assert code(recipe(groups))[0] == "plan.count-auto-invalid"
     groups[1]["count"] = 2
     assert devices(planned(recipe(groups))) == {
         "decode-0": [2, 3], "decode-1": [4, 5], "prefill-0": [0, 7], "prefill-1": [1, 6]
@@ -98,17 +98,16 @@ def test_as_many_servers_as_the_list_holds():
 @pytest.mark.parametrize(
     ("servers", "instances", "exclude", "expected"),
     [
-        ([{**WORK, "device_list": [0, 8]}], {}, [], ("plan.device-unknown", "servers.server.device_list", 8)),
+        ([{**WORK, "device_list": [0, 8]}], {}, [], ("input.value-invalid", "servers.server.device_list")),
         ([{**WORK, "device_list": [0, 0]}], {}, [], ("plan.device-twice", "servers.server.device_list", 0)),
-        ([WORK], {"server-0": {"device_list": [1]}}, [], ("plan.device-list-length", "instances.server-0.device_list",
-                                                          "server-0")),
+        ([WORK], {"server-0": {"device_list": [1]}}, [], ("input.value-invalid", "instances.server-0.device_list")),
         ([WORK], {"server-0": {"device_list": [1, 2]}, "server-1": {"device_list": [2, 3]}}, [],
          ("plan.device-twice", "instances.server-1.device_list", 2)),
         ([WORK], {"server-0": {"device_list": [1, 2]}}, [2],
-         ("plan.device-excluded", "instances.server-0.device_list", 2)),
+         ("plan.device-twice", "instances.server-0.device_list", 2)),
         ([WORK], {}, [0, 2, 4, 6], ("plan.devices-all-excluded", [0, 2, 4, 6])),
         ([{**WORK, "count": 3, "device_list": [0, 1]}], {}, [],
-         ("plan.device-list-length", "servers.server.device_list", "server-1")),
+         ("input.value-invalid", "servers.server.device_list")),
     ],
 )  # fmt: skip
 def test_lists_that_cannot_be(servers, instances, exclude, expected):
@@ -121,7 +120,7 @@ def test_lists_that_cannot_be(servers, instances, exclude, expected):
 def test_what_exclude_is_not(exclude):
     with pytest.raises(FleetError) as caught:
         parse_hardware({**H200, "exclude": exclude}, "h")
-    assert caught.value.code == "hardware.exclude-invalid"
+    assert caught.value.code == "input.value-invalid"
 
 
 def test_cores_of_a_server_on_trainium_follow_each_other():
@@ -150,7 +149,7 @@ def test_no_device_is_given_twice_and_exclude_moves_nothing(sizes, exclude, rand
     try:
         whole = devices(planned(recipe(groups), hardware))
     except FleetError as error:
-        assert error.code in ("plan.devices-too-few", "plan.devices-too-few-left", "plan.servers-too-many")
+        assert error.code in ("plan.devices-too-few", "plan.servers-too-many")
         return
     given_devices = [device for one in whole.values() for device in one]
     assert len(given_devices) == len(set(given_devices))

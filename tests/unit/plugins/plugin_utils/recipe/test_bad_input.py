@@ -15,7 +15,13 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks as input_checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import close_to
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
-from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import KINDS, of_roles, shared, table
+from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import (
+    KINDS,
+    KINDS_WITH_LIMITS,
+    of_roles,
+    shared,
+    table,
+)
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
 from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
@@ -55,9 +61,8 @@ def refusal(sources=(), **changes):
     return caught.value.message
 
 
-def check(message, key, part):
+def check(message, key):
     assert key in message
-    assert part in message
     assert "Traceback" not in message
     assert len(message) < 4000
     for line in message.splitlines():
@@ -102,7 +107,7 @@ def test_a_value_of_a_variable(code, name, value):
     with pytest.raises(FleetError) as caught:
         planned(**{name: value})
     assert [one.code for one in caught.value.problems] == [code]
-    check(caught.value.message, name, "")
+    check(caught.value.message, name)
     assert bad_inputs.SECRET not in caught.value.message
 
 
@@ -116,7 +121,7 @@ def test_each_variable_has_a_kind_or_a_type_that_is_checked():
     open_types = ("str", "path", "int", "float", "raw")
     assert [name for name, (option, row) in of_roles().items() if not row and not option.get("choices")
             and option.get("type", "str") in open_types] == []  # fmt: skip
-    assert {row["kind"] for row in (*shared().values(), *table()["roles"])} == set(KINDS)
+    assert {row["kind"] for row in (*shared().values(), *table()["roles"])} == {*KINDS, *KINDS_WITH_LIMITS}
     assert [row for row in table()["roles"] if row not in [one for _option, one in of_roles().values()]] == []
 
 
@@ -127,7 +132,7 @@ def test_variables_of_roles_count_where_a_host_has_their_role():
     assert plan["gpu1"]["servers"] == []
     with pytest.raises(FleetError) as caught:
         fleet.plan_fleet(["gpu1"], lambda host: {**wrong, "group_names": ["etcd"]})
-    assert [one.code for one in caught.value.problems] == ["input.number-out-of-range"]
+    assert [one.code for one in caught.value.problems] == ["input.value-invalid"]
 
 
 def test_what_a_play_templates_is_left_to_it():
@@ -140,28 +145,28 @@ def test_what_a_play_templates_is_left_to_it():
     assert caught.value.code == "inventory.variable-unresolvable"
 
 
-@pytest.mark.parametrize(("content", "key", "part"), named(bad_inputs.FILES))
-def test_a_file_that_is_no_recipe(tmp_path, content, key, part):
+@pytest.mark.parametrize(("content", "key"), named(bad_inputs.FILES))
+def test_a_file_that_is_no_recipe(tmp_path, content, key):
     message = refusal(**write(tmp_path, content))
-    check(message, key, part)
+    check(message, key)
     assert message.startswith("node1: %s/recipes/mine.yml" % tmp_path)
 
 
-@pytest.mark.parametrize(("line", "key", "part"), named(bad_inputs.LINES))
-def test_a_line_of_a_recipe(tmp_path, line, key, part):
+@pytest.mark.parametrize(("line", "key"), named(bad_inputs.LINES))
+def test_a_line_of_a_recipe(tmp_path, line, key):
     replaced = line.partition(":")[0].strip()
     base = {name: value for name, value in {**CPU_TINY, "name": "mine"}.items() if name != replaced}
     if replaced == "model":  # with the keys beside the one that is wrong
         others = "" if "path:" in line else "path: '${models}/x', "
         line = line.replace("{", "{repo: a/b, format: bf16, source: standin, id: x, " + others, 1)
     message = refusal(**write(tmp_path, yaml.safe_dump(base, sort_keys=False) + line + "\n"))
-    check(message, key, part)
+    check(message, key)
 
 
-@pytest.mark.parametrize(("override", "key", "part"), named(bad_inputs.OVERRIDES))
-def test_an_override(override, key, part):
+@pytest.mark.parametrize(("override", "key"), named(bad_inputs.OVERRIDES))
+def test_an_override(override, key):
     message = refusal(fleet_override=override)
-    check(message, key, part)
+    check(message, key)
     assert "fleet_override" in message
 
 
@@ -199,16 +204,16 @@ def test_two_values_of_a_secret_are_not_shown():
     assert "environment.A_TOKEN" in message and "Zq7ab" not in message
 
 
-@pytest.mark.parametrize(("hardware", "key", "part"), named(bad_inputs.HARDWARE))
-def test_declared_hardware(hardware, key, part):
+@pytest.mark.parametrize(("hardware", "key"), named(bad_inputs.HARDWARE))
+def test_declared_hardware(hardware, key):
     message = refusal(fleet_hardware=hardware)
-    check(message, key, part)
+    check(message, key)
     assert "fleet_hardware" in message
 
 
-@pytest.mark.parametrize(("changes", "key", "part"), named(bad_inputs.VARIABLES))
-def test_a_variable(changes, key, part):
-    check(refusal(**changes), key, part)
+@pytest.mark.parametrize(("changes", "key"), named(bad_inputs.VARIABLES))
+def test_a_variable(changes, key):
+    check(refusal(**changes), key)
 
 
 def test_all_mistakes_are_said_at_once():
