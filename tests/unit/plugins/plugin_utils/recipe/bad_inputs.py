@@ -734,7 +734,6 @@ VALUES = {
         ],
         "model_weights_draft": ["draft"],
         "etcd_data_dir": ["data", "/var/../etc", "/", "/var/lib", "/etc", "", "/var/lib/etcd\n"],
-        "etcd_backup_dir": ["~/backups"],
         "nats_data_dir": ["nats", "/usr"],
         "toolkit_path": ["toolkit"],
         "model_weights_destination": ["models"],
