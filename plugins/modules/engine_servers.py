@@ -20,16 +20,16 @@ description:
   - With O(state=started) a server that runs and does not serve is restarted, of several one for each run
     (RV(repaired), RV(pending)). It was ready and does not answer any more, its health path within 10 seconds or one
     token within 60, or a signal stopped it; it does not answer and its start budget is over; the record of its start is
-    gone and it may run something else than what is deployed; or its vocabulary (E(TIKTOKEN_ENCODINGS_BASE)) came after
-    its start.
+    gone; or its vocabulary (E(TIKTOKEN_ENCODINGS_BASE)) came after its start.
   - A server whose unit of systemd was disabled, or has another text, is enabled again without a restart. A masked unit
     is an error.
-  - A server whose process is another one than the plan's, though its entry is the same, is restarted. That is one with
-    another command, environment, user, CPUs or limits (NOFILE, MEMLOCK, those of its cgroup), one that runs outside of
-    its unit, and one under a drop-in that systemd has read. The reasons are in the diff.
-  - Files with another mode or owner, drop-ins that are not yet in effect, and units that systemd holds in an older
-    version are corrected without a restart. The units are read again only where no container runs on the node, whose
-    devices that might take away; elsewhere systemd does so before the next start.
+  - A server is also restarted if it runs as another user, if its unit executes another program, or if its container
+    runs another image than the planned image's name means now. The reasons are in the diff.
+  - Files with another mode or owner, and units that systemd holds in an older version, are corrected without a restart.
+    The units are read again only where no container runs on the node, whose devices that might take away; elsewhere
+    systemd does so before the next start.
+  - Drop-ins and other files that somebody added for these servers stay; M(inference.fleet.engine_servers_info) returns
+    them as notes.
   - A server restarts by itself when it ends, up to five times within ten start budgets; then it is C(failed), and the
     next run with O(state=started) starts it again.
 options:
@@ -73,17 +73,6 @@ options:
     description:
       - The user that servers run as whose entry names none. Whoever runs the module by default.
     type: str
-  drop_ins:
-    description:
-      - What becomes of files that somebody added to change the definitions of these servers. With systemd those are
-        drop-ins and units in folders of their name, or of its beginning C(inference-fleet-), as C(systemctl edit) and
-        C(systemctl set-property) make them; with supervisord other files of C(supervisor.d).
-      - V(remove) deletes them, and restarts a server whose process was started, or may have been, under one.
-      - V(keep) leaves them; M(inference.fleet.engine_servers_info) goes on showing them as notes.
-      - Drop-ins for other services as well, such as those in C(service.d), are the node's own and always stay.
-    type: str
-    default: remove
-    choices: [remove, keep]
   deployment:
     description:
       - The recipe as resolved for this host, C(lookup('inference.fleet.plan', field='deployment')). Its name is written

@@ -11,9 +11,9 @@ version_added: 0.1.0
 description:
   - Returns every server of the plan and every other one that is deployed or runs on the node, what it does, how it
     differs from the plan, its memory, and the end of its log. It changes nothing.
-  - What is compared with the plan is the deployed entry, the unit or program section byte for byte, drop-ins, the
-    configuration file, the file of secrets with its mode and owner, and the process that runs with its command,
-    environment, user, CPUs, limits and unit. Of variables only the names are returned.
+  - It compares the deployed entry, the unit or program section byte for byte, the configuration file, the file of
+    secrets with its mode and owner, and the running program and image with the plan. Of variables only the names are
+    returned.
   - An action plugin of the same name shows them as a table. A host that cannot be reached has a line there too.
 options:
   log_lines:
@@ -36,11 +36,6 @@ options:
       - By default the action plugin gives those that the controller can read. The others are compared by name only, so
         that no vault password is needed.
     type: dict
-  drop_ins:
-    description: As in M(inference.fleet.engine_servers). With V(keep) they are notes instead of differences.
-    type: str
-    default: remove
-    choices: [remove, keep]
   report:
     description: Whether the action plugin shows a table. By default it does where the task registers nothing.
     type: bool
@@ -135,18 +130,17 @@ servers:
           description:
             - V(not planned), V(not deployed), V(failed), V(stopped), V(unmanaged), V(not ready), V(port) (somebody else
               holds it), V(service manager) and V(container engine) (which do not answer), V(changed) (the entry),
-              V(ailing), V(weights), V(config), V(secrets), V(program), V(definition), V(drop-in), V(reload),
-              V(interpreter), V(not enabled), V(file mode), V(file owner), V(shared file);
-            - and of what runs V(container), V(process), V(command), V(environment), V(user), V(cpus), V(limits),
-              V(unit).
+              V(ailing), V(weights), V(config), V(secrets), V(program), V(definition), V(reload),
+              V(interpreter), V(not enabled), V(file mode), V(file owner), V(directory), V(account), V(shared file),
+              V(container) and V(process).
           type: str
-          sample: limits
+          sample: file mode
         text:
           description: The difference, for a person.
           type: str
-          sample: its limit NOFILE is 1024 instead of 1048576
+          sample: /etc/inference-fleet/secrets/server-0.json has mode 0644 instead of 0600
     notes:
-      description: What is no difference and yet worth knowing, such as drop-ins that stay.
+      description: Facts that are no difference, such as drop-ins that others added.
       type: list
       elements: str
       sample: []

@@ -323,7 +323,6 @@ def _serve(host):
         toolkit=role.value("serve_toolkit") or None,
         servers=given,
         secrets=_secrets(role, servers),
-        drop_ins=role.value("serve_drop_ins"),
         state=role.value("serve_state"),
         changes=role.value("serve_changes", host.shared("fleet_changes", "one_by_one")),
         watchdog=_watchdog(host, role),

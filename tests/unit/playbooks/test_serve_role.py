@@ -46,7 +46,7 @@ VERIFY = """
 CHANGED = yaml.safe_load((TASKS.parents[2] / "verify/defaults/main.yml").read_text())["verify_servers_changed"]
 VARIABLES = {
     "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
-    "serve_engine_restart": "auto", "serve_drop_ins": "remove", "fleet_root": "", "serve_watchdog": False,
+    "serve_engine_restart": "auto", "fleet_root": "", "serve_watchdog": False,
     "serve_start_on_boot": False, "serve_deployment": {}, "serve_reports_dir": "",
     "serve_changes": "one_by_one", "serve_drain_s": 30,
     "serve_log_rate": 10000, "serve_log_file_mb": 50, "serve_log_files": 4,

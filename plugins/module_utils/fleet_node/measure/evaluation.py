@@ -21,7 +21,7 @@ from ..node import files, http_client
 from ..node.jobs import DetachedJob
 from ..node.server_spec import canonical, check_entries
 from ..servers import identity
-from ..servers.node_arguments import node_of
+from ..servers.model import Node
 from . import datasets, result, starts
 
 ROLES = ("server", "frontend")  # that answer chats
@@ -55,7 +55,7 @@ def run(params, check_mode):
     if not entries:
         raise FleetError("evaluate.no-server", "No server of this host answers chats; there is nothing to evaluate.")
     entries = entries[: tool.SERVERS]
-    node = node_of(params)
+    node = Node.of_parameters(params)
     if check_mode and not os.path.exists(_python(params)):
         return _answer(True, "would evaluate %s" % params["eval"])
     folder = os.path.join(params["datasets"] or node.paths.lib + "/datasets")

@@ -24,7 +24,7 @@ from ..node.paths import PATH
 from ..node.server_spec import canonical, check_entries
 from ..servers import identity
 from ..servers.api_keys import api_keys
-from ..servers.node_arguments import node_of
+from ..servers.model import Node
 from ..verify import runner
 from ..verify.asking import Options
 from . import own_engine, result, starts
@@ -51,7 +51,7 @@ def bring(params, check_mode=False):
     sequences = {name: tuple(given.get(name) or ()) for name in ("urls", "arguments", "engine_arguments")}
     point = Point(**{**given, **sequences})
     planned = check_entries(params["servers"])
-    node = node_of(params)
+    node = Node.of_parameters(params)
     run = _Run(params, point, planned, node)
     kept = run.kept()
     if check_mode:

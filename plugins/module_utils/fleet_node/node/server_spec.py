@@ -169,3 +169,43 @@ def check_entries(entries):
             )
         by_name[entry["name"]] = entry
     return by_name
+
+
+def start_order(entries):
+    """Names of `entries` ({name: entry}), leaders first, otherwise in their order. Raises FleetError for a cycle."""
+    order = []
+    waiting = list(entries)
+    while waiting:
+        ready = [
+            name
+            for name in waiting
+            if all(one in order or one not in entries for one in entries[name]["start"]["after"])
+        ]
+        if not ready:
+            raise FleetError(
+                "servers.start-order-invalid",
+                "The servers %s wait for each other. Correct start.after.",
+                (", ".join(waiting),),
+            )
+        order += ready
+        waiting = [name for name in waiting if name not in ready]
+    return order
+
+
+def leaders_to_follow(entry):
+    """Names of the servers with which this one restarts."""
+    start = entry["start"]
+    return start["after"] if start.get("restart_with_leader") else []
+
+
+def check_order(entries):
+    """Raises FleetError if a server of `entries` ({name: entry}) starts after an unknown server, or in a cycle."""
+    for name, entry in entries.items():
+        for leader in entry["start"]["after"]:
+            if leader not in entries:
+                raise FleetError(
+                    "servers.start-order-invalid",
+                    "Server '%s' starts after '%s', which is none of the servers %s. Correct start.after.",
+                    (name, leader, ", ".join(entries)),
+                )
+    start_order(entries)

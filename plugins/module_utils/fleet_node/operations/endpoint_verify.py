@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ..model import gpt_oss
-from ..servers.node_arguments import NODE_ARGUMENTS
+from ..servers.model import NODE_ARGUMENTS
 from ..verify import runner
 
 ARGUMENTS = {

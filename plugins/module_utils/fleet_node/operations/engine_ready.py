@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..errors import FleetError
 from ..node.redact import Redactor
-from ..servers.node_arguments import SERVERS_ARGUMENTS, node_of
+from ..servers.model import SERVERS_ARGUMENTS, Node
 from ..servers.readiness import check_ready
 
 ARGUMENTS = {
@@ -28,7 +28,7 @@ def run(params, check_mode):
     redactor = Redactor(str(one) for values in given for one in values if one is not None)
     try:
         found = check_ready(
-            node_of(params), params["servers"], params["only"], timeout=params["timeout"], check=check_mode,
+            Node.of_parameters(params), params["servers"], params["only"], timeout=params["timeout"], check=check_mode,
             deployed=params["deployed"], restarts=params["restarts"],
         )  # fmt: skip
         return redactor.value(found)

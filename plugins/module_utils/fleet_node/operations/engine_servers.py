@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from ..errors import FleetError
 from ..servers.decide import AT_ONCE, CHANGES
-from ..servers.model import CLOSINGS, STATES
-from ..servers.node_arguments import DROP_INS, SERVERS_ARGUMENTS, node_of
+from ..servers.model import CLOSINGS, SERVERS_ARGUMENTS, STATES, Node
 from ..servers.reconcile import acted
-from ..servers.run import run as run_servers
+from ..servers.reconcile import run as run_servers
 from ..services import boot
 from ..services.base import LOG_LIMITS
 
@@ -21,7 +20,6 @@ ARGUMENTS = {
     "drain_s": {"type": "float", "default": 0},
     "secrets": {"type": "dict", "no_log": True},
     "user": {"type": "str"},
-    "drop_ins": DROP_INS,
     "deployment": {"type": "dict"},
     "deployer": {"type": "dict"},
     "reports_dir": {"type": "path"},
@@ -46,7 +44,7 @@ ARGUMENTS = {
 
 def run(params, check_mode):
     """The result of the module; its warnings with it. Raises FleetError, whose details say what was begun."""
-    node = node_of(params)
+    node = Node.of_parameters(params)
     try:
         result, warnings = run_servers(node, params, check_mode)
     except FleetError as error:

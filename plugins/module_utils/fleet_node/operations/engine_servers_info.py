@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ..node.os_errors import os_error
-from ..servers.node_arguments import DROP_INS, SERVERS_ARGUMENTS, node_of
+from ..servers.model import SERVERS_ARGUMENTS, Node
 from ..servers.status import status
 
 ARGUMENTS = {
@@ -15,7 +15,6 @@ ARGUMENTS = {
     "probe": {"type": "bool", "default": False},
     "timeout": {"type": "int", "default": 10},
     "secrets": {"type": "dict", "no_log": True},
-    "drop_ins": DROP_INS,
     "report": {"type": "bool"},
 }
 READS = True
@@ -25,9 +24,14 @@ def run(params, check_mode):
     """What runs here, and how it differs from the plan. Raises FleetError."""
     try:
         servers = status(
-            node_of(params), params["servers"], params["only"], params["log_lines"], params["probe"], params["timeout"],
+            Node.of_parameters(params),
+            params["servers"],
+            params["only"],
+            params["log_lines"],
+            params["probe"],
+            params["timeout"],
             params["secrets"],
-        )  # fmt: skip
+        )
     except OSError as error:
         raise os_error("What runs here cannot be read", error) from error
     return {"changed": False, "servers": servers, "differs": any(row["drift"] for row in servers)}

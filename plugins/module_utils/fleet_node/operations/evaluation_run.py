@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..measure import evaluation
 from ..measure.arguments import MEASURED_ARGUMENTS
-from ..servers.node_arguments import NODE_ARGUMENTS
+from ..servers.model import NODE_ARGUMENTS
 
 ARGUMENTS = {
     "servers": {"type": "list", "elements": "dict", "required": True},

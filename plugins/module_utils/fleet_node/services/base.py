@@ -6,12 +6,9 @@
 from __future__ import annotations
 
 import abc
-import contextlib
-import os
 
 from ..errors import FleetError
 from ..node.files import read_json
-from ..node.os_errors import about
 
 SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
 
@@ -48,35 +45,17 @@ class Status:
 class Unit:
     """What else a service manager knows of one server, for a comparison with the plan.
 
-    name: of systemd's unit, None for other managers; path: of the definition; drop_ins: paths of files that change this
-    definition and are to be removed; kept: of those that stay; loaded: those of both that the manager has read;
-    overrides: paths of definitions that it reads instead; stale: whether it holds another version than the files;
-    may_reload: whether it can read them again without harm to others; programs: [(interpreter that a definition
-    executes, whether it is the one that the manager holds)]; limits: {"NOFILE": number} that the definition sets, -1
-    for none; loaded_limits: the same, as the manager has read them.
+    path: of the definition; drop_ins: paths of files of others that change this definition; stale: whether the manager
+    holds another version than the files; may_reload: whether it can read them again without harm to others; programs:
+    [(interpreter that a definition executes, whether it is the one that the manager holds)].
     """
 
-    def __init__(self, name=None, path="", drop_ins=(), kept=(), loaded=(), overrides=(), stale=False, may_reload=True,
-                 programs=(), limits=None, loaded_limits=None):  # fmt: skip
-        self.name = name
+    def __init__(self, path="", drop_ins=(), stale=False, may_reload=True, programs=()):
         self.path = path
         self.drop_ins = list(drop_ins)
-        self.kept = list(kept)
-        self.loaded = set(loaded)
-        self.overrides = list(overrides)
         self.stale = stale
         self.may_reload = may_reload
         self.programs = list(programs)
-        self.limits = limits or {}
-        self.loaded_limits = loaded_limits or {}
-
-    def own_drop_ins(self):
-        """Those of drop_ins that are for this definition alone."""
-        return [path for path in self.drop_ins if os.path.basename(os.path.dirname(path)) == "%s.d" % self.name]
-
-    def shares_drop_ins(self):
-        """Whether one of drop_ins that the manager has read may be another definition's as well."""
-        return bool(self.loaded.intersection(self.drop_ins).difference(self.own_drop_ins()))
 
 
 class ServiceManager(abc.ABC):
@@ -88,7 +67,6 @@ class ServiceManager(abc.ABC):
     """
 
     name = ""
-    keep_drop_ins = False  # whether files that others added to our definitions stay
     interpreter = None  # where the node's own Python leads to, where that was found out already
     new_log_limits = None  # as this run wants them, where it says so
 
@@ -135,15 +113,6 @@ class ServiceManager(abc.ABC):
     @abc.abstractmethod
     def unit(self, name, status):
         """The Unit of a server whose Status (None without one) was just read. Read-only."""
-
-    def remove_drop_ins(self, unit, paths=None):
-        """Delete what changes or takes the place of a definition of ours; paths: those alone. Raises OSError."""
-        for path in [*unit.drop_ins, *unit.overrides] if paths is None else paths:
-            with about(path), contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-            with contextlib.suppress(OSError):
-                if path.endswith(".conf") and path not in unit.overrides:
-                    os.rmdir(os.path.dirname(path))  # one that holds more stays
 
     @abc.abstractmethod
     def stop(self, names):

@@ -186,8 +186,7 @@ class Supervisord(ServiceManager):
             words = []
         return Unit(
             path=path,
-            drop_ins=[] if self.keep_drop_ins else others,
-            kept=others if self.keep_drop_ins else [],
+            drop_ins=others,
             programs=[(words[0], False)] if words else [],
         )
 

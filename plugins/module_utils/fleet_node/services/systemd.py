@@ -45,7 +45,7 @@ RESTART_S = 1  # the guard counts starts and delays them; this holds where not e
 LIMIT_INTERVAL_S, LIMIT_BURST = 60, 30
 SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
          "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job", "FragmentPath", "DropInPaths", "ExecStart",
-         "LimitNOFILE", "LimitMEMLOCK", "User")  # fmt: skip
+         "User")  # fmt: skip
 LIMITS = {"NOFILE": 1048576, "MEMLOCK": -1}  # -1: infinity
 OTHER_SHOWN = ("ActiveState", "NeedDaemonReload")
 # systemd.exec(5), process exit codes: what ended before the guard could say why
@@ -316,24 +316,15 @@ class Systemd(ServiceManager):
         found = unit_files.drop_ins_on_disk(unit, folders)
         known = {os.path.realpath(one) for one in found}
         found += [one for one in loaded if os.path.realpath(one) not in known and os.path.lexists(one)]
-        ours = [one for one in found if unit_files.is_ours(one) and not self.keep_drop_ins]
         stale = block.get("NeedDaemonReload") == "yes" and status.pid is not None
         programs = [(unit_files.executed_in(read_text(path)), False)]
         programs += [(unit_files.executed(block.get("ExecStart")), True)] if stale else []
-        shown = {name: unit_files.limit(block.get("Limit" + name)) for name in LIMITS}
-        reals = {os.path.realpath(one) for one in loaded}
         return Unit(
-            name=unit,
             path=path,
-            drop_ins=ours,
-            kept=[one for one in found if one not in ours],
-            loaded=[one for one in found if os.path.realpath(one) in reals],
-            overrides=unit_files.overrides(unit) if os.path.lexists(path) else [],
+            drop_ins=found + unit_files.overrides(unit),
             stale=stale,
             may_reload=not stale or self._may_reload(programs),
             programs=[one for one in programs if one[0]],
-            limits=LIMITS,
-            loaded_limits={name: value for name, value in shown.items() if value is not None},
         )
 
     def _may_reload(self, programs=()):

@@ -10,7 +10,6 @@ import re
 import shlex
 
 from ..node import processes
-from ..node.paths import PREFIX
 
 # systemd.unit(5), UNIT FILE LOAD PATH of the system manager, highest first
 FOLDERS = (
@@ -40,11 +39,6 @@ def drop_in_names(unit):
     return ["%s.service.d" % name for name in (stem, *prefixes)] + ["service.d"]
 
 
-def is_ours(path):
-    """Whether a drop-in is for our units alone; others, as those of service.d, are the node's own policy."""
-    return os.path.basename(os.path.dirname(path)).startswith(PREFIX)
-
-
 def drop_ins_on_disk(unit, folders=FOLDERS):
     """Paths of the unit's drop-ins as they lie on the disk, a link of a folder once."""
     found = {}
@@ -57,14 +51,9 @@ def drop_ins_on_disk(unit, folders=FOLDERS):
                 continue
             for file in files:
                 path = "%s/%s" % (where, file)
-                if file.endswith(".conf") and not _is_mask(path):
+                if file.endswith(".conf") and os.path.realpath(path) != os.devnull:  # such a link masks a drop-in
                     found.setdefault(os.path.realpath(where) + "/" + file, path)
     return list(found.values())
-
-
-def _is_mask(path):
-    """A link to /dev/null takes a drop-in of that name away."""
-    return os.path.realpath(path) == os.devnull
 
 
 def overrides(unit, folders=ABOVE):
@@ -102,10 +91,3 @@ def containers_run():
         except OSError:
             continue
     return False
-
-
-def limit(text):
-    """A limit as systemctl show prints it, -1 for none, None where it is no number."""
-    if text in ("infinity", "18446744073709551615"):
-        return -1
-    return int(text) if (text or "").isdigit() else None

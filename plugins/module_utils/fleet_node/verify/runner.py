@@ -15,7 +15,7 @@ from ..node.server_spec import check_entries
 from ..node.values import all_ok
 from ..servers import identity
 from ..servers.api_keys import api_keys
-from ..servers.node_arguments import node_of
+from ..servers.model import Node
 from . import probes, workers
 from .asking import Failed, Options
 
@@ -73,7 +73,7 @@ def verify_from_parameters(parameters, check_mode):
         api_key=next(iter(api_keys(parameters["api_key"], "verify_api_key")), ""),
         quick_timeout=parameters["quick_timeout"],
     )
-    watch = identity.Watch(node_of(parameters))
+    watch = identity.Watch(Node.of_parameters(parameters))
     elsewhere = parameters.get("workers_elsewhere") or ()
     result = verify_servers(
         parameters["servers"], options, watch.over, parameters["servers_changed"], check_mode, elsewhere

@@ -9,7 +9,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import faults
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe
 from ansible_collections.inference.fleet.tests.unit.engines.deployed import deployed
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
@@ -45,12 +45,12 @@ def test_who_passed_is_recorded_as_ready_and_nobody_else(run, tmp_path):
         other = plan_entry(entry["port"], model_id="gpt-oss-20b")
         for check, planned, ok in ((True, entry, True), (False, other, False)):
             _status, result = run(check, servers=[planned], mode="quick", quick_timeout=60)
-            assert (result["ok"], faults.was_ready(paths, entry["name"], state)) == (ok, False)
+            assert (result["ok"], observe.was_ready(paths, entry["name"], state)) == (ok, False)
         for _turn in range(2):
             _status, result = run(servers=[entry], mode="quick", quick_timeout=60)
             assert (result["ok"], result["changed"]) == (True, False)
-            assert faults.was_ready(paths, entry["name"], state)
-        assert not faults.was_ready(paths, entry["name"], {**state, "ticks": state["ticks"] + 1})
+            assert observe.was_ready(paths, entry["name"], state)
+        assert not observe.was_ready(paths, entry["name"], {**state, "ticks": state["ticks"] + 1})
 
 
 def test_a_bad_verdict_is_no_failure_of_the_module(run):

@@ -23,7 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node im
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply, run
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply, reconcile
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, alive, rehash, wait_until
@@ -36,7 +36,7 @@ from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_serve
 
 
 def test_started_in_four_steps(node, monkeypatch):
-    monkeypatch.setattr(run, "HEALTH_S", 60)
+    monkeypatch.setattr(reconcile, "HEALTH_S", 60)
     entries = [node.entry("server-0"), node.entry("server-1")]
 
     check = node.servers(entries, check=True)
@@ -78,7 +78,7 @@ def test_started_in_four_steps(node, monkeypatch):
 
     os.kill(pids(apply)["server-1"], signal.SIGSTOP)
     os.unlink(node.paths.ready("server-1"))  # one that was not seen ready has its start budget
-    monkeypatch.setattr(run, "HEALTH_S", 0.5)
+    monkeypatch.setattr(reconcile, "HEALTH_S", 0.5)
     again = node.servers(entries)
     assert (again["answering"], again["changed"], again["repaired"], again["pending"]) == (False, False, {}, {})
     os.kill(pids(apply)["server-1"], signal.SIGCONT)

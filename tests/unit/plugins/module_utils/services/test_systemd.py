@@ -16,7 +16,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node im
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.apply import apply
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Action, Desired, Node
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import (
+    Action,
+    DesiredServer,
+    Node,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.observe import observe
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import watchdog as node_watchdog
@@ -419,7 +423,7 @@ def test_an_enabled_server_is_not_restarted(manager, tmp_path, kind):
     """A new text may be wanted by another unit, so it is enabled too."""
     node = Node(NodePaths(str(tmp_path / "root")), manager)
     text = manager.definition(entry(), None) + "# new\n"
-    apply(node, [Action("server-0", kind, "")], {"server-0": Desired(entry(), definition=text)}, {}, {})
+    apply(node, [Action("server-0", kind, "")], {"server-0": DesiredServer(entry(), definition=text)}, {}, {})
     assert [call for call in manager.calls if " show " not in call] == [
         "systemctl enable --quiet --no-reload -- inference-fleet-server-0.service"
     ]
@@ -619,29 +623,14 @@ def unit_now(manager, **changes):
     return manager.unit("server-0", manager.statuses()["server-0"])
 
 
-def test_what_changes_a_unit_is_seen_wherever_systemd_reads(manager, folders):
-    assert (unit_now(manager).drop_ins, unit_now(manager).kept, unit_now(manager).overrides) == ([], [], [])
-    own = [drop_in(folder) for folder in folders]
-    prefix = drop_in(folders[2], of="inference-fleet-.service.d")
-    node_wide = drop_in(folders[0], of="service.d")
+def test_files_that_change_a_unit_are_found_in_all_folders_of_systemd(manager, folders):
+    assert unit_now(manager).drop_ins == []
+    found = [drop_in(folder) for folder in folders]
+    found += [drop_in(folders[2], of="inference-fleet-.service.d"), drop_in(folders[0], of="service.d")]
     hiding = folders[0] + "/inference-fleet-server-0.service"
     with open(hiding, "w", encoding="utf-8"):
         pass
-    found = unit_now(manager, DropInPaths="%s %s" % (own[1], node_wide))
-    assert sorted(found.drop_ins) == sorted([*own, prefix])
-    assert (found.kept, found.overrides) == ([node_wide], [hiding])
-    assert found.loaded == {own[1], node_wide}
-    assert sorted(found.own_drop_ins()) == sorted(own)
-    assert not found.shares_drop_ins()
-
-    manager.remove_drop_ins(found)
-    left = unit_now(manager, DropInPaths=own[1])  # until systemd reads its units again
-    assert (left.drop_ins, left.overrides, left.kept) == ([], [], [node_wide])
-    assert not os.path.exists(os.path.dirname(own[1]))
-
-    manager.keep_drop_ins = True
-    kept = drop_in(folders[1])
-    assert (unit_now(manager).drop_ins, unit_now(manager).kept) == ([], [node_wide, kept])
+    assert sorted(unit_now(manager, DropInPaths=found[1]).drop_ins) == sorted([*found, hiding])
 
 
 @pytest.mark.parametrize(
@@ -660,9 +649,3 @@ def test_an_older_unit_in_memory(manager, folders, monkeypatch, tmp_path, nvidia
     assert (found.stale, found.may_reload) == (True, may)
     assert (program, True) in found.programs
     assert not unit_now(manager, ExecStart=EXEC % (program, program)).stale
-
-
-def test_limits_that_systemd_holds(manager, folders):
-    found = unit_now(manager, LimitNOFILE="4096", LimitMEMLOCK="infinity")
-    assert found.limits == {"NOFILE": 1048576, "MEMLOCK": -1}
-    assert found.loaded_limits == {"NOFILE": 4096, "MEMLOCK": -1}

@@ -70,7 +70,7 @@ ROLES = {
     "model_weights_source": "modelscope", "model_weights_path": "/elsewhere", "model_weights_poll_s": 3,
     "model_weights_token": SECRET, "model_weights_site_endpoint": "https://me:%s@h" % SECRET,
     "model_weights_verify": "full", "serve_state": "restarted", "serve_toolkit": "/st", "serve_log_rate": 1,
-    "serve_watchdog": False, "serve_start_on_boot": "No", "serve_reports_dir": "/rd", "serve_drop_ins": "keep",
+    "serve_watchdog": False, "serve_start_on_boot": "No", "serve_reports_dir": "/rd",
 }  # fmt: skip
 HOSTS = {
     "cpu": {"fleet_recipe": "cpu-tiny"},
@@ -384,13 +384,13 @@ def test_what_may_hold_a_password_is_not_read():
 
 
 def test_a_variable_that_only_a_play_can_work_out_lets_its_step_run_each_time():
-    given = {**HOSTS["cpu"], "serve_drop_ins": RuntimeError("'fleet_deployment' is undefined"), "vllm_packages": ["a"]}
+    given = {**HOSTS["cpu"], "serve_log_rate": RuntimeError("'fleet_deployment' is undefined"), "vllm_packages": ["a"]}
     plan, host = planned(given)
     assert {step: found[-1] for step, found in names(plan).items()}["serve"] is None
     (reason,) = [one["reason"] for one in plan["steps"] if "reason" in one]
-    assert reason.startswith("it cannot be looked at: variable serve_drop_ins cannot be worked out for the plan")
+    assert reason.startswith("it cannot be looked at: variable serve_log_rate cannot be worked out for the plan")
     assert "vllm_packages" in host.read
-    assert "serve_drop_ins" in host.looked - host.read  # its message may be another in each play
+    assert "serve_log_rate" in host.looked - host.read  # its message may be another in each play
 
 
 def test_a_variable_of_an_odd_form_lets_its_step_run_each_time():

@@ -666,7 +666,6 @@ VALUES = {
         "etcd_container_engine": ["crio", ""],
         "container_engine_restart": ["maybe", True],
         "serve_manager": ["openrc", "Systemd"],
-        "serve_drop_ins": ["ignore"],
         "serve_state": ["stopped"],
         "evaluate_profile": ["nope", "", "Full"],
         "verify_mode": ["fast"],
