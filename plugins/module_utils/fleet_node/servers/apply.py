@@ -49,8 +49,7 @@ def prove(node, actions, desired):
         if missing:
             raise FleetError(
                 "servers.weights-missing",
-                "Server '%s': its weights are not on this node, %s is missing. The step weights brings them. Nothing "
-                "was changed.",
+                "Server '%s': the directory %s of its weights is missing. Nothing was changed. Run weights.yml.",
                 (name, ", ".join(missing)),
             )
     for action in actions:
@@ -59,7 +58,9 @@ def prove(node, actions, desired):
     check_configs(node, [desired[name] for name in starts])
     problem = node.manager.problem() if starts else None
     if problem:
-        raise FleetError("servers.cannot-start", "Servers cannot be started: %s Nothing was changed.", (problem,))
+        raise FleetError(
+            "servers.cannot-start", "Servers cannot be started, and nothing was changed. Correct this: %s", (problem,)
+        )
 
 
 def apply(node, actions, desired, observed, shared, purge=False, drain_s=0, keeps=False):
@@ -129,15 +130,15 @@ def stop(node, names, observed):
     node.manager.stop(names)
     root = node.paths.root
     for name in names:
+        stopped = ", ".join(names[: names.index(name)]) or "none"
         entry = dict(observed[name].entry or {}, name=name)
         left = get_launcher(entry, root).stop_leftovers(entry)
         if left:
-            raise FleetError(
-                "servers.does-not-end",
-                "Server '%s' does not end: %s survived SIGKILL. See what they wait for (state D in ps), end them and "
-                "run again; stopped before it: %s.",
-                (name, "; ".join(one["what"] for one in left), ", ".join(names[: names.index(name)]) or "none"),
-                details={"left": [one["id"] for one in left]},
+            raise _does_not_end(
+                name,
+                "%s survived SIGKILL" % "; ".join(one["what"] for one in left),
+                stopped,
+                {"left": [one["id"] for one in left]},
             )
         end = time.monotonic() + PORT_FREE_S
         for port, what in server_ports(entry):
@@ -146,12 +147,19 @@ def stop(node, names, observed):
                 if holder is None or holder["server"] != name or holder["root"] != (root or "/"):
                     break
                 if time.monotonic() > end:
-                    raise FleetError(
-                        "servers.port-still-held",
-                        "Server '%s' was stopped, but its %s %d is still held by %s.",
-                        (name, what, port, holder_words(holder, root)),
-                    )
+                    words = "its %s %d is still held by %s" % (what, port, holder_words(holder, root))
+                    raise _does_not_end(name, words, stopped)
                 time.sleep(0.1)
+
+
+def _does_not_end(name, words, stopped, details=None):
+    return FleetError(
+        "servers.does-not-end",
+        "Server '%s' does not end: %s. Servers that were stopped before: %s. Check what it waits for (state D in ps), "
+        "end it, and run again.",
+        (name, words, stopped),
+        details=details,
+    )
 
 
 def settle(node, entries, started):

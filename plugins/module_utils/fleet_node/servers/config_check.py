@@ -142,7 +142,7 @@ def check_configs(node, servers):
     if refusal:
         raise FleetError(
             "servers.config-refused",
-            "Server '%s': %s, asked in %s, refuses its %s: %s. Correct %s. Nothing was changed.",
+            "Server '%s': %s, asked in %s, refuses its %s: %s. Nothing was changed. Correct %s.",
             refusal,
         )
 

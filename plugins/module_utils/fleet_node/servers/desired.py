@@ -49,7 +49,7 @@ def check_secrets(entries, secrets, check_mode=False):
     if problems:
         raise FleetError(
             "servers.secret-missing",
-            "%s Set the variable for this host, best in a vault, or bring the file. Nothing was changed.",
+            "%s Nothing was changed. Set the variable for this host, best in a vault, or copy the file to the node.",
             (" ".join(problems),),
         )
 
@@ -115,16 +115,16 @@ def check_deployable(servers):
     for one in servers:
         if one.user is not None and one.user != own and os.getuid() != 0:
             raise FleetError(
-                "servers.cannot-change-user",
-                "Server '%s' runs as %s, but this runs as %s, who cannot change users. Use become.",
-                (one.entry["name"], one.user, own),
+                "servers.user-unusable",
+                "Server '%s' cannot run as %s: %s. Nothing was changed. %s.",
+                (one.entry["name"], one.user, "%s cannot change users" % own, "Run the play with become"),
             )
         missing = missing_cpus(one.entry)
         if missing:
             raise FleetError(
                 "servers.cpus-missing",
-                "Server '%s': its cpus %s are not all among this node's, %s are not. Correct cpus of the server, or "
-                "fleet_hardware.cpu_affinity. Nothing was changed.",
+                "Server '%s' uses the cpus %s, and this node lacks %s. Nothing was changed. Correct cpus of the "
+                "server, or fleet_hardware.cpu_affinity.",
                 (one.entry["name"], one.entry["cpus"], missing),
             )
         if one.problem is not None:
@@ -147,10 +147,9 @@ def owner_of(name, user):
         found = pwd.getpwnam(user)
     except KeyError:
         raise FleetError(
-            "servers.user-missing",
-            "Server '%s' runs as the user '%s', who is not on this node. The engine's role creates it; run it before "
-            "the servers are started. Nothing was changed.",
-            (name, user),
+            "servers.user-unusable",
+            "Server '%s' cannot run as %s: %s. Nothing was changed. %s.",
+            (name, user, "this node has no such account", "Run prepare.yml, whose role creates it"),
         ) from None
     return found.pw_uid, found.pw_gid
 

@@ -235,8 +235,8 @@ def check_only(only, entries, observed, deployed=False):
     if unknown:
         raise FleetError(
             "servers.only-unknown",
-            "only names %s, which %s not a server here; known: %s.",
-            (", ".join(unknown), "is" if len(unknown) == 1 else "are", ", ".join(sorted(known)) or "none"),
+            "This host has no server %s; known: %s. Correct the names that the run is limited to.",
+            (", ".join(unknown), ", ".join(sorted(known)) or "none"),
         )
 
 

@@ -62,8 +62,8 @@ def check_ports(node, actions, desired, observed):
                 continue
             raise FleetError(
                 "servers.port-held",
-                "Server '%s': its %s %d on %s is held by %s. Nothing was changed; end that process or plan another "
-                "port.",
+                "Server '%s': its %s %d on %s is held by %s. Nothing was changed. End that process, or plan "
+                "another port.",
                 (action.name, what, port, entry["bind"], holder_words(holder, root)),
                 details={"port": port, "holder": holder},
             )

@@ -177,7 +177,7 @@ def check_ready(node, entries, only=None, timeout=30, check=False, deployed=Fals
     if problems:
         raise FleetError(
             "readiness.not-ready",
-            "%s after %d s. %s",
+            "%s after %d s. %s See playbooks/logs.yml.",
             (count, age, " ".join(problems)),
             details={"final": final, "servers": list(rows.values())},
         )

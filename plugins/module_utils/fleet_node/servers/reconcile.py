@@ -64,7 +64,9 @@ def _log_limits(given):
     for name, least in LOG_LEAST.items() if given else ():
         if given[name] < least:
             raise FleetError(
-                "servers.log-limit-too-small", "logs: %s is %d; allowed: %d or more.", (name, given[name], least)
+                "servers.log-limit-too-small",
+                "logs: %s is %d; allowed: %d or more. Correct it.",
+                (name, given[name], least),
             )
     return given
 
@@ -265,7 +267,7 @@ def _locked(paths, create):
                 if time.monotonic() > end:
                     raise FleetError(
                         "servers.locked",
-                        "Another run changes the servers of %s since %d s; run again when it is done.",
+                        "Another run has been changing the servers of %s for %d s. Run again when it has ended.",
                         (paths.root or "this node", LOCK_S),
                     ) from None
                 time.sleep(0.2)

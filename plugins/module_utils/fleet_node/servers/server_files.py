@@ -148,7 +148,7 @@ def _purge(path):
     if real.count("/") < 3 or real in homes or os.path.ismount(real):
         raise FleetError(
             "servers.purge-path-shared",
-            "%s is not purged: it looks like more than one server's directory. Delete it yourself.",
+            "%s is not purged, as it may be shared with others. Delete it by hand.",
             (path,),
         )
     shutil.rmtree(real, ignore_errors=False)

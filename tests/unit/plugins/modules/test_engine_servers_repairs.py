@@ -319,7 +319,8 @@ def test_limits_of_logs_restart_nothing_and_are_remembered(node):
 @pytest.mark.parametrize(("key", "value", "least"), [("rate", -1, 0), ("file_mb", 0, 1), ("files", 0, 1)])
 def test_limits_of_logs_that_cannot_be(node, key, value, least):
     result = node.module("engine_servers", [node.entry("server-0")], logs={key: value})
-    assert result["msg"] == "logs: %s is %d; allowed: %d or more." % (key, value, least)
+    assert result["code"] == "servers.log-limit-too-small"
+    assert "%s is %d; allowed: %d or more." % (key, value, least) in result["msg"]
 
 
 def test_servers_are_shown_though_their_supervisord_is_stopped_by_a_signal(node, monkeypatch):

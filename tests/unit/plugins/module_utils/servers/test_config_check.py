@@ -102,11 +102,16 @@ def test_how_it_is_asked(place):
 def test_what_the_image_refuses(place):
     with pytest.raises(FleetError) as caught:
         place.check(FINE, WRONG)
-    assert caught.value.message == (
-        "Server 'server-0': trtllm, asked in the image nvcr.io/nvidia/tensorrt-llm/release:1.2.1, refuses its "
-        "configuration: enable_mixed_sampler: Extra inputs are not permitted; moe_config.backend: Input should be "
-        "'CUTLASS', 'CUTEDSL', 'WIDEEP', 'TRTLLM', 'DEEPGEMM', 'VANILLA' or 'TRITON'. Correct config.content or take "
-        "an image that has it. Nothing was changed."
+    assert caught.value.code == "servers.config-refused"
+    assert caught.value.values[:4] == (
+        "server-0",
+        "trtllm",
+        "the image nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
+        "configuration",
+    )
+    assert caught.value.values[4] == (
+        "enable_mixed_sampler: Extra inputs are not permitted; moe_config.backend: Input should be 'CUTLASS', "
+        "'CUTEDSL', 'WIDEEP', 'TRTLLM', 'DEEPGEMM', 'VANILLA' or 'TRITON'"
     )
     with pytest.raises(FleetError):
         place.check(WRONG)  # a refusal is not remembered

@@ -83,8 +83,9 @@ def refused(root, **options):
     problems = caught.value.details["problems"]
     lines = ["%d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1)]
     host = "node1" if options.get("servers") else platform.node()
-    assert caught.value.message == "Preflight found %d problem%s on %s, nothing was changed:\n%s" % (
-        len(problems), "" if len(problems) == 1 else "s", host, "\n".join(" " + line for line in lines)
+    assert caught.value.code == "preflight.problems"
+    assert caught.value.values == (
+        len(problems), "problem" if len(problems) == 1 else "problems", host, "\n".join(" " + line for line in lines)
     )  # fmt: skip
     return [(item["check"], item["message"]) for item in problems]
 
@@ -370,19 +371,16 @@ def test_an_old_python(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "code"),
     [
-        ({"root": "here"}, "root is 'here'; it must be an absolute path, or empty for the system's own folders."),
-        (
-            {"root": "/r", "servers": [dict(entry(), port=1)]},
-            "Plan entry 'server-0': its hash does not fit its content; plan again instead of editing entries.",
-        ),
+        ({"root": "here"}, "node.root-not-absolute"),
+        ({"root": "/r", "servers": [dict(entry(), port=1)]}, "entry.invalid"),
     ],
 )
-def test_what_is_no_plan(options, message):
+def test_an_invalid_plan_is_refused(options, code):
     with pytest.raises(FleetError) as caught:
         check(**options)
-    assert caught.value.message == message
+    assert caught.value.code == code
 
 
 def test_a_model_of_the_node_must_be_there_and_whole(tmp_path):
