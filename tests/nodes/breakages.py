@@ -54,21 +54,12 @@ def flip(path, offset=100):
     return "printf '\\377' | dd of=%s bs=1 seek=%d conv=notrunc status=none" % (path, offset)
 
 
-def kept_times(path, command):
-    """A command that leaves the file's times as they were."""
-    return "touch -r {0} /tmp/times && {1} && touch -r /tmp/times {0}".format(path, command)
-
-
-def drop_in(folder, text):
-    return "mkdir -p {0}/{1}.d && printf '[Service]\\n{2}\\n' > {0}/{1}.d/other.conf && systemctl daemon-reload".format(
-        folder, UNIT, text
-    )
-
-
-def as_started_with(text):
-    """A command after which the process runs with other settings than its unit, as somebody left it."""
-    return "%s && systemctl restart %s && %s && rm -r /run/systemd/system/%s.d && systemctl daemon-reload" % (
-        drop_in("/run/systemd/system", text), UNIT, SETTLED, UNIT)  # fmt: skip
+def as_started_with(setting):
+    """A command after which the process runs with another setting than its unit has."""
+    folder = "/run/systemd/system/%s.d" % UNIT
+    return ("mkdir -p {0} && printf '[Service]\\n{1}\\n' > {0}/other.conf && systemctl daemon-reload && "
+            "systemctl restart {2} && {3} && rm -r {0} && systemctl daemon-reload").format(
+                folder, setting, UNIT, SETTLED)  # fmt: skip
 
 
 BREAKAGES = [
@@ -79,29 +70,17 @@ BREAKAGES = [
              ("directory /var/log/inference-fleet",), "test -d /var/log/inference-fleet"),
     Breakage("prepare", "a shared folder is closed to others", "chmod 0700 %s" % LIB,
              ("%s: mode 0755" % LIB,), "test $(stat -c %%a %s) = 755" % LIB),
-    Breakage("prepare", "a shared folder belongs to somebody else", "chown nobody:nogroup %s" % ETC,
-             ("%s: owner root" % ETC,), "test $(stat -c %%U:%%G %s) = root:root" % ETC),
     Breakage("prepare", "the folder of a server is closed", "chmod 0 %s/servers/server-0" % LIB,
              ("%s/servers/server-0: mode 0755" % LIB,), "test $(stat -c %%a %s/servers/server-0) = 755" % LIB),
     Breakage("prepare", "the folder of the checkpoint is closed", "chmod 0 " + MODEL,
              ("%s: mode 0755" % MODEL,), "test $(stat -c %%a %s) = 755" % MODEL),
     Breakage("prepare", "a program of the toolkit is gone", "rm %s/bin/uv" % TOOLKIT,
              ("%s/bin/uv is missing" % TOOLKIT,), "%s/bin/uv --version" % TOOLKIT),
-    Breakage("prepare", "a file of the toolkit's packages is gone",
-             "rm $(find %s -path '*/supervisor/xmlrpc.py')" % TOOLKIT,
-             ("supervisor/xmlrpc.py is missing",), "find %s -path '*/supervisor/xmlrpc.py' | grep -q ." % TOOLKIT),
     Breakage("prepare", "the toolkit's marker is gone", "rm %s/%s" % (TOOLKIT, MARKER),
              ("it has no marker file",), "test -s %s/%s" % (TOOLKIT, MARKER)),
     Breakage("prepare", "the toolkit is gone", "rm -r " + TOOLKIT, ("there is none",), "test -x %s/bin/uv" % TOOLKIT),
-    Breakage("prepare", "the environment's marker is garbled", "echo '{' > %s/%s" % (VENV, MARKER),
-             ("its marker file cannot be read",), "grep -q inputs %s/%s" % (VENV, MARKER)),
     Breakage("prepare", "a package of the environment is gone", "rm -r %s/supervisor*" % SITE,
              ("supervisor", "is no longer in it"), "ls -d %s/supervisor-4*.dist-info" % SITE),
-    Breakage("prepare", "a package of the environment has another version",
-             "cd %s && mv supervisor-4*.dist-info supervisor-0.1.dist-info && sed -i 's/supervisor-4[0-9.]*dist-info/"
-             "supervisor-0.1.dist-info/' supervisor-0.1.dist-info/RECORD && "
-             "sed -i 's/^Version: .*/Version: 0.1/' supervisor-0.1.dist-info/METADATA" % SITE,
-             ("supervisor", "is no longer in it"), "! test -e %s/supervisor-0.1.dist-info" % SITE),
     Breakage("prepare", "a file of the environment's packages is gone", "rm %s/supervisor/xmlrpc.py" % SITE,
              ("supervisor/xmlrpc.py is missing",), "test -s %s/supervisor/xmlrpc.py" % SITE),
     Breakage("prepare", "a file of the environment's packages is cut off",
@@ -109,15 +88,11 @@ BREAKAGES = [
              "test $(stat -c %%s %s/supervisor/options.py) -gt 10" % SITE),
     Breakage("prepare", "the environment's interpreter is gone", "rm %s/bin/python*" % VENV,
              ("its Python interpreter is gone",), "%s/bin/python -c ''" % VENV),
-    Breakage("prepare", "the environment is marked as incomplete", "touch %s/.inference-fleet.partial" % VENV,
-             ("an earlier run left it incomplete",), "! test -e %s/.inference-fleet.partial" % VENV),
     Breakage("prepare", "the environment is gone", "rm -r " + VENV, ("there is none",), "%s/bin/python -c ''" % VENV),
     # ---- weights
     Breakage("weights", "the encoding is gone", "rm " + ENCODING,
              ("Place the encodings", "placed o200k_base"), ENCODED),
     Breakage("weights", "a byte of the encoding is another", flip(ENCODING), ("placed o200k_base",), ENCODED),
-    Breakage("weights", "a byte of the encoding is another, its time is not", kept_times(ENCODING, flip(ENCODING)),
-             ("placed o200k_base",), ENCODED),
     Breakage("weights", "the encoding is closed to others", "chmod 0600 " + ENCODING, ("placed o200k_base",),
              "test $(stat -c %%a %s) = 644" % ENCODING),
     Breakage("weights", "the checkpoint's tensors are gone", "rm " + SHARD,
@@ -133,8 +108,6 @@ BREAKAGES = [
              ("tokenizer.json is missing",), "test -s %s/tokenizer.json" % MODEL),
     Breakage("weights", "the checkpoint's manifest is gone", "rm " + MANIFEST, ("copy the weights",),
              "test -s " + MANIFEST),
-    Breakage("weights", "the checkpoint's manifest is garbled", "echo '{' > " + MANIFEST, ("copy the weights",),
-             "grep -q sha256 " + MANIFEST),
     Breakage("weights", "the checkpoint is gone", "rm -r " + MODEL, ("copy the weights",), "test -s " + MANIFEST),
     # ---- serve: what is on disk
     Breakage("serve", "the unit is edited", "sed -i s/^LimitNOFILE=.*/LimitNOFILE=2048/ %s/%s" % (SYSTEMD, UNIT),
@@ -149,8 +122,6 @@ BREAKAGES = [
              ("server-0", "it is not deployed"), "test -s " + ENTRY),
     Breakage("serve", "the deployed entry is edited", "sed -i 's/\"max-num-seqs\": 8/\"max-num-seqs\": 9/' " + ENTRY,
              ("max-num-seqs",), "grep -q '\"max-num-seqs\": 8' " + ENTRY),
-    Breakage("serve", "everybody may write the entry", "chmod 0666 " + ENTRY, ("mode 0666 instead of 0644",),
-             "test $(stat -c %%a %s) = 644" % ENTRY),
     Breakage("serve", "the file of secrets is gone", "rm " + SECRETS, ("secret",), "test -s " + SECRETS),
     Breakage("serve", "everybody may read the secrets", "chmod 0644 " + SECRETS, ("mode 0644 instead of 0600",),
              "test $(stat -c %%a %s) = 600" % SECRETS),
@@ -158,21 +129,14 @@ BREAKAGES = [
              "grep -q hf_breakage " + SECRETS),
     Breakage("serve", "the guard is gone", "rm -r %s/program" % LIB, ("as this collection has it",),
              "test -s %s/program/current/__main__.py" % LIB),
-    Breakage("serve", "the guard's link leads elsewhere", "ln -sfn /tmp %s/program/current" % LIB,
-             ("as this collection has it",), "test -s %s/program/current/__main__.py" % LIB),
     Breakage("serve", "the link to Python is gone", "rm %s/lib/python3" % LIB, ("%s/lib/python3: to " % LIB,),
              "%s/lib/python3 -c ''" % LIB),
-    Breakage("serve", "the link to Python leads nowhere", "ln -sfn /nonexistent %s/lib/python3" % LIB,
-             ("%s/lib/python3: to " % LIB,), "%s/lib/python3 -c ''" % LIB),
     Breakage("serve", "the engine's configuration file is edited",
              "echo '# edited' >> %s/config/server-0.yml" % ETC, ("server-0",),
              "! grep -q '# edited' %s/config/server-0.yml" % ETC),
     Breakage("serve", "a working directory is gone", "rm -r %s/servers/server-0/work" % LIB,
              ("its directory %s/servers/server-0/work is missing" % LIB,),
              "test -d %s/servers/server-0/work" % LIB),
-    Breakage("serve", "a working directory belongs to somebody else", "chown root %s/servers/server-0/work" % LIB,
-             ("work belongs to root instead of inference-fleet",),
-             "test $(stat -c %%U %s/servers/server-0/work) = inference-fleet" % LIB),
     Breakage("serve", "a server that is not planned has a unit and an entry",
              "cd {} && sed s/server-0/server-9/g {} > inference-fleet-server-9.service && "
              "sed 's/server-0/server-9/g; s/8000/8009/g' {} > {}/servers/server-9.json && systemctl daemon-reload && "
@@ -182,22 +146,16 @@ BREAKAGES = [
     # ---- serve: what runs
     Breakage("serve", "the server is stopped", "systemctl stop " + UNIT,
              ("its service manager does not run it",), ACTIVE),
-    Breakage("serve", "its process is killed and not started again",
-             "%s && kill -9 %s && sleep 1 && rm -r /run/systemd/system/%s.d && systemctl daemon-reload"
-             % (drop_in("/run/systemd/system", "Restart=no"), PID, UNIT), ("server-0",), ACTIVE),
     Breakage("serve", "its process is stopped by a signal", "kill -STOP %s" % PID,
              ("it was ready and does not answer any more", "is stopped by a signal"), HEALTHY, alone=True),
-    Breakage("serve", "its process has other limits",
-             "runuser -u inference-fleet -- prlimit --pid %s --nofile=512:512" % PID,
-             ("its limit NOFILE is 512 instead of 1048576",), ACTIVE),
     Breakage("serve", "its process runs as another user", as_started_with("User=root"),
              ("it runs as root instead of inference-fleet",), "test $(stat -c %%U /proc/%s) = inference-fleet" % PID),
     Breakage("serve", "it runs without its service manager",
              "command=$(sed -n 's/^ExecStart=//p' {0}/{1}); systemctl stop {1}; "
              "setsid sh -c \"exec runuser -u inference-fleet -- $command\" > /dev/null 2>&1 < /dev/null & {2}"
              .format(SYSTEMD, UNIT, SETTLED), ("it runs without its service manager",), ACTIVE),
-    Breakage("serve", "the record of its start is gone", "rm %s/servers/server-0.json" % RUN, ("server-0", "record"),
-             "test -s %s/servers/server-0.json" % RUN),
+    Breakage("serve", "the record of its start is gone", "rm %s/servers/server-0.json" % RUN,
+             ("the record of its start is gone",), "test -s %s/servers/server-0.json" % RUN),
     Breakage("serve", "its port is taken by another program",
              "systemctl stop {}; setsid python3 -m http.server --bind 127.0.0.1 8000 > /dev/null 2>&1 < /dev/null & "
              "echo $! > /tmp/taker; {}".format(UNIT, WAIT % "ss -Hltn 'sport = :8000' | grep -q ."),

@@ -42,9 +42,9 @@ VARIABLES = {
 TOGETHER = [
     ("a shared folder is closed to others", "a byte of the encoding is another", "the unit is edited"),
     ("a file of the environment's packages is gone", "the checkpoint's config.json is another"),
-    ("the toolkit's marker is gone", "the unit is disabled", "its process has other limits"),
-    ("the guard is gone", "everybody may read the secrets", "the watchdog's timer is stopped"),
-    ("its process is killed and not started again", "the checkpoint's manifest is gone"),
+    ("the toolkit's marker is gone", "the guard is gone", "everybody may read the secrets"),
+    ("the watchdog's timer is stopped", "the record of its start is gone"),
+    ("its process runs as another user", "the checkpoint's manifest is gone"),
 ]
 BY_NAME = {one.name: one for one in BREAKAGES}
 

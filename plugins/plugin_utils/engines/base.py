@@ -86,7 +86,7 @@ class Engine:
         return {}, {}
 
     def needs(self, server, environment):
-        """The services that a server cannot start without, as supervise/needs.py has them.
+        """The services that a server cannot start without, as supervise/order.py has them.
 
         server: planning.entries.Draft. environment: all its variables.
         """

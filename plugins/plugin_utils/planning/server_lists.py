@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.start_order import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import (
     leaders_to_follow,
     start_order,
 )
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 
 

@@ -27,7 +27,7 @@ MODULE = "inference_fleet_stays_registered"
 POLL_S = 2
 MISSED = 2  # looks in a row, since a file is renewed by writing it
 GRACE_S = 20  # to end by itself
-MARK = ".inference-fleet-folder"  # in the folder; supervise/shared_folder.py writes it before a start
+MARK = ".inference-fleet-folder"  # in the folder; supervise/run.py writes it before a start
 
 
 def is_registered(folder, address, since):

@@ -40,8 +40,8 @@ class ProcessLauncher:
         if program_problem(entry):
             raise FleetError(
                 "launch.program-missing",
-                "Server '%s': its program '%s' is not on this node, or cannot be executed. The engine's role installs "
-                "it; run it before the servers are started. Nothing was changed.",
+                "Server '%s': its program '%s' is missing or cannot be executed. Nothing was changed. Run "
+                "prepare.yml, whose role installs it.",
                 (entry["name"], program),
             )
 

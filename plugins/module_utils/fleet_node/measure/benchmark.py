@@ -12,7 +12,7 @@ import shutil
 from ..errors import FleetError
 from ..node import commands
 from ..node.server_spec import check_entries
-from ..servers.node_arguments import node_of
+from ..servers.model import Node
 from . import aisbench, own_engine, result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run
 from .tools import programs
@@ -29,7 +29,7 @@ def run(params, check_mode=False):
     """The result of a point, or its state: Run.look(). params: those of the operation benchmark_run."""
     given = params["point"]
     sequences = {name: tuple(given.get(name) or ()) for name in ("urls", "arguments", "engine_arguments")}
-    return Benchmark(params, Point(**{**given, **sequences}), node_of(params)).look(check_mode)
+    return Benchmark(params, Point(**{**given, **sequences}), Node.of_parameters(params)).look(check_mode)
 
 
 class Benchmark(Run):

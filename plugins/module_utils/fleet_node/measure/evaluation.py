@@ -10,7 +10,7 @@ import os
 from ..errors import FleetError
 from ..node import http_client
 from ..node.server_spec import check_entries
-from ..servers.node_arguments import node_of
+from ..servers.model import Node
 from . import datasets, result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run
 
@@ -35,7 +35,7 @@ def run(params, check_mode):
             "--limit.",
             (params["eval"],),
         )
-    node = node_of(params)
+    node = Node.of_parameters(params)
     folder = params["datasets"] or node.paths.lib + "/datasets"
     installed = params["command"] or os.path.exists(os.path.join(params["venv"], "bin", "python"))
     if check_mode and not installed:

@@ -88,85 +88,100 @@ def _compile_cache(entry):
 
 
 def check_entry(entry):
-    """Raise FleetError unless `entry` is a whole plan entry of this schema whose hash is true. Returns the entry."""
-    if not isinstance(entry, dict):
-        raise FleetError("entry.not-a-mapping", "A plan entry must be a mapping, got %s.", (type(entry).__name__,))
-    name = entry.get("name")
-    where = "Plan entry %r" % (name,)
-    missing = sorted(KEYS - set(entry))
-    unknown = sorted(set(entry) - KEYS)
-    if missing or unknown:
+    """The entry, if it is a complete plan entry of this schema whose hash is true. Raises FleetError otherwise."""
+    problem = _entry_problem(entry)
+    if problem:
+        name = entry.get("name") if isinstance(entry, dict) else None
         raise FleetError(
-            "entry.keys-wrong",
-            "%s: %s. Use the entries that the plan made (playbooks/plan.yml prints them).",
-            (
-                where,
-                "; ".join(
-                    filter(
-                        None,
-                        [
-                            "missing keys " + ", ".join(missing) if missing else "",
-                            "unknown keys " + ", ".join(unknown) if unknown else "",
-                        ],
-                    )
-                ),
-            ),
-        )
-    if entry["schema"] != SCHEMA:
-        raise FleetError(
-            "entry.schema-unknown", "%s: schema is %r, this collection knows %d.", (where, entry["schema"], SCHEMA)
-        )
-    if not isinstance(name, str) or not NAME.match(name):
-        raise FleetError("entry.name-invalid", "%s: a name has 1-40 characters of a-z, 0-9 and '-'.", (where,))
-    for key, allowed in (("role", ROLES), ("launcher", LAUNCHERS)):
-        if entry[key] not in allowed:
-            raise FleetError(
-                "entry.value-invalid", "%s: %s is %r, allowed: %s.", (where, key, entry[key], ", ".join(allowed))
-            )
-    container = entry["container"]
-    if (entry["launcher"] == "container") != (container is not None):
-        raise FleetError(
-            "entry.container-mismatch",
-            "%s: launcher is %r, but container is %s.",
-            (where, entry["launcher"], "null" if container is None else "given"),
-        )
-    if container is not None and set(container) != CONTAINER_KEYS:
-        raise FleetError(
-            "entry.container-keys-wrong",
-            "%s: container has the keys %s; allowed: %s.",
-            (where, ", ".join(sorted(container)), ", ".join(sorted(CONTAINER_KEYS))),
-        )
-    hooks, weights = entry["hooks"], entry["weights"]
-    if not isinstance(hooks, dict) or not all(isinstance(hook, dict) for hook in hooks.values()):
-        raise FleetError("entry.hooks-invalid", "%s: hooks is %r; allowed: {name: mapping}.", (where, hooks))
-    key = hooks.get("compile_cache", {}).get("key", "")
-    if "compile_cache" in hooks and not (isinstance(key, str) and ARTIFACT_KEY.match(key)):
-        raise FleetError(
-            "entry.artifact-key-invalid",
-            "%s: hooks.compile_cache.key is %r; allowed: 8-64 characters of 0-9 and a-f.",
-            (where, key),
-        )
-    if not isinstance(weights, list) or not all(isinstance(one, str) and one.startswith("/") for one in weights):
-        raise FleetError(
-            "entry.weights-invalid", "%s: weights is %r; allowed: a list of absolute paths.", (where, weights)
-        )
-    if entry["hash"] != entry_hash(entry):
-        raise FleetError(
-            "entry.hash-differs",
-            "%s: its hash does not fit its content; plan again instead of editing entries.",
-            (where,),
+            "entry.invalid",
+            "Plan entry %r %s. Deploy again with site.yml; never edit entries.",
+            (name, problem),
         )
     return entry
 
 
+def _entry_problem(entry):
+    """What makes a value no plan entry, as a clause; None if it is one."""
+    if not isinstance(entry, dict):
+        return "is a %s; allowed: a mapping" % type(entry).__name__
+    for words, keys in (("lacks", KEYS - set(entry)), ("has the unknown keys", set(entry) - KEYS)):
+        if keys:
+            return "%s %s" % (words, ", ".join(sorted(map(str, keys))))
+    if entry["schema"] != SCHEMA:
+        return "has the schema %r; allowed: %d" % (entry["schema"], SCHEMA)
+    if not isinstance(entry["name"], str) or not NAME.match(entry["name"]):
+        return "has no valid name; allowed: 1-40 characters of a-z, 0-9 and '-'"
+    for key, allowed in (("role", ROLES), ("launcher", LAUNCHERS)):
+        if entry[key] not in allowed:
+            return "has %s %r; allowed: %s" % (key, entry[key], ", ".join(allowed))
+    container, hooks, weights = entry["container"], entry["hooks"], entry["weights"]
+    if (entry["launcher"] == "container") != (container is not None):
+        return "has the launcher %r, and container is %s" % (entry["launcher"], "null" if container is None else "set")
+    if container is not None and set(container) != CONTAINER_KEYS:
+        return "has a container with the keys %s; allowed: %s" % (
+            ", ".join(sorted(container)),
+            ", ".join(sorted(CONTAINER_KEYS)),
+        )
+    if not isinstance(hooks, dict) or not all(isinstance(hook, dict) for hook in hooks.values()):
+        return "has the hooks %r; allowed: {name: mapping}" % (hooks,)
+    key = hooks.get("compile_cache", {}).get("key", "")
+    if "compile_cache" in hooks and not (isinstance(key, str) and ARTIFACT_KEY.match(key)):
+        return "has the hooks.compile_cache.key %r; allowed: 8-64 characters of 0-9 and a-f" % (key,)
+    if not isinstance(weights, list) or not all(isinstance(one, str) and one.startswith("/") for one in weights):
+        return "has the weights %r; allowed: a list of absolute paths" % (weights,)
+    return "has a hash that does not fit its content" if entry["hash"] != entry_hash(entry) else None
+
+
 def check_entries(entries):
-    """check_entry for each, and names are unique. Returns {name: entry} in the given order."""
+    """{name: entry} of these entries in their order. Raises FleetError unless all are valid and names are unique."""
     by_name = {}
     for entry in entries:
         check_entry(entry)
         if entry["name"] in by_name:
             raise FleetError(
-                "entry.name-twice", "Plan entry %r appears twice; names are unique on a host.", (entry["name"],)
+                "entry.invalid",
+                "Plan entry %r %s. Deploy again with site.yml; never edit entries.",
+                (entry["name"], "appears twice"),
             )
         by_name[entry["name"]] = entry
     return by_name
+
+
+def start_order(entries):
+    """Names of `entries` ({name: entry}), leaders first, otherwise in their order. Raises FleetError for a cycle."""
+    order = []
+    waiting = list(entries)
+    while waiting:
+        ready = [
+            name
+            for name in waiting
+            if all(one in order or one not in entries for one in entries[name]["start"]["after"])
+        ]
+        if not ready:
+            raise FleetError(
+                "servers.start-order-invalid",
+                "The servers %s wait for each other. Correct start.after.",
+                (", ".join(waiting),),
+            )
+        order += ready
+        waiting = [name for name in waiting if name not in ready]
+    return order
+
+
+def leaders_to_follow(entry):
+    """Names of the servers with which this one restarts."""
+    start = entry["start"]
+    return start["after"] if start.get("restart_with_leader") else []
+
+
+def check_order(entries):
+    """Raises FleetError if a server of `entries` ({name: entry}) starts after an unknown server, or in a cycle."""
+    for name, entry in entries.items():
+        for leader in entry["start"]["after"]:
+            if leader not in entries:
+                raise FleetError(
+                    "servers.start-order-invalid",
+                    "Server '%s' starts after '%s', which is none of the servers %s. Correct start.after.",
+                    (name, leader, ", ".join(entries)),
+                )
+    start_order(entries)

@@ -10,7 +10,7 @@ import os
 from ..measure import benchmark, datasets, evaluation
 from ..measure.arguments import MEASURED_ARGUMENTS
 from ..operation import Operation
-from ..servers.node_arguments import NODE_ARGUMENTS
+from ..servers.model import NODE_ARGUMENTS
 
 BENCHMARK_RUN = {
     "servers": {"type": "list", "elements": "dict", "required": True},

@@ -14,12 +14,11 @@ from ..node.redact import Redactor
 from ..node.server_spec import check_entries
 from ..operation import Operation
 from ..servers.decide import AT_ONCE, CHANGES
-from ..servers.model import CLOSINGS, STATES
-from ..servers.node_arguments import NODE_ARGUMENTS, SERVERS_ARGUMENTS, node_of
+from ..servers.model import CLOSINGS, NODE_ARGUMENTS, SERVERS_ARGUMENTS, STATES, Node
 from ..servers.preflight import preflight
 from ..servers.readiness import check_ready
 from ..servers.reconcile import acted
-from ..servers.run import run as run_servers
+from ..servers.reconcile import run as run_servers
 from ..servers.status import status
 from ..services.base import LOG_LIMITS
 from ..verify import runner
@@ -101,7 +100,7 @@ ENGINE_SERVERS = {
 
 def engine_servers(params, check_mode):
     """The result of the module; its warnings with it. Raises FleetError, whose details say what was begun."""
-    node = node_of(params)
+    node = Node.of_parameters(params)
     try:
         result, warnings = run_servers(node, params, check_mode)
     except FleetError as error:
@@ -141,8 +140,8 @@ def engine_servers_info(params, check_mode):
     """What runs here, and how it differs from the plan. Raises FleetError."""
     try:
         servers = status(
-            node_of(params), params["servers"], params["only"], params["log_lines"], params["probe"], params["timeout"],
-            params["secrets"],
+            Node.of_parameters(params), params["servers"], params["only"], params["log_lines"], params["probe"],
+            params["timeout"], params["secrets"],
         )  # fmt: skip
     except OSError as error:
         raise os_error("What runs here cannot be read", error) from error
@@ -167,7 +166,7 @@ def engine_ready(params, check_mode):
     redactor = Redactor(str(one) for values in given for one in values if one is not None)
     try:
         found = check_ready(
-            node_of(params), params["servers"], params["only"], timeout=params["timeout"], check=check_mode,
+            Node.of_parameters(params), params["servers"], params["only"], timeout=params["timeout"], check=check_mode,
             deployed=params["deployed"], restarts=params["restarts"],
         )  # fmt: skip
         return redactor.value(found)

@@ -19,7 +19,7 @@ from ..node.os_errors import os_words
 VARIABLE = "fleet_api_key"
 LONGEST = 1024
 KINDS = {type(None): "null", dict: "a mapping", bool: "a boolean", int: "a number", float: "a number"}
-ALLOWED = "allowed: printable ASCII characters without spaces, 1 to %d of them; or a list of such keys" % LONGEST
+ALLOWED = "1 to %d printable ASCII characters without spaces, in quotes, or a list of such keys" % LONGEST
 
 
 def api_keys(value, variable=VARIABLE):
@@ -35,25 +35,22 @@ def api_keys(value, variable=VARIABLE):
     for number, one in enumerate(value if several else [value]):
         where = "%s[%d]" % (variable, number) if several else variable
         if not isinstance(one, str):
-            words = KINDS.get(type(one), "a " + type(one).__name__)
-            raise FleetError(
-                "api-key.not-a-string",
-                "%s is %s; %s. Quote a key that YAML takes for a number.",
-                (where, words, ALLOWED),
-            )
+            raise _invalid(where, "is %s, not a string" % KINDS.get(type(one), "a " + type(one).__name__))
         key = str(one).rstrip("\r\n")
         if not key and not several:
             return []
         if len(key) > LONGEST:
-            raise FleetError("api-key.too-long", "%s has %d characters; %s.", (where, len(key), ALLOWED))
+            raise _invalid(where, "has %d characters" % len(key))
         if not PRINTABLE.fullmatch(key):
-            raise FleetError("api-key.character-invalid", "%s %s; %s.", (where, _wrong(key), ALLOWED))
+            raise _invalid(where, _wrong(key))
         if key in keys:
-            raise FleetError(
-                "api-key.twice", "%s is the same as %s[%d]; remove one of the two.", (where, variable, keys.index(key))
-            )
+            raise _invalid(where, "is the same as %s[%d]" % (variable, keys.index(key)))
         keys.append(key)
     return keys
+
+
+def _invalid(where, words):
+    return FleetError("api-key.invalid", "%s %s. Set it to %s.", (where, words, ALLOWED))
 
 
 def _wrong(key):
@@ -122,12 +119,10 @@ def secret_value(name, variable, value):
     if value is None:
         return ""
     if isinstance(value, (dict, list, tuple)):
-        raise FleetError(
-            "secrets.not-a-string",
-            "%s is a %s; allowed: a string.",
-            (variable, "mapping" if isinstance(value, dict) else "list"),
-        )
+        kind = "is a mapping" if isinstance(value, dict) else "is a list"
+        raise FleetError("secrets.invalid", "%s %s. Set it to a string without NUL characters.", (variable, kind))
     text = str(value)
     if "\0" in text:
-        raise FleetError("secrets.nul", "%s contains a NUL character, which no environment can hold.", (variable,))
+        words = "contains a NUL character"
+        raise FleetError("secrets.invalid", "%s %s. Set it to a string without NUL characters.", (variable, words))
     return text

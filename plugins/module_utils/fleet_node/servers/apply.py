@@ -1,11 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Carries out what was decided: check and write everything beside, stop, put the files in place, start."""
+"""Applies decisions: validates, writes to staging, drains and stops, installs the files, starts."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import signal
@@ -13,26 +14,29 @@ import tempfile
 import time
 
 from .. import program
+from ..engines import health_request as asking
+from ..engines.registry import ENGINES, engine_of
 from ..errors import FleetError
 from ..launchers import get_launcher
-from ..node import processes
+from ..node import http_client, processes, trust
 from ..node import python as node_python
-from ..node.files import place, read_text
+from ..node.files import as_bytes, place, read_bytes, read_text
 from ..node.os_errors import about
-from . import lost_record, previous
+from ..node.server_spec import health_port, start_order
+from ..services.base import LOG_LIMITS
+from . import previous
 from .config_check import check_configs
 from .desired import container_owner, owner_of
-from .drain import drain
 from .model import STARTS, STAY, WRITES, condition, config_path
 from .observe import observe
 from .ports import holder_words, server_ports
-from .purge import forget_state, remove, unlink
-from .shared_files import python_link_differs
-from .staging import Staging, make_folder
-from .start_order import start_order
+from .server_files import Staging, forget_state, make_folder, remove, unlink
 
 SETTLE_S = 2.0  # how long a start may take to show its first sign; nothing waits for an engine
 PORT_FREE_S = 3.0
+DRAIN_POLL_S = 0.2
+METRICS_S = 2.0
+CLOSE_S = 2.0
 
 
 def prove(node, actions, desired):
@@ -45,8 +49,7 @@ def prove(node, actions, desired):
         if missing:
             raise FleetError(
                 "servers.weights-missing",
-                "Server '%s': its weights are not on this node, %s is missing. The step weights brings them. Nothing "
-                "was changed.",
+                "Server '%s': the directory %s of its weights is missing. Nothing was changed. Run weights.yml.",
                 (name, ", ".join(missing)),
             )
     for action in actions:
@@ -55,7 +58,9 @@ def prove(node, actions, desired):
     check_configs(node, [desired[name] for name in starts])
     problem = node.manager.problem() if starts else None
     if problem:
-        raise FleetError("servers.cannot-start", "Servers cannot be started: %s Nothing was changed.", (problem,))
+        raise FleetError(
+            "servers.cannot-start", "Servers cannot be started, and nothing was changed. Correct this: %s", (problem,)
+        )
 
 
 def apply(node, actions, desired, observed, shared, purge=False, drain_s=0, keeps=False):
@@ -99,8 +104,6 @@ def apply(node, actions, desired, observed, shared, purge=False, drain_s=0, keep
     for action in actions:
         if action.kind in STARTS:
             _forget_old(node, observed.get(action.name), desired[action.name])
-        elif action.kind == "record":
-            lost_record.write_record(node.paths, observed[action.name].fault.record)
         elif action.kind == "stop":
             node.manager.drop([action.name])
             forget_state(node, action.name)
@@ -127,15 +130,15 @@ def stop(node, names, observed):
     node.manager.stop(names)
     root = node.paths.root
     for name in names:
+        stopped = ", ".join(names[: names.index(name)]) or "none"
         entry = dict(observed[name].entry or {}, name=name)
         left = get_launcher(entry, root).stop_leftovers(entry)
         if left:
-            raise FleetError(
-                "servers.does-not-end",
-                "Server '%s' does not end: %s survived SIGKILL. See what they wait for (state D in ps), end them and "
-                "run again; stopped before it: %s.",
-                (name, "; ".join(one["what"] for one in left), ", ".join(names[: names.index(name)]) or "none"),
-                details={"left": [one["id"] for one in left]},
+            raise _does_not_end(
+                name,
+                "%s survived SIGKILL" % "; ".join(one["what"] for one in left),
+                stopped,
+                {"left": [one["id"] for one in left]},
             )
         end = time.monotonic() + PORT_FREE_S
         for port, what in server_ports(entry):
@@ -144,12 +147,19 @@ def stop(node, names, observed):
                 if holder is None or holder["server"] != name or holder["root"] != (root or "/"):
                     break
                 if time.monotonic() > end:
-                    raise FleetError(
-                        "servers.port-still-held",
-                        "Server '%s' was stopped, but its %s %d is still held by %s.",
-                        (name, what, port, holder_words(holder, root)),
-                    )
+                    words = "its %s %d is still held by %s" % (what, port, holder_words(holder, root))
+                    raise _does_not_end(name, words, stopped)
                 time.sleep(0.1)
+
+
+def _does_not_end(name, words, stopped, details=None):
+    return FleetError(
+        "servers.does-not-end",
+        "Server '%s' does not end: %s. Servers that were stopped before: %s. Check what it waits for (state D in ps), "
+        "end it, and run again.",
+        (name, words, stopped),
+        details=details,
+    )
 
 
 def settle(node, entries, started):
@@ -227,3 +237,104 @@ def _make_folders(node, desired, observed):
     os.chmod(paths.state, 0o1777 if len(users) > 1 else 0o755)
     if len(users) == 1:
         make_folder(paths.state, owner_of("*", users[0]))
+
+
+# -- requests of servers that stop -------------------------------------------------------------------------------------
+
+
+def drain(servers, seconds):
+    """Return when none of these ([Observed]) has a request, at the latest after so many seconds.
+
+    A server keeps its port meanwhile. One whose engine can refuse new requests does so, and clients ask another server.
+    One whose engine finishes its requests by itself, when it is asked to end, is asked to, and has the time that its
+    own command gives it on top.
+    """
+    busy = [one for one in servers if condition(one).state == "running" and one.entry and one.entry.get("engine")]
+    end = time.monotonic() + seconds
+    running = list(busy)
+    while busy and seconds > 0:
+        for one in running:
+            _signal(one, engine_of(one.entry).drain_signal)
+        busy = [one for one in busy if _requests(one)]
+        if not busy or time.monotonic() > end:
+            break
+        time.sleep(DRAIN_POLL_S)
+    if seconds > 0:
+        _close(running)
+    ends = [end_of for end_of in map(_ask_to_end, busy) if end_of is not None]
+    while any(processes.process(pid) is not None and time.monotonic() < limit for pid, limit in ends):
+        time.sleep(DRAIN_POLL_S)
+
+
+def _requests(one):
+    """How many requests a server has, as its engine counts them; clients' connections where it does not count."""
+    entry = one.entry
+    port = health_port(entry)
+    if port is None:
+        return 0
+    base = http_client.base_url(entry.get("bind") or "127.0.0.1", port)
+    answer = http_client.request("GET", base + "/metrics", timeout=METRICS_S, headers=asking.headers(one.secrets))
+    counted = engine_of(entry).requests(answer.text or "") if answer.ok else None
+    return processes.connections(port) if counted is None else counted
+
+
+def _close(servers):
+    """Close the ports of engines that can do so: a connection that nobody accepts would be reset at the end."""
+    ports = [health_port(one.entry) for one in servers if _signal(one, engine_of(one.entry).close_signal)]
+    end = time.monotonic() + CLOSE_S
+    while any(port in ports for _address, port, _inode in processes.listening_sockets()) and time.monotonic() < end:
+        time.sleep(DRAIN_POLL_S / 4)
+
+
+def _signal(one, sign):
+    """Signal an engine that handles this signal; a drain is longer than a turn of all servers. Whether it was sent."""
+    pid = one.service.pid if one.service is not None else None
+    own = one.entry.get("launcher") != "container"  # a container engine's client catches it and hands it on
+    if sign and own and pid is not None and processes.catches(pid, sign):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, sign)
+            return True
+    return False
+
+
+def _ask_to_end(one):
+    """(pid, when it must have ended) of an engine that was asked to finish what it has; None for any other."""
+    seconds = engine_of(one.entry).finishes_within(one.entry)
+    pid = one.service.pid if one.service is not None else None
+    if not seconds or pid is None:
+        return None
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGTERM)
+        return pid, time.monotonic() + seconds
+    return None
+
+
+# -- files that all servers of a root share ----------------------------------------------------------------------------
+
+
+def shared_changes(node):
+    """{path: content} of the files that all servers share and that differ from what they should be, and the service
+    manager's own. The program, where it does, is among them without content."""
+    texts = {node.paths.guard: None}
+    for engine in ENGINES.values():
+        for name, module in engine.modules:
+            texts["%s/%s.py" % (node.paths.engine_lib, name)] = inspect.getsource(module)
+    texts.update(node.manager.shared_files())
+    limits, limits_path = node.manager.log_limits(), node.manager.log_limits_path()
+    if limits != LOG_LIMITS or os.path.exists(limits_path):
+        texts[limits_path] = json.dumps(limits, sort_keys=True) + "\n"
+    return {path: text for path, text in texts.items() if shared_fault(node.paths, path, text)}
+
+
+def shared_fault(paths, path, text):
+    """How a shared file differs from this collection's, its owner and mode included, as a clause; None where it does
+    not. Service managers start it, in part as root, at every boot."""
+    if text is None:
+        return program.current_fault(paths.lib)
+    wrong = trust.misplaced(path, 0o644)
+    return wrong if wrong or read_bytes(path) == as_bytes(text) else "differs from this collection's"
+
+
+def python_link_differs(node):
+    """Whether this run chose a Python that the node's link does not lead to, or somebody else made that link."""
+    return node.manager.interpreter is not None and not node_python.leads_to(node.paths, node.manager.interpreter)

@@ -24,7 +24,7 @@ from ..errors import FleetError
 from ..node import commands
 from ..node.files import read_json, write_atomic
 from ..node.paths import PREFIX
-from .staging import make_folder
+from .server_files import make_folder
 
 CHECK_S = 180  # an engine's own modules take long to import
 MARK = "inference-fleet-verdict: "
@@ -107,8 +107,8 @@ class _Environment:
 def check_configs(node, servers):
     """FleetError for the first server whose image or environment refuses its configuration file or command line.
 
-    servers: [Desired] that are about to be started. What gives no verdict is a warning of the node's. What was taken
-    is not asked of the same place again; the command lines of one place are asked together.
+    servers: [DesiredServer] that are about to be started. If there is no verdict, the node gets a warning. Accepted
+    files and commands are not asked again in the same place; the command lines of a place are asked together.
     """
     path = node.paths.lib + "/config-checks.json"
     known = read_json(path)
@@ -142,7 +142,7 @@ def check_configs(node, servers):
     if refusal:
         raise FleetError(
             "servers.config-refused",
-            "Server '%s': %s, asked in %s, refuses its %s: %s. Correct %s. Nothing was changed.",
+            "Server '%s': %s, asked in %s, refuses its %s: %s. Nothing was changed. Correct %s.",
             refusal,
         )
 

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
+from ..engines.registry import engine_of
+from ..node.server_spec import leaders_to_follow, start_order
 from ..supervise import state as guard_state
 from . import drift
-from .diff import changed_weights, changed_weights_words, differences
-from .model import STARTS, Action, Observed, condition
-from .start_order import leaders_to_follow, start_order
-from .waves import order_waves
+from .drift import changed_weights, changed_weights_words, entry_changes, secret_summary
+from .model import STARTS, STAY, Action, Observed, condition
+from .ports import server_ports
 
 AT_ONCE, WAVE, ONE_BY_ONE, TOGETHER = CHANGES = ("at_once", "wave", "one_by_one", "together")
 TURNS = (ONE_BY_ONE, TOGETHER)
@@ -29,10 +31,10 @@ class Decision:
 
 
 def decide(desired, observed, state, only=None, purge=False, check=False, changes=AT_ONCE, unverified=()):
-    """The Decision that brings `observed` ({name: Observed}) to `desired` ({name: Desired}) and `state` (of STATES).
+    """The Decision that brings `observed` ({name: Observed}) to `desired` ({name: DesiredServer}) and `state`.
 
     changes: what becomes of servers that run and have to be stopped for it. With one-by-one and together they are left
-    as they are, in waves (servers/waves.py). With at-once and wave they are changed now; but with at-once, of those
+    as they are, in waves (order_waves). With at-once and wave they are changed now; but with at-once, of those
     that a restart repairs, only the first is restarted, so that the others serve what they can until it is ready.
     check: all are among the actions, since nothing is done.
 
@@ -132,20 +134,18 @@ def _decide_one(desired, observed, state, purge):
 
 
 def _repair(desired, observed):
-    """The Action for a running server that somebody changed, or that has a fault; None where nothing is wrong."""
+    """The Action for a running server that somebody changed, or that has a fault; None if nothing is wrong."""
     name, fault = observed.name, observed.fault
     found = drift.differences(desired, observed)
     restarts = [one.text for one in found if one.heals == "restart"]
-    if fault is not None and not fault.record:
+    changes = []
+    if fault is not None:
         restarts.insert(0, fault.reason)
-    changes = [("found", fault.reason, None)] if fault is not None else []
+        changes.append(("found", fault.reason, None))
     if restarts:
         lines = [one.text for one in found]
         changes += [("differs", lines, None)] if lines else []
-        alone = fault is None or fault.alone
-        return Action(name, "restart", "; ".join(restarts), changes, repairs=True, alone=alone)
-    if fault is not None:
-        return Action(name, "record", fault.reason, changes, repairs=True)
+        return Action(name, "restart", "; ".join(restarts), changes, repairs=True, alone=fault is None or fault.alone)
     if observed.definition != desired.definition:
         return Action(name, "redefine", "its service definition differs")
     rewrites = [one.text for one in found if one.heals]
@@ -154,3 +154,138 @@ def _repair(desired, observed):
     if not observed.service.enabled:
         return Action(name, "enable", NOT_ENABLED)
     return None
+
+
+def differences(observed, target):
+    """[(field, before, after)] between the deployed server, with its files, and the desired one, without secrets."""
+    changes = entry_changes(observed.entry or {}, target.entry)
+    if observed.entry is None:
+        return changes
+    fields = [change[0] for change in changes]
+    if "secrets" not in fields and observed.secrets != target.secrets:
+        old, new = secret_summary(observed.entry), secret_summary(target.entry)
+        for key in target.secrets:
+            if observed.secrets.get(key) != target.secrets[key]:
+                new[key] += ", another value"
+        for key in set(observed.secrets) - set(target.secrets):
+            old[key] = "left over"
+        changes.append(("secrets", old, new))
+    if "config" not in fields and observed.config != target.config:
+        changes.append(("config", "no file" if observed.config is None else "a file that differs", "as planned"))
+    return changes
+
+
+# -- turns of servers that run -----------------------------------------------------------------------------------------
+
+
+def order_waves(actions, desired, observed, together=False, unverified=()):
+    """[[name]]: servers that are changed together, in their order. Names in none of them can be acted on at once.
+
+    A wave is one server that runs and has to be stopped. With it go those that restart with it, those that hold devices
+    or ports which another of them needs (removed ones as well), and those whose engine says so. Repairs come first,
+    since these servers do not answer. Servers that only have to be removed come last: they serve until all others are
+    verified. together: all but the repairs are one wave. unverified: names of servers that have a turn in any case.
+    """
+    moving = {action.name: action for action in actions
+              if action.alone and (action.kind in STARTS or action.kind == "remove")}  # fmt: skip
+    starting = [name for name in moving if moving[name].kind in STARTS]
+    groups = _Groups([*moving, *(name for name in unverified if name in desired)])
+    groups.join(unverified)
+    for name in starting:
+        groups.join([name, *leaders_to_follow(desired[name].entry)])
+        wanted = _resources(desired[name].entry)
+        for other in moving:
+            # what both have in the plan they share on purpose
+            shared = _resources(desired[other].entry) if other in desired else set()
+            one = observed.get(other)
+            if other != name and one is not None and one.runs and (wanted - shared) & _resources(one.entry or {}):
+                groups.join([name, other])
+    groups.join([name for name in starting if moving[name].kind == "change" and _with_peers(desired, observed, name)])
+
+    serving = {name for name, one in observed.items() if condition(one).state == "running"}
+    known = {name: number for number, name in enumerate(start_order({n: one.entry for n, one in desired.items()}))}
+    found = [sorted(group, key=lambda name: (known.get(name, len(known)), name)) for group in groups.all()]
+    found = [group for group in found if serving & set(group) or set(unverified) & set(group)]
+    found.sort(key=lambda group: known.get(group[0], len(known)))
+    repairs = [group for group in found if all(name in moving and moving[name].repairs for name in group)]
+    ends = [group for group in found if not any(name in desired for name in group)]
+    turns = [group for group in found if group not in repairs and group not in ends]
+    if not repairs and not turns:
+        return []  # nothing takes the place of what is removed
+    if together and turns:
+        turns = [[name for group in turns for name in group]]
+    return repairs + turns + ([[name for group in ends for name in group]] if ends else [])
+
+
+def _with_peers(desired, observed, name):
+    before = observed[name].entry if name in observed else None
+    entry = desired[name].entry
+    return before is not None and engine_of(entry).changes_together(before, entry)
+
+
+def _resources(entry):
+    """Devices and ports of an entry, as far as it has any."""
+    devices = {("device", entry.get("platform"), device) for device in entry.get("devices") or ()}
+    return devices | {("port", port) for port, _what in server_ports(entry)}
+
+
+class _Groups:
+    """Names, each in one group; groups are joined."""
+
+    def __init__(self, names):
+        self._of = {name: {name} for name in names}
+
+    def join(self, names):
+        """Put these into one group; names that it does not know are left out."""
+        known = [name for name in names if name in self._of]
+        joined = set().union(*(self._of[name] for name in known))
+        for name in joined:
+            self._of[name] = joined
+
+    def all(self):
+        return list({id(group): group for group in self._of.values()}.values())
+
+
+# -- the diff of a run -------------------------------------------------------------------------------------------------
+
+
+def describe(actions, observed):
+    """{"before": text, "after": text} for Ansible's diff: for each server its state and the fields that change."""
+    before, after = [], []
+    for action in actions:
+        now = condition(observed.get(action.name) or Observed(action.name)).state
+        becomes = {"stop": "stopped", "remove": "absent"}.get(action.kind, now if action.kind in STAY else "running")
+        if action.kind in STARTS and now in ("running", "waiting"):
+            becomes += " (restarted)"
+        old, new = ["%s:" % action.name, "  state: %s" % now], ["%s:" % action.name, "  state: %s" % becomes]
+        if action.kind == "redefine" and not action.changes:
+            old.append("  service: another definition")
+            new.append("  service: as planned, from its next start on")
+        elif action.kind == "enable":
+            old.append("  after a reboot: stopped")
+            new.append("  after a reboot: started")
+        for field, old_value, new_value in action.changes:
+            old += _lines(field, old_value)
+            new += _lines(field, new_value)
+        before += [] if action.kind == "create" else old
+        after += new
+    return {"before": _joined(before), "after": _joined(after)}
+
+
+def _lines(field, value):
+    if value is None or value == {} or value == []:
+        return []
+    if isinstance(value, list):
+        return ["  %s:" % field] + ["    %s" % _word(item) for item in value]
+    if isinstance(value, dict):
+        return ["  %s:" % field] + ["    %s: %s" % (key, _word(value[key])) for key in sorted(value)]
+    return ["  %s: %s" % (field, _word(value))]
+
+
+def _word(value):
+    bare = isinstance(value, str) and value.isprintable() and value == value.strip() and value
+    return value if bare else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _joined(lines):
+    return "".join(line + "\n" for line in lines)

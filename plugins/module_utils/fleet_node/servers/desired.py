@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import pwd
+import re
 
 from ..engines.registry import OTHER_API_KEYS
 from ..errors import FleetError
@@ -15,8 +18,12 @@ from ..node import processes
 from ..node.cpu_list import format_cpu_list, parse_cpu_list
 from ..node.files import read_text
 from .api_keys import is_file, secret_value
-from .config_text import config_text
-from .model import Desired, config_path
+from .model import DesiredServer, config_path
+
+_PLAIN_KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"))
+# what a YAML reader refuses or folds though JSON lets it stand
+_UNFIT = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def check_secrets(entries, secrets, check_mode=False):
@@ -42,13 +49,13 @@ def check_secrets(entries, secrets, check_mode=False):
     if problems:
         raise FleetError(
             "servers.secret-missing",
-            "%s Set the variable for this host, best in a vault, or bring the file. Nothing was changed.",
+            "%s Nothing was changed. Set the variable for this host, best in a vault, or copy the file to the node.",
             (" ".join(problems),),
         )
 
 
 def desired_server(node, entry, secrets):
-    """The Desired of an entry; its problem says why the entry could not be deployed now.
+    """The DesiredServer of an entry; its problem says why the entry could not be deployed now.
 
     secrets: {variable: value}, as far as they are known.
     """
@@ -74,7 +81,7 @@ def desired_server(node, entry, secrets):
         definition = node.manager.definition(entry, user)
     except FleetError as error:
         problem = error
-    return Desired(
+    return DesiredServer(
         entry,
         secrets=known_secrets(entry, secrets),
         user=user,
@@ -86,7 +93,6 @@ def desired_server(node, entry, secrets):
             for path in sorted(set(folders))
         ],
         secret_path=secret_path if entry["secrets"] else None,
-        root=node.paths.root,
         problem=problem,
     )
 
@@ -104,21 +110,21 @@ def known_secrets(entry, secrets):
 
 
 def check_deployable(servers):
-    """FleetError for the first of these ([Desired]) that this user cannot deploy on this node."""
+    """FleetError for the first of these ([DesiredServer]) that this user cannot deploy on this node."""
     own = processes.user_name(os.getuid())
     for one in servers:
         if one.user is not None and one.user != own and os.getuid() != 0:
             raise FleetError(
-                "servers.cannot-change-user",
-                "Server '%s' runs as %s, but this runs as %s, who cannot change users. Use become.",
-                (one.entry["name"], one.user, own),
+                "servers.user-unusable",
+                "Server '%s' cannot run as %s: %s. Nothing was changed. %s.",
+                (one.entry["name"], one.user, "%s cannot change users" % own, "Run the play with become"),
             )
         missing = missing_cpus(one.entry)
         if missing:
             raise FleetError(
                 "servers.cpus-missing",
-                "Server '%s': its cpus %s are not all among this node's, %s are not. Correct cpus of the server, or "
-                "fleet_hardware.cpu_affinity. Nothing was changed.",
+                "Server '%s' uses the cpus %s, and this node lacks %s. Nothing was changed. Correct cpus of the "
+                "server, or fleet_hardware.cpu_affinity.",
                 (one.entry["name"], one.entry["cpus"], missing),
             )
         if one.problem is not None:
@@ -141,10 +147,9 @@ def owner_of(name, user):
         found = pwd.getpwnam(user)
     except KeyError:
         raise FleetError(
-            "servers.user-missing",
-            "Server '%s' runs as the user '%s', who is not on this node. The engine's role creates it; run it before "
-            "the servers are started. Nothing was changed.",
-            (name, user),
+            "servers.user-unusable",
+            "Server '%s' cannot run as %s: %s. Nothing was changed. %s.",
+            (name, user, "this node has no such account", "Run prepare.yml, whose role creates it"),
         ) from None
     return found.pw_uid, found.pw_gid
 
@@ -156,3 +161,49 @@ def container_owner(entry):
         return None
     uid, _colon, gid = user.partition(":")
     return int(uid), int(gid or 0)
+
+
+# -- configuration files -----------------------------------------------------------------------------------------------
+# A node has no YAML library, hence an emitter: block style, scalars as JSON.
+
+
+def config_text(config):
+    """The text of an entry's config ({path, format, content}): YAML in block style or indented JSON, None for None."""
+    if config is None:
+        return None
+    if config["format"] == "json":
+        return json.dumps(config["content"], indent=2, ensure_ascii=False) + "\n"
+    return "".join(line + "\n" for line in _yaml(config["content"], ""))
+
+
+def _yaml(value, indent):
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _yaml_item(indent + _yaml_key(key) + ":", item, indent)
+    elif isinstance(value, list) and value:
+        for item in value:
+            yield from _yaml_item(indent + "-", item, indent)
+    else:
+        yield indent + _yaml_scalar(value)
+
+
+def _yaml_item(head, value, indent):
+    if isinstance(value, (dict, list)) and value:
+        yield head
+        yield from _yaml(value, indent + "  ")
+    else:
+        yield "%s %s" % (head, _yaml_scalar(value))
+
+
+def _yaml_key(key):
+    return key if _PLAIN_KEY.match(key) and key.lower() not in _WORDS else _yaml_scalar(key)
+
+
+def _yaml_scalar(value):
+    if isinstance(value, float):
+        if math.isnan(value) or value in (float("inf"), float("-inf")):
+            return {"inf": ".inf", "-inf": "-.inf"}.get(repr(value), ".nan")
+        text = repr(value)  # YAML 1.1 wants a dot in the mantissa: 1e-05 would be read as a string
+        return re.sub(r"^(-?[0-9]+)e", r"\1.0e", text)
+    text = json.dumps(value, ensure_ascii=False)
+    return _UNFIT.sub(lambda found: "\\u%04x" % ord(found.group()), text) if isinstance(value, str) else text

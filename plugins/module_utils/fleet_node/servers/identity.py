@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import os
+
 from ..node import http_client, processes
 from ..node.files import readable_json
 from ..node.paths import NodePaths
+from ..node.python_environment import MARKER
 from ..node.server_spec import entry_hash, health_port
 from ..supervise import state as guard_state
-from . import faults, start_times
-from .diff import entry_changes
+from . import ports
+from .drift import entry_changes
 from .model import Observed, condition
-from .observe import observe
+from .observe import note_ready, observe, utc
 
 NOT_VERIFIED = "not verified: "
 BECOME = "run with become to see it"
@@ -50,13 +53,13 @@ class Watch:
     def note_ready(self, names):
         """Record that these were seen ready: the processes of the last look, which was after the probes."""
         for name in names:
-            faults.note_ready(self.node.paths, name, self._last[name].state)
+            note_ready(self.node.paths, name, self._last[name].state)
 
     def starts(self):
-        """{name: start_times.of()} of all entries, by one more look."""
+        """{name: start_times()} of all entries, by one more look."""
         observed = self._look()
         return {
-            name: start_times.of(self.node.paths, entry, observed.get(name) or Observed(name))
+            name: start_times(self.node.paths, entry, observed.get(name) or Observed(name))
             for name, entry in self.planned.items()
         }
 
@@ -73,7 +76,7 @@ def who_answers(node, entry, observed):
         raise Stranger(
             "%s runs the entry %s, and the plan's is %s; site.yml restarts it"
             % (entry["name"], _short(runs), _short(entry["hash"]))
-            + _answers_instead(node, entry, observed)
+            + _answers_instead(node, entry)
         )
     words = "%s runs the planned entry %s%s" % (_process_words(pid), _short(runs), deployer_words(node, one))
     port = health_port(entry)
@@ -91,7 +94,7 @@ def who_answers(node, entry, observed):
         if entry["container"] and (published or holder["pid"] is None):
             words += "; the process that holds the port %d cannot be seen as this user, its container can" % port
             continue
-        raise Stranger("the port %d is held by %s" % (port, holder_words(node, holder, observed)))
+        raise Stranger("the port %d is held by %s" % (port, holder_words(node, holder)))
     return "%s and holds the port %d" % (words, port)
 
 
@@ -99,14 +102,14 @@ def deployed_as_planned(node, entry, one):
     """Stranger unless what is deployed is the planned entry."""
     name = entry["name"]
     if one.entry is None:
-        raise Stranger("nothing is deployed as %s%s" % (name, _answers_instead(node, entry, {name: one})))
+        raise Stranger("nothing is deployed as %s%s" % (name, _answers_instead(node, entry)))
     if one.entry.get("hash") == entry["hash"] and entry_hash(one.entry) == entry["hash"]:
         return
     fields = ", ".join(change[0] for change in entry_changes(one.entry, entry))
     raise Stranger(
         "%s is deployed as the entry %s%s, and the plan's is %s; they differ in %s%s"
         % (name, _short(one.entry.get("hash")), deployer_words(node, one), _short(entry["hash"]), fields or "hash",
-           _answers_instead(node, entry, {name: one}))
+           _answers_instead(node, entry))
     )  # fmt: skip
 
 
@@ -138,7 +141,7 @@ def _doing(one):
     return " (%s)" % ": ".join(filter(None, (now.state, now.reason)))
 
 
-def _answers_instead(node, entry, observed):
+def _answers_instead(node, entry):
     """ "; the port … is held by …" where somebody answers in place of the planned server."""
     port = health_port(entry)
     holders = processes.port_holders(entry["bind"], port) if port else []
@@ -146,28 +149,20 @@ def _answers_instead(node, entry, observed):
         return ""
     return "; the port %d is held by %s" % (
         port,
-        " and ".join(holder_words(node, holder, observed) for holder in holders),
+        " and ".join(holder_words(node, holder) for holder in holders),
     )
 
 
-def holder_words(node, holder, observed):
-    """Who holds a port (one of processes.port_holders()), for a person."""
+def holder_words(node, holder):
+    """ports.holder_words(), for a server of this collection with its entry and its deployer."""
+    words, name, root = ports.holder_words(holder, node.paths.root), holder["server"], holder["root"]
     if holder["pid"] is None:
-        return "a process of %s that this user cannot see; %s" % (holder["user"], BECOME)
-    words = "process %d of %s (%s)" % (holder["pid"], holder["user"], http_client.cut(holder["command"] or "gone", 200))
-    name, root = holder["server"], holder["root"]
+        return "%s; %s" % (words, BECOME)
     if name is None:
         return words
-    here = root == (node.paths.root or "/")
-    where = node.paths if here else NodePaths("" if root == "/" else root)
+    where = node.paths if root == (node.paths.root or "/") else NodePaths("" if root == "/" else root)
     runs = guard_state.read_record(where.server_state(name)).get("hash")
-    return "our server '%s'%s, entry %s%s, %s" % (
-        name,
-        "" if here else " of the root %s" % root,
-        _short(runs),
-        deployer_words_of(where, name, runs),
-        words,
-    )
+    return "%s, entry %s%s" % (words, _short(runs), deployer_words_of(where, name, runs))
 
 
 def _process_words(pid):
@@ -192,3 +187,34 @@ def deployer_words_of(paths, name, hash_there):
         return ""
     recipe = ", recipe %s" % known["recipe"] if known.get("recipe") else ""
     return " (deployed by %s at %s, run %s%s)" % (known["by"], known.get("at"), known.get("run"), recipe)
+
+
+def start_times(paths, entry, observed):
+    """{installed, weights, started, ready: UTC or None, artifact: "compiles", "loads" or None, memory_mib}.
+
+    observed: Observed of the server. installed: when its environment was made or changed last; weights: when its
+    checkpoints were complete; ready: when this process was first seen ready. memory_mib: of its processes, on the host.
+    """
+    state = observed.state if isinstance(observed.state, dict) else {}
+    folders = state.get("weights") if isinstance(state.get("weights"), dict) else {}
+    return {
+        "installed": utc(None if entry["container"] else _changed(_environment(entry), MARKER)),
+        "weights": utc(
+            max(filter(None, (_changed(folder, guard_state.WEIGHT_MANIFEST) for folder in folders)), default=None)
+        ),
+        "started": utc(state.get("started")),
+        "ready": utc(_changed(paths.ready(entry["name"])) if observed.was_ready else None),
+        "artifact": state.get("artifact"),
+        "memory_mib": processes.memory_mib(observed.pids),
+    }
+
+
+def _environment(entry):
+    return os.path.dirname(os.path.dirname(entry["command"][0]))
+
+
+def _changed(*parts):
+    try:
+        return os.stat(os.path.join(*parts)).st_mtime
+    except OSError:
+        return None

@@ -1,28 +1,44 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One server: how it should be (Desired), what is there (Observed), what it does (Condition), what to do (Action)."""
+"""The node, and one server as planned (DesiredServer) and as found (Observed); what it does (Condition), what to do
+(Action)."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
+from ..node.paths import NodePaths
+from ..services import MANAGERS, get_manager
+
 STATES = ("started", "stopped", "restarted", "absent")
 CLOSINGS = ("verified", "rolled_back")  # what becomes of the definitions that a wave replaced
 # kinds of Action
 STARTS = frozenset(("create", "change", "start", "restart"))
-STAY = frozenset(("redefine", "enable", "record"))  # the server runs on
-WRITES = STARTS | {"redefine", "record"}
+STAY = frozenset(("redefine", "enable"))  # the server runs on
+WRITES = STARTS | {"redefine"}
+
+# The options that modules for a node's servers share; the fragment inference.fleet.node documents them.
+NODE_ARGUMENTS = {
+    "root": {"type": "path", "default": ""},
+    "manager": {"type": "str", "default": "auto", "choices": list(MANAGERS)},
+    "toolkit": {"type": "path"},
+}
+SERVERS_ARGUMENTS = {
+    **NODE_ARGUMENTS,
+    "servers": {"type": "list", "elements": "dict", "required": True},
+    "only": {"type": "list", "elements": "str"},
+}
 
 
 @dataclasses.dataclass
 class Node:
-    """Where and with what the servers of a node are kept.
+    """The paths and the service manager of a node's servers.
 
-    user: the one that servers run as whose entry names none (None: whoever runs this); deployer: what is written down
-    of a run that deploys, {by, at, run, recipe}; accounts: names of those that servers run as; acted: the actions that
-    were begun; warnings: what people should know of them.
+    user: account of servers whose entry names none (None: whoever runs this); deployer: the record of a run that
+    deploys, {by, at, run, recipe}; accounts: names of the servers' accounts; acted: the actions that were begun;
+    warnings: messages for people.
     """
 
     paths: Any  # NodePaths
@@ -33,17 +49,25 @@ class Node:
     acted: list = dataclasses.field(default_factory=list)
     warnings: list = dataclasses.field(default_factory=list)
 
+    @classmethod
+    def of_parameters(cls, params):
+        """The Node that a module's parameters describe. Raises FleetError."""
+        paths = NodePaths.of_parameter(params["root"])
+        manager = get_manager(params["manager"], paths, params["toolkit"])
+        user = params.get("user")
+        accounts = {one.get("user") or user for one in params.get("servers") or () if isinstance(one, dict)}
+        return cls(paths, manager, user, params.get("deployer") or {}, frozenset(accounts - {None}))
+
 
 @dataclasses.dataclass
-class Desired:
-    """One server as it should be.
+class DesiredServer:
+    """One server as planned.
 
     entry: the plan entry; secrets: {ENV: value}, as far as they are known; user: name to run as, None for the module's
-    own; definition: the text for the service manager; config: text of the engine's config file, None where it has none;
-    files: [(path, mode, uid or None, gid or None)] of the
-    server's files; folders: [(path, (uid, gid) or None, whether it must be
-    there)] of its own directories; secret_path: the file with its secrets, None without any; root: "" for the system's;
-    problem: the FleetError that keeps it from being deployed, None without.
+    user; definition: the service manager's file; config: content of the engine's config file, None without one; files:
+    [(path, mode, uid or None, gid or None)] of the server's files; folders: [(path, (uid, gid) or None, whether it must
+    exist)] of its directories; secret_path: the file with its secrets, None without any; problem: the FleetError that
+    keeps it from being deployed, or None.
     """
 
     entry: dict
@@ -54,17 +78,15 @@ class Desired:
     files: list = dataclasses.field(default_factory=list)
     folders: list = dataclasses.field(default_factory=list)
     secret_path: str | None = None
-    root: str = ""
     problem: Exception | None = None
 
 
 @dataclasses.dataclass
 class Fault:
-    """What is wrong with a running server. reason: for a person; record: the one that repairs it without a restart;
-    alone: whether it can be repaired while other servers keep the same fault."""
+    """What is wrong with a running server. reason: for a person; alone: whether it can be repaired while other servers
+    keep the same fault."""
 
     reason: str
-    record: dict | None = None
     alone: bool = True
 
 
@@ -78,10 +100,10 @@ class Observed:
     services.Status or None; pids: all its processes, those in its container as well; containers:
     [container_engine.Container] of it, in any state; files: its files on disk; folders: existing directories of it that
     a purge deletes; kept: directories of its artifact that a purge leaves; weights: {folder: weights_note()} of
-    its checkpoints as they are on disk; unit: services.Unit, None without a definition; running:
-    running_process.Running of what the manager runs; container: running_container.look_at() it, None without one;
-    outside: those of pids that are not in its unit; modes: {path: (mode, uid, gid)} of its files and directories;
-    fault: what is wrong with it, None where nothing is; was_ready: whether the process of the record was seen ready.
+    its checkpoints as they are on disk; unit: services.Unit, None without a definition; strange: why its unit's process
+    is not a server, or None; moved_image: why its container runs another image than planned, or None; modes: {path:
+    (mode, uid, gid)} of its files and directories; fault: Fault or None; was_ready: whether the process of the record
+    was seen ready.
     """
 
     name: str
@@ -99,9 +121,8 @@ class Observed:
     kept: list = dataclasses.field(default_factory=list)
     weights: dict = dataclasses.field(default_factory=dict)
     unit: Any = None
-    running: Any = None
-    container: dict | None = None
-    outside: list = dataclasses.field(default_factory=list)
+    strange: str | None = None
+    moved_image: str | None = None
     modes: dict = dataclasses.field(default_factory=dict)
     fault: Fault | None = None
     secrets_read: bool = True
@@ -127,9 +148,9 @@ class Action:
     """One thing to do with one server.
 
     kind: create (deploy and start), change (deploy and restart), start, restart, redefine (rewrite the service
-    manager's text without a restart), enable (start it after a reboot too), record (write the record of its start
-    again), stop, remove; reason: for a person; changes: [(field, before, after)]; repairs: whether it repairs a fault
-    of a running server; alone: whether it may be restarted while others still wait for the same.
+    manager's file without a restart), enable (start it after a reboot too), stop, remove; reason: for a person;
+    changes: [(field, before, after)]; repairs: whether it repairs a fault of a running server; alone: whether it may
+    be restarted while others still wait for the same.
     """
 
     name: str

@@ -6,24 +6,30 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import functools
 import os
 import stat
 
 from ..containers.launcher import our_containers
-from ..engines.registry import OTHER_API_KEYS
+from ..engines.registry import OTHER_API_KEYS, engine_of
 from ..errors import FleetError
-from ..node import processes
-from ..node.files import read_bytes, read_text
+from ..model import gpt_oss
+from ..node import files, processes
+from ..node.directories import make_directory
+from ..node.files import read_bytes, read_json, read_text
 from ..node.redact import Redactor
 from ..node.server_spec import NAME, entry_hash, read_entry
 from ..supervise import state as guard_state
-from . import faults, lost_record, running_container, running_process
-from .diff import entry_changes
-from .model import Observed, config_path
-from .purge import purgeable
+from ..supervise.run import shared_folder_mark
+from ..visible import visible
+from . import drift
+from .model import Fault, Observed, condition, config_path
+from .server_files import purgeable
 
 PHASES = ("running", "failed")  # those that mean something here; others are words for a person
+FAILED_LOG_LINES = 15
+LONGEST_LINE = 4000  # characters of a log's line that are shown
 
 
 def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
@@ -51,7 +57,7 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
         _read_files(paths, manager, one, entries.get(name))
         if purge:
             one.folders, one.kept = purgeable(paths, (one.entry, entries.get(name)), purge_artifacts)
-        _look_at_process(one)
+        _read_process(paths, one)
         observed[name] = one
     _note_weights(observed, entries)
     return observed
@@ -62,17 +68,25 @@ def _read_record(paths, one, planned):
     record = guard_state.read_record(paths.server_state(one.name))
     words = {key: record[key] for key in ("phase", "reason") if record.get(key) and record[key] not in PHASES}
     one.state = {**record, **redactor_of(one.secrets).value(words)}
-    one.fault = lost_record.lost_record(paths, one.name, one.entry, one.service, one.state)
-    if one.fault is not None:
-        one.state = dict(one.fault.record or {})
+    if _record_is_lost(paths, one):
+        one.state, one.fault = {}, Fault("the record of its start is gone")
     one.entry = _by_content(one.entry, planned, one.state, one.containers)
     if one.service is not None and one.service.pid is not None and one.state.get("pid") == one.service.pid:
         process = processes.process(one.service.pid)
         one.fresh = process is not None and process.ticks == one.state.get("ticks")
-    one.was_ready = one.fresh and faults.was_ready(paths, one.name, one.state)
+    one.was_ready = one.fresh and was_ready(paths, one.name, one.state)
     runs = one.fault is None and one.fresh and one.state.get("phase") == "running"
     if runs and (one.entry or {}).get("environment") is not None:
-        one.fault = faults.late_encodings(one.entry, one.state) or faults.lost_folder(one.entry, one.state)
+        one.fault = late_encodings(one.entry, one.state) or lost_folder(one.entry, one.state)
+
+
+def _record_is_lost(paths, one):
+    """Whether an engine runs without a record of its start; a guard writes the record before it becomes the engine."""
+    pid = one.service.pid if one.service is not None else None
+    found = processes.process(pid) if pid else None
+    if found is None or (one.state.get("pid"), one.state.get("ticks")) == (pid, found.ticks):
+        return False
+    return processes.markers_of(pid) == (paths.root or "/", one.name) and not drift.is_guard(pid)
 
 
 def _read_files(paths, manager, one, planned):
@@ -98,17 +112,12 @@ def _note_weights(observed, entries):
         one.weights = {folder: notes(folder) for folder in one.state.get("weights") or () if folder in folders}
 
 
-def _look_at_process(one):
-    """Add what /proc shows of what the service manager runs."""
-    if one.service is not None and one.service.pid is not None:
-        one.running = running_process.look_at(one.service.pid)
-    contained = (one.entry or {}).get("launcher") == "container"  # what is in a container is in no unit
-    if contained and one.containers:
-        one.container = running_container.look_at(one.entry, one.containers)
-    unit = one.unit.name if one.unit is not None else None
-    if one.running is not None and unit and one.running.unit == unit and not contained:
-        others = [pid for pid in one.pids if running_process.unit_of_process(pid)[0] != unit]
-        one.outside = [pid for pid in others if running_process.lives(pid)]
+def _read_process(paths, one):
+    """Add what is wrong with the process or container that the service manager runs."""
+    if one.service is not None and one.service.pid is not None and not one.fresh:
+        one.strange = drift.strange_process(one.service.pid, paths.root)
+    if (one.entry or {}).get("launcher") == "container" and one.containers:
+        one.moved_image = drift.moved_image(one.entry, one.containers)
 
 
 def _modes(paths):
@@ -131,7 +140,7 @@ def _by_content(deployed, planned, state, containers):
         return deployed
     if deployed["hash"] != entry_hash(deployed):
         return deployed  # edited
-    if entry_changes(deployed, dict(planned, hash=deployed["hash"])):
+    if drift.entry_changes(deployed, dict(planned, hash=deployed["hash"])):
         return deployed
     for one in containers:
         if one.hash == deployed["hash"]:
@@ -139,6 +148,58 @@ def _by_content(deployed, planned, state, containers):
     if state.get("hash") == deployed["hash"]:
         state["hash"] = planned["hash"]
     return planned
+
+
+def late_encodings(entry, state):
+    """The Fault of a server whose vocabulary came, or got other bytes, after it was started."""
+    noted = state.get("encodings")
+    now = guard_state.encodings_note(entry, noted)
+    if not isinstance(noted, dict) or now is None:
+        return None
+    late = sorted(name for name in now if not _same(noted.get(name), now[name]))
+    if not late:
+        return None
+    folder = entry["environment"][gpt_oss.VOCABULARY_VARIABLE]
+    return Fault("the encodings in %s came or changed after its start (%s)" % (folder, ", ".join(late)))
+
+
+def lost_folder(entry, state):
+    """The Fault of a server that was started with another folder than the one by which the others find each other."""
+    if not state.get("folder") or shared_folder_mark(entry) == state["folder"]:
+        return None
+    folder = engine_of(entry).shared_folder(entry)
+    return Fault("%s, by which servers find each other, was removed or replaced after its start" % folder, alone=False)
+
+
+def _same(noted, now):
+    """Whether two notes of a file are of the same bytes: the checksum is their last."""
+    return isinstance(noted, list) and noted[-1:] == now[-1:]
+
+
+def note_ready(paths, name, state, took_s=None):
+    """Remember that the process of this record was ready, and how long its start took, or else the one before; it does
+    no harm where that cannot be written."""
+    path = paths.ready(name)
+    if state.get("pid") and not was_ready(paths, name, state):
+        took_s = last_start_s(paths, name) if took_s is None else round(took_s)
+        observed = {"pid": state["pid"], "ticks": state.get("ticks"), "took_s": took_s}
+        with contextlib.suppress(OSError):
+            make_directory(os.path.dirname(path))
+            files.write_json(path, observed, 0o640)
+
+
+def was_ready(paths, name, state):
+    """Whether the process of this record is known to have been ready."""
+    known = read_json(paths.ready(name))
+    same = isinstance(known, dict) and (known.get("pid"), known.get("ticks")) == (state.get("pid"), state.get("ticks"))
+    return bool(state.get("pid")) and same
+
+
+def last_start_s(paths, name):
+    """Seconds that the server's latest start took that a run waited for, None where none did since the node's boot."""
+    known = read_json(paths.ready(name))
+    took = known.get("took_s") if isinstance(known, dict) else None
+    return took if isinstance(took, int) and not isinstance(took, bool) and took >= 0 else None
 
 
 def read_secrets(paths, name):
@@ -174,6 +235,51 @@ def check_only(only, entries, observed, deployed=False):
     if unknown:
         raise FleetError(
             "servers.only-unknown",
-            "only names %s, which %s not a server here; known: %s.",
-            (", ".join(unknown), "is" if len(unknown) == 1 else "are", ", ".join(sorted(known)) or "none"),
+            "This host has no server %s; known: %s. Correct the names that the run is limited to.",
+            (", ".join(unknown), ", ".join(sorted(known)) or "none"),
         )
+
+
+def row(node, observed, action=None, check=False):
+    """The result's line for one server. action: what was done with it, or would be (check)."""
+    now = condition(observed)
+    reason = now.reason
+    if action is not None and check:
+        reason = "would %s: %s" % (action.kind, action.reason)
+    elif action is not None and action.repairs:
+        reason = "restarted: " + action.reason
+    return {
+        "name": observed.name,
+        "state": now.state,
+        "ready": None,
+        "since": utc(now.since),
+        "restarts": now.restarts,
+        "pid": now.pid,
+        "hash": now.hash or (observed.entry or {}).get("hash"),
+        "reason": reason and visible(reason),
+        "log_tail": log_tail(node.paths, node.manager, observed.name, FAILED_LOG_LINES)
+        if now.state == "failed"
+        else [],
+    }
+
+
+def utc(epoch):
+    """ISO 8601 in UTC, whole seconds; None for None."""
+    if epoch is None:
+        return None
+    moment = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def log_tail(paths, manager, name, lines):
+    """The last lines of the server's log without the values of its secrets, [str], what is unseen shown; of a very long
+    line both ends."""
+    text = "\n".join(manager.log_tail(name, lines))
+    if not text:
+        return []
+    return [_shortened(visible(line)) for line in redactor_of(read_secrets(paths, name)).text(text).split("\n")]
+
+
+def _shortened(line):
+    half = LONGEST_LINE // 2
+    return line if len(line) <= LONGEST_LINE else "%s … %s" % (line[:half], line[-half:])

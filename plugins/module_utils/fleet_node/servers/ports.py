@@ -8,7 +8,6 @@ from __future__ import annotations
 from ..containers.launcher import port_holder
 from ..errors import FleetError
 from .model import STARTS, STAY, Observed
-from .running_process import shown_command
 
 
 def server_ports(entry):
@@ -17,11 +16,14 @@ def server_ports(entry):
     return ports + [(port, "%s port" % kind) for kind, port in sorted((entry.get("ports") or {}).items()) if port]
 
 
+COMMAND_SHOWN = 200  # characters
+
+
 def holder_words(holder, root):
     """Who holds a port, for a person. holder: processes.port_holder()'s."""
     if holder["pid"] is None:
         return "a process of %s that this user cannot see" % holder["user"]
-    words = "process %d of %s (%s)" % (holder["pid"], holder["user"], shown_command(holder["command"]))
+    words = "process %d of %s (%s)" % (holder["pid"], holder["user"], (holder["command"] or "gone")[:COMMAND_SHOWN])
     if holder["server"] is None:
         return words
     whose = "our server '%s'" % holder["server"]
@@ -60,8 +62,8 @@ def check_ports(node, actions, desired, observed):
                 continue
             raise FleetError(
                 "servers.port-held",
-                "Server '%s': its %s %d on %s is held by %s. Nothing was changed; end that process or plan another "
-                "port.",
+                "Server '%s': its %s %d on %s is held by %s. Nothing was changed. End that process, or plan "
+                "another port.",
                 (action.name, what, port, entry["bind"], holder_words(holder, root)),
                 details={"port": port, "holder": holder},
             )

@@ -28,9 +28,9 @@ from ..supervise.state import read_record
 from ..weights import checkpoints
 from ..weights.checkpoints import check_draft
 from .desired import missing_cpus
+from .ports import holder_words
 
 OLDEST_PYTHON = (3, 9)
-COMMAND_SHOWN = 120  # characters of a port holder's command
 
 
 def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", only=(), installs=None, satisfied_by=(),
@@ -86,7 +86,7 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         host = next((entry["host"] for entry in entries.values()), machine.node())
         raise FleetError(
             "preflight.problems",
-            "Preflight found %d %s on %s, nothing was changed:\n%s",
+            "Preflight found %d %s on %s, nothing was changed:\n%s\nCorrect this, and run again.",
             (
                 len(problems),
                 "problem" if len(problems) == 1 else "problems",
@@ -249,7 +249,7 @@ def _check_ports(paths, entries, only):
                         port,
                         name,
                         "" if kind == "port" else ", ports.%s" % kind,
-                        _describe_holder(holder),
+                        holder_words(holder, paths.root),
                         "Add %s to the names that this run is limited to" % holder["server"]
                         if _is_ours(holder, paths)
                         else "Stop it",
@@ -266,15 +266,6 @@ def _is_ours(holder, paths):
 def _makes_way(holder, paths, only):
     """Whether this run may stop the holder: then it has the port rightly, or is moved or removed."""
     return _is_ours(holder, paths) and (not only or holder["server"] in only)
-
-
-def _describe_holder(holder):
-    if holder["pid"] is None:
-        return "a process of the user %s that %s may not see" % (holder["user"], processes.user_name(os.geteuid()))
-    text = "pid %d (%s)" % (holder["pid"], (holder["command"] or "its command is gone")[:COMMAND_SHOWN])
-    if holder["server"] is not None:
-        text += ", server %s below the root %s" % (holder["server"], holder["root"])
-    return text
 
 
 def _running_hash(paths, name):

@@ -17,10 +17,9 @@ import stat
 
 from ..containers.engine import EngineError, engine_of_entry
 from ..node.files import read_bytes, readable_json, write_atomic
+from ..node.server_spec import start_order
 from .model import STARTS, config_path
-from .purge import forget_state, unlink
-from .staging import Staging, make_folder
-from .start_order import start_order
+from .server_files import Staging, forget_state, make_folder, unlink
 
 
 def read(paths):

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether servers are ready: not what their health path says, but that a completion comes back through their port."""
+"""Whether servers are ready, which is a completion through their port, and whether servers that run have hung."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from ..errors import FleetError
 from ..model import gpt_oss
 from ..node import http_client, processes
 from ..node.server_spec import check_entries, health_port
+from ..supervise import state as guard_state
 from ..visible import visible
-from . import causes, faults, identity
-from .diff import entry_changes
-from .faults import waiting_since
-from .model import condition
-from .observe import check_only, observe, read_secrets, redactor_of
+from . import causes, identity
+from .drift import entry_changes
+from .model import Fault, condition
+from .observe import check_only, last_start_s, log_tail, note_ready, observe, read_secrets, redactor_of, row, utc
 from .ports import port_holders
-from .rows import log_tail, row, utc
 
 LOG_LINES = 15
 CAUSE_LINES = 200  # an engine's traceback, and those of the processes that died of it
 MESSAGE_LINES = 3
 IDS = 400  # characters of the models that a server lists
 THREADS = 32
+HEALTH_S = 10.0  # for a health path that answers in milliseconds
+COMPLETION_S = 60.0  # for one token, behind all that a busy server has to do first
+RETRY_S = 0.5
 UNVERIFIED = "not verified (check)"
 BUDGET_WORDS = "that is over its start budget"
 NO_WORKERS = "none is"
@@ -148,7 +150,7 @@ def check_ready(node, entries, only=None, timeout=30, check=False, deployed=Fals
             if lacks[name] is None:
                 rows[name]["ready"] = True
                 if not check:
-                    faults.note_ready(node.paths, name, observed[name].state, _took(planned[name], now[name]))
+                    note_ready(node.paths, name, observed[name].state, _took(planned[name], now[name]))
                 continue
         if words is None:
             words, hopeless = _problem(planned[name], observed[name], lacks.get(name))
@@ -165,7 +167,7 @@ def check_ready(node, entries, only=None, timeout=30, check=False, deployed=Fals
         if cause and (late or now[name].restarts or now[name].state == "failed"):
             words = "%s, because %s" % (words.rstrip("."), cause)
         tail = log[-LOG_LINES:]
-        last = faults.last_start_s(node.paths, name)
+        last = last_start_s(node.paths, name)
         progress = None if hopeless else _progress(planned[name], observed[name], lacks.get(name), last)
         rows[name].update(ready=False, reason=visible(words), progress=progress, log_tail=tail)
         if tail:
@@ -175,7 +177,7 @@ def check_ready(node, entries, only=None, timeout=30, check=False, deployed=Fals
     if problems:
         raise FleetError(
             "readiness.not-ready",
-            "%s after %d s. %s",
+            "%s after %d s. %s See playbooks/logs.yml.",
             (count, age, " ".join(problems)),
             details={"final": final, "servers": list(rows.values())},
         )
@@ -251,7 +253,7 @@ def doing(observed):
 def _problem(entry, observed, lack):
     """(why the server is not ready, whether waiting is no use)."""
     now = condition(observed)
-    if observed.fault is not None and observed.fault.record is None and lack is None:
+    if observed.fault is not None and lack is None:
         return "%s; run engine_servers to restart it" % observed.fault.reason, True
     age = "" if now.since is None else " since %s (%d s)" % (utc(now.since)[11:], time.time() - now.since)
     if now.state in ("missing", "stopped"):
@@ -272,3 +274,83 @@ def _problem(entry, observed, lack):
     if began is not None and time.time() - began > budget:
         return "%s; %s of %d s" % (words, BUDGET_WORDS, budget), True
     return words, is_permanent(words)
+
+
+# -- servers that hang -------------------------------------------------------------------------------------------------
+
+
+def waiting_since(state, budget_s):
+    """When the current series of starts began (epoch seconds), None before the first.
+
+    Starts that follow each other within the start budget are one attempt to become ready, so that a server that dies
+    and is restarted again and again uses up one budget, and one that ran for days and is restarted gets a new one.
+    """
+    starts = state.get("starts") or []
+    if not starts:
+        return None
+    first = starts[-1]
+    for start in reversed(starts[:-1]):
+        if first - start > budget_s + guard_state.RESTART_DELAY_S:
+            break
+        first = start
+    return first
+
+
+def find_hung(paths, servers, note=True):
+    """{name: Fault} of those that hang, all asked at once. servers: {name: (planned entry, Observed)} of running ones.
+
+    note: record which are ready. One that was never seen ready is given its start budget.
+    """
+    if not servers:
+        return {}
+
+    def one(name):
+        entry, observed = servers[name]
+        budget = entry["health"]["budget_s"]
+        began = waiting_since(observed.state, budget)
+        ready = observed.was_ready
+        over = began is not None and time.time() - began > budget
+        words = None
+        if ready or over:
+            words = _hangs(entry, observed)
+        if words is None:
+            if note and not ready and health_port(entry) is not None and _health(entry, 0, observed.secrets).healthy:
+                note_ready(paths, name, observed.state)
+            return None
+        if ready:
+            return Fault("it was ready and does not answer any more: " + words)
+        text = "it does not answer %d s after its start, its start budget is %d s: %s"
+        return Fault(text % (time.time() - began, budget, words))
+
+    with concurrent.futures.ThreadPoolExecutor(min(THREADS, len(servers))) as pool:
+        found = dict(zip(servers, pool.map(one, servers)))
+    return {name: fault for name, fault in found.items() if fault is not None}
+
+
+def _health(entry, seconds, secrets):
+    """What the health path answers, asked again and again for so long unless it is 200 or 204."""
+    end = time.monotonic() + seconds
+    while True:
+        answer = asking.health(entry, max(RETRY_S, end - time.monotonic()), secrets)
+        if answer.healthy or time.monotonic() + RETRY_S > end:
+            return answer
+        time.sleep(RETRY_S)
+
+
+def _hangs(entry, observed):
+    """What a server that should be ready does instead of answering, None where it answers.
+
+    What answers with a refusal lives, and so does one that is busy.
+    """
+    stopped = [pid for pid in observed.pids if getattr(processes.process(pid), "state", None) == "T"]
+    if stopped:
+        return "its process %s is stopped by a signal" % ", ".join(map(str, stopped))
+    if health_port(entry) is None:
+        return None
+    answer = _health(entry, HEALTH_S, observed.secrets)
+    if answer.status is None or answer.status >= 500:
+        return "health: " + answer.describe(200)
+    if not asking.completes(entry):
+        return None
+    answer, busy = asking.one_token(entry, COMPLETION_S, observed.secrets)
+    return "completion: " + answer.describe(200) if answer.error == "timeout" and not busy else None

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings the servers of a node to the plan: observe what is there, decide what differs, apply only that."""
+"""Brings the servers of a node to the plan: observes, decides what differs, applies only that."""
 
 from __future__ import annotations
 
@@ -14,23 +14,91 @@ from ..errors import FleetError
 from ..launchers import get_launcher
 from ..node import python as node_python
 from ..node.os_errors import os_error
-from ..node.server_spec import check_entries
-from . import faults, previous
-from .apply import apply, prove, settle, stop
-from .decide import AT_ONCE, WAVE, decide
+from ..node.server_spec import check_entries, check_order
+from ..platforms import device_holders
+from ..services import boot, watchdog
+from . import previous
+from .apply import apply, prove, python_link_differs, settle, shared_changes, shared_fault, stop
+from .decide import AT_ONCE, WAVE, decide, describe
 from .desired import check_deployable, check_secrets, desired_server
-from .diff import describe
-from .model import CLOSINGS, STARTS, Action, Desired, Observed, condition
-from .observe import check_only, observe
+from .model import CLOSINGS, STARTS, Action, DesiredServer, Observed, condition
+from .observe import check_only, observe, row
 from .ports import check_ports
-from .rows import row
-from .shared_files import python_link_differs, shared_changes, shared_fault
-from .staging import make_folder
-from .start_order import check_order
+from .readiness import all_answer, find_hung
+from .server_files import make_folder
 
 LOCK_S = 30
+HEALTH_S = 5
+LOG_LEAST = {"rate": 0, "file_mb": 1, "files": 1}
 UNVERIFIED = "an earlier run changed it, and it was not verified since"
 ROLLED_BACK = "its old definition was put back"
+
+
+def run(node, params, check):
+    """(the result of engine_servers, its warnings). params: the module's parameters. Raises FleetError."""
+    entries, state = params["servers"], params["state"]
+    node.manager.new_log_limits = _log_limits(params["logs"])
+    settings = watchdog.Settings(**params["watchdog"]) if params["watchdog"] else None
+    names = ("state", "only", "secrets", "purge", "purge_artifacts", "changes", "drain_s")
+    options = {key: params[key] for key in names}
+    result, warnings = reconcile(node, entries, check=check, **options), list(node.warnings)
+    if params["only"] is None and state in ("started", "restarted", "absent"):
+        deploys = state != "absent" and entries
+        _add(result, watchdog.ensure(node, settings if deploys else None, check))
+        started = boot.ensure(node, bool(params["start_on_boot"] and deploys), check)
+        _add(result, started)
+        warnings += started["warnings"]
+    rows = {row["name"]: row["state"] for row in result["servers"]}
+    shown = [entry for entry in entries if entry["name"] in rows]
+    if state in ("stopped", "absent") and not check:
+        result["held"] = _held(node, shown, result, warnings)
+    running = all(rows[entry["name"]] == "running" for entry in shown)
+    result["answering"] = (
+        not result["changed"] and not result["waves"] and running and all_answer(shown, HEALTH_S, node.paths)
+    )
+    return result, warnings + ["%s was repaired: %s" % repair for repair in result["repaired"].items()]
+
+
+def _log_limits(given):
+    """The limits of logs, None where none are given. FleetError for one that cannot be."""
+    for name, least in LOG_LEAST.items() if given else ():
+        if given[name] < least:
+            raise FleetError(
+                "servers.log-limit-too-small",
+                "logs: %s is %d; allowed: %d or more. Correct it.",
+                (name, given[name], least),
+            )
+    return given
+
+
+def _add(result, step):
+    """Add what a further step changed to the result."""
+    if step["changed"]:
+        result["changed"] = True
+        result["diff"] = {key: result["diff"][key] + step["diff"][key] for key in ("before", "after")}
+
+
+def _held(node, entries, result, warnings):
+    """Processes of others that hold a device of the stopped servers, None where the devices could not be asked.
+
+    FleetError, with the result so far, where one of the servers' own still does.
+    """
+    try:
+        held, unknown = device_holders.release(entries, node.paths.root)
+    except FleetError as error:
+        error.details = {**result, **error.details}
+        raise
+    if unknown:
+        warnings.append(
+            "The servers are stopped and none of their processes is left; the devices could not be asked whether "
+            "somebody holds them: %s" % unknown
+        )
+    warnings += [
+        "The servers are stopped, and yet %s holds what was theirs; it is none of ours. End it, or leave it the device."
+        % device_holders.describe(holder)
+        for holder in held or ()
+    ]
+    return held
 
 
 def reconcile(node, entries, state="started", only=None, secrets=None, purge=False, check=False,
@@ -62,7 +130,7 @@ def _reconcile(node, planned, state, only, secrets, purge, check, purge_artifact
     named = [name for name in planned if only is None or name in only]
     observed = observe(node.paths, node.manager, planned, purge, purge_artifacts)
     check_only(only, planned, observed, state in ("stopped", "absent") or changes == WAVE)
-    desired = {name: Desired(entry, user=entry["user"] or node.user) for name, entry in planned.items()}
+    desired = {name: DesiredServer(entry, user=entry["user"] or node.user) for name, entry in planned.items()}
     shared = {}
     if deploys and planned:
         check_secrets([planned[name] for name in named], secrets, check)
@@ -173,7 +241,7 @@ def _find_hung(node, desired, observed, check):
             now = condition(one)
             if now.state == "running" and now.managed and now.hash == target.entry["hash"]:
                 running[one.name] = (target.entry, one)
-    for name, fault in faults.find_hung(node.paths, running, note=not check).items():
+    for name, fault in find_hung(node.paths, running, note=not check).items():
         observed[name].fault = fault
 
 
@@ -199,7 +267,7 @@ def _locked(paths, create):
                 if time.monotonic() > end:
                     raise FleetError(
                         "servers.locked",
-                        "Another run changes the servers of %s since %d s; run again when it is done.",
+                        "Another run has been changing the servers of %s for %d s. Run again when it has ended.",
                         (paths.root or "this node", LOCK_S),
                     ) from None
                 time.sleep(0.2)

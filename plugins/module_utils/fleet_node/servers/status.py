@@ -17,15 +17,14 @@ from ..node.server_spec import check_entries
 from ..services.base import ManagerSilent
 from ..visible import visible
 from . import drift
+from .apply import shared_changes, shared_fault
 from .decide import NOT_ENABLED
 from .desired import desired_server
-from .diff import changed_weights, changed_weights_words, entry_changes
+from .drift import changed_weights, changed_weights_words, entry_changes
 from .model import Observed, condition, config_path
-from .observe import check_only, observe
+from .observe import check_only, log_tail, observe, row
 from .ports import port_holders
 from .readiness import doing, probe_all
-from .rows import log_tail, row
-from .shared_files import shared_changes, shared_fault
 
 WORDS = ("reason", "log_tail", "differences", "drift", "notes")  # of a row: of servers and their logs
 

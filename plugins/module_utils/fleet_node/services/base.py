@@ -45,26 +45,17 @@ class Status:
 class Unit:
     """What else a service manager knows of a server, for a comparison with the plan.
 
-    name: of systemd's unit, None for other managers; path: of the definition; drop_ins: paths of foreign files that
-    change this definition; node_wide: of those that change all units; overrides: paths of definitions that the manager
-    reads instead; stale: whether it holds another version than the files; may_reload: whether it can read them again
-    without harm to others; programs: [(interpreter that a definition executes, whether it is that of the version that
-    the manager holds)]; limits: {"NOFILE": number} of the definition, -1 for none; loaded_limits: the same, as the
-    manager has read them.
+    path: of the definition; drop_ins: paths of files of others that change this definition; stale: whether the manager
+    holds another version than the files; may_reload: whether it can read them again without harm to others; programs:
+    [(interpreter that a definition executes, whether it is the one that the manager holds)].
     """
 
-    def __init__(self, name=None, path="", drop_ins=(), node_wide=(), overrides=(), stale=False, may_reload=True,
-                 programs=(), limits=None, loaded_limits=None):  # fmt: skip
-        self.name = name
+    def __init__(self, path="", drop_ins=(), stale=False, may_reload=True, programs=()):
         self.path = path
         self.drop_ins = list(drop_ins)
-        self.node_wide = list(node_wide)
-        self.overrides = list(overrides)
         self.stale = stale
         self.may_reload = may_reload
         self.programs = list(programs)
-        self.limits = limits or {}
-        self.loaded_limits = loaded_limits or {}
 
 
 class ServiceManager(abc.ABC):

@@ -45,7 +45,7 @@ RESTART_S = 1  # the guard counts starts and delays them; this holds where not e
 LIMIT_INTERVAL_S, LIMIT_BURST = 60, 30
 SHOWN = ("Id", "Description", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "MainPID",
          "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "Job", "FragmentPath", "DropInPaths", "ExecStart",
-         "LimitNOFILE", "LimitMEMLOCK", "User")  # fmt: skip
+         "User")  # fmt: skip
 LIMITS = {"NOFILE": 1048576, "MEMLOCK": -1}  # -1: infinity
 OTHER_SHOWN = ("ActiveState", "NeedDaemonReload")
 # systemd.exec(5), process exit codes: what ended before the guard could say why
@@ -311,25 +311,19 @@ class Systemd(ServiceManager):
 
     def unit(self, name, status):
         block = status.properties if status else {}
-        unit, path = unit_of(name), self.definition_path(name)
+        path = self.definition_path(name)
         loaded = _paths(block.get("DropInPaths"))
-        foreign = [file for file in loaded if os.path.basename(os.path.dirname(file)).startswith(PREFIX)]
         fragment = block.get("FragmentPath")
+        overrides = [fragment] if fragment and os.path.realpath(fragment) != os.path.realpath(path) else []
         stale = block.get("NeedDaemonReload") == "yes" and status.pid is not None
         programs = [(_executed_in(read_text(path)), False)]
         programs += [(_executed(block.get("ExecStart")), True)] if stale else []
-        shown = {name: _limit(block.get("Limit" + name)) for name in LIMITS}
         return Unit(
-            name=unit,
             path=path,
-            drop_ins=foreign,
-            node_wide=[file for file in loaded if file not in foreign],
-            overrides=[fragment] if fragment and os.path.realpath(fragment) != os.path.realpath(path) else [],
+            drop_ins=loaded + overrides,
             stale=stale,
             may_reload=not stale or self._may_reload(programs),
             programs=[one for one in programs if one[0]],
-            limits=LIMITS,
-            loaded_limits={name: value for name, value in shown.items() if value is not None},
         )
 
     def _may_reload(self, programs=()):
@@ -476,13 +470,6 @@ def _executed_in(text):
     """The program of a unit file, as unit_word() writes it; None without one."""
     found = re.search(r'(?m)^ExecStart="((?:[^"\\]|\\.)*)"', text or "")
     return re.sub(r"\\(.)", r"\1", found.group(1)).replace("%%", "%") if found else None
-
-
-def _limit(text):
-    """A limit as systemctl show prints it: -1 for none, None if it is not a number."""
-    if text in ("infinity", "18446744073709551615"):
-        return -1
-    return int(text) if (text or "").isdigit() else None
 
 
 def _containers_run():

@@ -1,12 +1,21 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The order of starts: a server waits until those before it are healthy."""
+"""Waits before a start: for servers that start first, and for services that the server needs.
+
+An entry's start.needs is [{name, urls, tls, greeting}]. One of the urls must be available: http:// and https:// by any
+answer below 500, tcp:// by a connection on which the service sends `greeting` first. tls: {ca, certificate, key}, the
+names of the variables or secrets that hold the PEM texts.
+"""
 
 from __future__ import annotations
 
+import http.client
 import os
+import socket
+import ssl
 import time
+import urllib.parse
 
 from ..engines import health_request as asking
 from ..node.processes import process
@@ -14,9 +23,11 @@ from ..node.server_spec import health_port, read_entry
 from .state import read_record, read_secrets, say
 
 REQUEST_S = 5.0
+PROBE_S = 3.0
+POLL_S = 2.0
 
 
-def wait_for(leader, options, state, needless):
+def wait_for_leader(leader, options, state, needless):
     """Wait until the server `leader` answers its health path with 200. False when its start budget is over.
 
     needless: a function that says whether there is nothing to wait for any more.
@@ -52,3 +63,73 @@ def is_healthy(entry, state_path, secrets_path=None):
         found = process(state.get("pid") or 0)
         return state.get("phase") == "running" and found is not None and found.ticks == state.get("ticks")
     return asking.health(entry, REQUEST_S, read_secrets(secrets_path) if secrets_path else {}).healthy
+
+
+def wait_for_services(needs, given, state, pause=time.sleep):
+    """Wait until all are available. given: {variable: text} of the entry, secrets included.
+
+    The start before this one is not counted where its engine ended while a service was away.
+    """
+    began, reported = time.monotonic(), None
+    while True:
+        lack = next(((need["name"], words) for need in needs for words in [away(need, given)] if words), None)
+        if lack is None:
+            break
+        if reported is None:
+            state.forgive()
+        if lack != reported:
+            reported = lack
+            say("waiting for %s: %s" % lack)
+            state.write("waiting for " + lack[0], lack[1])
+        pause(POLL_S)
+    if reported:
+        say("%s is available after %d s" % (reported[0], time.monotonic() - began))
+
+
+def away(need, given):
+    """Why a service is not available, None where it is."""
+    found = []
+    for url in need["urls"]:
+        try:
+            words = _problem(url, need, given)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if words is None:
+            return None
+        found.append("%s: %s" % (url, words))
+    return "; ".join(found)
+
+
+def _problem(url, need, given):
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "tcp":
+        greeting = need["greeting"].encode()
+        with socket.create_connection((parts.hostname, parts.port), PROBE_S) as connection:
+            got = connection.recv(len(greeting), socket.MSG_WAITALL)
+        return None if got == greeting else "it does not answer as %s does" % need["name"]
+    if parts.scheme == "https":
+        connection = http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=PROBE_S, context=_context(need.get("tls") or {}, given)
+        )
+    else:
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PROBE_S)
+    try:
+        connection.request("GET", parts.path or "/")
+        status = connection.getresponse().status
+    finally:
+        connection.close()
+    return None if status < 500 else "HTTP %d" % status
+
+
+def _context(tls, given):
+    """The SSL context that shows the server's certificate; the texts are in no file of a disk."""
+    texts = {kind: given.get(name) for kind, name in tls.items()}
+    context = ssl.create_default_context(cadata=texts.get("ca"))
+    if texts.get("certificate") and texts.get("key"):
+        memory = os.memfd_create("certificate")
+        try:
+            os.write(memory, ("%s\n%s\n" % (texts["certificate"], texts["key"])).encode())
+            context.load_cert_chain("/proc/self/fd/%d" % memory, password="")  # never ask for one
+        finally:
+            os.close(memory)
+    return context

@@ -5,21 +5,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import resource
+import secrets as randomness
 import shutil
 import signal
 import sys
 import time
 
 from ..engines.registry import engine_of
+from ..engines.stays_registered import MARK, mark_of
 from ..node.cpu_list import parse_cpu_list
 from ..node.paths import PATH
 from ..node.processes import MARKER_ROOT, MARKER_SERVER, marked_processes, terminate_found
 from ..node.server_spec import read_entry
-from . import hooks, shared_folder
-from . import needs as services
 from .state import (
     KILL_S,
     START_LIMIT_EXIT,
@@ -61,12 +62,13 @@ def run(options):
         if problem:
             return give_up(state, problem, 1, options.restart_delay)
     # all that is needed of the program before the first wait: see cli.main()
-    found = hooks.of_entry(entry, options)
-    if entry["start"]["after"]:
-        from .order import wait_for
+    found = hooks_of(entry, options)
     needs = entry["start"].get("needs") or ()
     given = {**entry["environment"], **read_secrets(options.secrets)} if needs else {}
-    services.wait_for(needs, given, state)
+    if needs or entry["start"]["after"]:
+        from . import order
+    if needs:
+        order.wait_for_services(needs, given, state)
 
     budget = entry["health"]["budget_s"]
     interval = start_interval(budget, options.burst, options.restart_delay)
@@ -79,7 +81,9 @@ def run(options):
         time.sleep(min(FIRST_DELAY_S, options.restart_delay) if recent == 1 else options.restart_delay)
 
     for leader in entry["start"]["after"]:
-        if not wait_for(leader, options, state, lambda name=leader: any(hook.replaces(name) for hook in found)):
+        if not order.wait_for_leader(
+            leader, options, state, lambda name=leader: any(hook.replaces(name) for hook in found)
+        ):
             return 1
     for hook in found:
         try:
@@ -88,7 +92,8 @@ def run(options):
         except OSError as error:
             return give_up(state, str(error), 1, options.restart_delay)
 
-    services.wait_for(needs, given, state)  # it may have gone while this waited for others
+    if needs:
+        order.wait_for_services(needs, given, state)  # it may have gone while this waited for others
     state.count_start()
     try:
         for hook in found:
@@ -102,7 +107,7 @@ def run(options):
         prepare_process(entry)
         state.weights = {folder: weights_note(folder) for folder in entry.get("weights", ())}
         state.encodings = encodings_note(entry)
-        state.folder = shared_folder.made(entry)
+        state.folder = make_shared_folder(entry)
         state.write("running")
         program_folder = getattr(sys.modules["__main__"], "HANDLE", None)
         if program_folder is not None:
@@ -111,6 +116,43 @@ def run(options):
                                   for key, value in environment.items()})  # fmt: skip
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         return give_up(state, "it cannot be executed: %s" % error, 127, options.restart_delay)
+
+
+def hooks_of(entry, options):
+    """[hook] of an entry, whose `hooks` is {name: settings}.
+
+    options.start_hooks() returns the module with the class StartHook for each name. Its of(entry, options) returns the
+    hook of an entry or None. replaces(leader): whether that server need not be waited for; prepare(state): False if the
+    server must not start, OSError if it cannot; before_execution(): right before the engine.
+    """
+    if not entry["hooks"]:
+        return []  # without an import of all platforms
+    modules = options.start_hooks()
+    found = [modules[name].StartHook.of(entry, options) for name in entry["hooks"] if name in modules]
+    return [hook for hook in found if hook is not None]
+
+
+def shared_folder_mark(entry):
+    """The mark of the folder by which the servers of a node find each other, which distinguishes it from another folder
+    at its path; None for an entry without such a folder and for a folder without a mark."""
+    folder = engine_of(entry).shared_folder(entry)
+    return mark_of(folder) if folder else None
+
+
+def make_shared_folder(entry):
+    """Create that folder if it is missing, with the owner of its parent. Returns its mark."""
+    folder = engine_of(entry).shared_folder(entry)
+    if not folder:
+        return None
+    with contextlib.suppress(OSError):
+        above = os.stat(os.path.dirname(folder))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o755)
+            os.chown(folder, above.st_uid, above.st_gid, follow_symlinks=False)
+        new = os.open(os.path.join(folder, MARK), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        with os.fdopen(new, "w") as stream:
+            stream.write(randomness.token_hex(8))
+    return mark_of(folder)
 
 
 def give_up(state, reason, status, delay):

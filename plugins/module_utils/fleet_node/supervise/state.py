@@ -66,7 +66,7 @@ class State:
     of such times, without those of engines that were ended on request; count: how many there were in all since the
     module's own start; artifact: "compiles" or "loads" for a server with a compiled artifact, else null; weights:
     {folder: weights_note()} and encodings: encodings_note() as they were when the engine was executed, folder: the mark
-    of shared_folder.py; null before.
+    of run.make_shared_folder(); null before.
     """
 
     def __init__(self, path, name, entry_hash, mode=0o640):

@@ -16,7 +16,7 @@ from ..node.server_spec import PROBED_ROLES, check_entries
 from ..node.values import all_ok
 from ..servers import identity
 from ..servers.api_keys import client_key
-from ..servers.node_arguments import node_of
+from ..servers.model import Node
 from . import probes, workers
 from .asking import Failed, Options
 
@@ -64,7 +64,9 @@ def verify_from_parameters(parameters, check_mode):
     for name in ("timeout", "quick_timeout"):
         if parameters[name] <= 0:
             raise FleetError(
-                "probes.seconds-invalid", "%s is %g, it must be more than 0 seconds.", (name, parameters[name])
+                "probes.option-invalid",
+                "%s is %s; allowed: %s. Correct it.",
+                (name, "%g" % parameters[name], "more than 0 seconds"),
             )
     options = Options(
         mode=parameters["mode"],
@@ -74,7 +76,7 @@ def verify_from_parameters(parameters, check_mode):
         timeout=parameters["timeout"],
         quick_timeout=parameters["quick_timeout"],
     )
-    node = node_of(parameters)
+    node = Node.of_parameters(parameters)
     watch = identity.Watch(node)
     elsewhere = parameters.get("workers_elsewhere") or ()
     result = verify_servers(
@@ -97,40 +99,36 @@ def verify_from_parameters(parameters, check_mode):
 def settle_mode(mode, servers_changed):
     """quick where it is known that nothing changed, full otherwise; an explicit mode stays."""
     if mode not in MODES:
-        raise FleetError("probes.mode-unknown", "mode is %r, allowed: %s.", (mode, ", ".join(MODES)))
+        raise FleetError(
+            "probes.option-invalid", "%s is %s; allowed: %s. Correct it.", ("mode", repr(mode), ", ".join(MODES))
+        )
     if mode != "auto":
         return mode
     return "quick" if servers_changed is False else "full"
 
 
 def check_probes(given):
-    """The recipe's probes, whole: [{name, path, body, expect: {status, contains, field}}]. Raises FleetError."""
+    """The recipe's probes with all keys: [{name, path, body, expect: {status, contains, field}}]. Raises FleetError."""
     checked = []
     for number, probe in enumerate(given):
         where = "probes[%d]" % number
         if not isinstance(probe, dict):
-            raise FleetError("probes.not-a-mapping", "%s is a %s, it must be a mapping.", (where, type(probe).__name__))
+            raise _invalid(where, "is a %s; allowed: a mapping" % type(probe).__name__)
         name = probe.get("name")
         if not isinstance(name, str) or not name:
-            raise FleetError(
-                "probes.name-missing", "%s has no name; give it a short one, it stands in the report.", (where,)
-            )
+            raise _invalid(where, "has no name, which the report shows")
         where += " (%s)" % name
         if name in probes.FULL + probes.QUICK or name in [other["name"] for other in checked]:
-            raise FleetError("probes.name-taken", "%s: this name is taken by another probe; choose another.", (where,))
-        _known(where, probe, PROBE_KEYS)
+            raise _invalid(where, "has the name of another probe")
+        _check_keys(where, probe, PROBE_KEYS)
         path = probe.get("path") or probes.CHAT
         if not isinstance(path, str) or not path.startswith("/"):
-            raise FleetError("probes.path-invalid", "%s: path is %r, it must begin with '/'.", (where, path))
+            raise _invalid(where, "has the path %r; allowed: a path that begins with '/'" % (path,))
         body = probe.get("body")
         if body is not None and not isinstance(body, dict):
-            raise FleetError(
-                "probes.body-not-a-mapping",
-                "%s: body is a %s, it must be a mapping, or left out for a GET.",
-                (where, type(body).__name__),
-            )
+            raise _invalid(where, "has a %s as body; allowed: a mapping, or none for a GET" % type(body).__name__)
         if body is None and path == probes.CHAT:
-            raise FleetError("probes.messages-missing", "%s: a chat completion needs a body with messages.", (where,))
+            raise _invalid(where, "has no body; a chat completion requires one with messages")
         checked.append({"name": name, "path": path, "body": body, "expect": _expect(where, probe.get("expect"))})
     return checked
 
@@ -139,36 +137,28 @@ def _expect(where, given):
     given = {} if given is None else given
     where += ".expect"
     if not isinstance(given, dict):
-        raise FleetError(
-            "probes.expectation-not-a-mapping", "%s is a %s, it must be a mapping.", (where, type(given).__name__)
-        )
-    _known(where, given, EXPECT_KEYS)
+        raise _invalid(where, "is a %s; allowed: a mapping" % type(given).__name__)
+    _check_keys(where, given, EXPECT_KEYS)
     status, contains, field = given.get("status", 200), given.get("contains") or [], given.get("field")
     if isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 599:
-        raise FleetError(
-            "probes.status-invalid", "%s.status is %r, it must be an HTTP status (100 to 599).", (where, status)
-        )
+        raise _invalid(where, "has the status %r; allowed: 100 to 599" % (status,))
     if not isinstance(contains, list) or not all(isinstance(text, str) for text in contains):
-        raise FleetError(
-            "probes.contains-not-a-list", "%s.contains is %r, it must be a list of strings.", (where, contains)
-        )
+        raise _invalid(where, "has %r in contains; allowed: a list of strings" % (contains,))
     if field is not None and (not isinstance(field, str) or not field):
-        raise FleetError(
-            "probes.field-invalid",
-            "%s.field is %r, it must be a dotted path like choices.0.message.content.",
-            (where, field),
-        )
+        raise _invalid(where, "has the field %r; allowed: a dotted path like choices.0.message.content" % (field,))
     return {"status": status, "contains": contains, "field": field}
 
 
-def _known(where, mapping, keys):
+def _check_keys(where, mapping, keys):
     unknown = sorted(str(key) for key in set(mapping) - keys)
     if unknown:
-        raise FleetError(
-            "probes.keys-unknown",
-            "%s: unknown keys %s, allowed: %s.",
-            (where, ", ".join(unknown), ", ".join(sorted(keys))),
-        )
+        raise _invalid(where, "has the unknown keys %s; allowed: %s" % (", ".join(unknown), ", ".join(sorted(keys))))
+
+
+def _invalid(where, words):
+    return FleetError(
+        "probes.invalid", "%s %s. Correct the probes of the recipe, or in fleet_override.", (where, words)
+    )
 
 
 def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode, key_of):

@@ -10,7 +10,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import faults
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe
 from ansible_collections.inference.fleet.tests.unit.engines.deployed import deployed
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
@@ -46,12 +46,12 @@ def test_who_passed_is_recorded_as_ready_and_nobody_else(run, tmp_path):
         other = plan_entry(entry["port"], model_id="gpt-oss-20b")
         for check, planned, ok in ((True, entry, True), (False, other, False)):
             _status, result = run(check, servers=[planned], mode="quick", quick_timeout=60)
-            assert (result["ok"], faults.was_ready(paths, entry["name"], state)) == (ok, False)
+            assert (result["ok"], observe.was_ready(paths, entry["name"], state)) == (ok, False)
         for _turn in range(2):
             _status, result = run(servers=[entry], mode="quick", quick_timeout=60)
             assert (result["ok"], result["changed"]) == (True, False)
-            assert faults.was_ready(paths, entry["name"], state)
-        assert not faults.was_ready(paths, entry["name"], {**state, "ticks": state["ticks"] + 1})
+            assert observe.was_ready(paths, entry["name"], state)
+        assert not observe.was_ready(paths, entry["name"], {**state, "ticks": state["ticks"] + 1})
 
 
 def test_a_bad_verdict_is_no_failure_of_the_module(run):
@@ -147,28 +147,16 @@ def test_auto_without_reports_goes_by_what_changed(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code"),
     [
-        (
-            {"servers": [dict(plan_entry(8000), port=8001)]},
-            "Plan entry 'server-0': its hash does not fit its content; plan again instead of editing entries.",
-        ),
-        (
-            {"servers": [plan_entry(8000), plan_entry(8001)]},
-            "Plan entry 'server-0' appears twice; names are unique on a host.",
-        ),
-        ({"servers": [], "timeout": 0}, "timeout is 0, it must be more than 0 seconds."),
-        ({"servers": [], "quick_timeout": -1}, "quick_timeout is -1, it must be more than 0 seconds."),
-        (
-            {"servers": [], "root": "here"},
-            "root is 'here'; it must be an absolute path, or empty for the system's own folders.",
-        ),
-        (
-            {"servers": [], "probes": [{"name": "chat", "body": {}}]},
-            "probes[0] (chat): this name is taken by another probe; choose another.",
-        ),
+        ({"servers": [dict(plan_entry(8000), port=8001)]}, "entry.invalid"),
+        ({"servers": [plan_entry(8000), plan_entry(8001)]}, "entry.invalid"),
+        ({"servers": [], "timeout": 0}, "probes.option-invalid"),
+        ({"servers": [], "quick_timeout": -1}, "probes.option-invalid"),
+        ({"servers": [], "root": "here"}, "node.root-not-absolute"),
+        ({"servers": [], "probes": [{"name": "chat", "body": {}}]}, "probes.invalid"),
     ],
 )
-def test_bad_input_fails_in_words(run, arguments, message):
+def test_bad_input_fails_with_a_code(run, arguments, code):
     status, result = run(**arguments)
-    assert (status, result["failed"], result["msg"]) == (1, True, message)
+    assert (status, result["failed"], result["code"]) == (1, True, code)

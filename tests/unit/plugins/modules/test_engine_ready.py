@@ -55,6 +55,7 @@ def test_from_nothing_to_ready(node, tmp_path, monkeypatch):
         + " ".join(
             "%s: it is not deployed on this node; run engine_servers to start it." % entry["name"] for entry in entries
         )
+        + " See playbooks/logs.yml."
     )
     assert missing["final"] is True
 
@@ -78,9 +79,7 @@ def test_from_nothing_to_ready(node, tmp_path, monkeypatch):
     assert "skipped_reason" not in verified
     assert [server["ready"] for server in verified["servers"]] == [True] * 4
     assert node.module(READY, entries, only=["server-0"])["msg"] == "1 of 1 servers ready."
-    assert fails(node, entries, only=["x"])["msg"] == (
-        "only names x, which is not a server here; known: bare, server-0, server-1, worker."
-    )
+    assert fails(node, entries, only=["x"])["code"] == "servers.only-unknown"
 
     changed = rehash(entries[0], environment={"A": "1"})
     older = fails(node, [changed, *entries[1:]])
@@ -274,9 +273,7 @@ def test_info(node):
         ("server-1", "stopped", False, None),
         ("server-2", "running", True, None),
     ]
-    assert node.module(INFO, plan, only=["x"])["msg"] == (
-        "only names x, which is not a server here; known: server-0, server-1, server-2."
-    )
+    assert node.module(INFO, plan, only=["x"])["code"] == "servers.only-unknown"
     state = json.loads(pathlib.Path(node.paths.server_state("server-0")).read_text(encoding="utf-8"))
     assert state["pid"] == pids[0]
 
@@ -370,11 +367,10 @@ def test_every_missing_secret_is_named_at_once(node):
         node.entry("server-1", secrets={"HF_TOKEN": "vault_token"}, secret_versions={"HF_TOKEN": "1"}),
     ]
     result = node.module("engine_servers", entries, secrets={"fleet_api_key": "", "vault_token": ["x"]})
-    assert result["msg"] == (
-        "Server 'server-0': its secret VLLM_API_KEY comes from the variable 'fleet_api_key', which is not set, or "
-        "empty. Server 'server-1': its secret HF_TOKEN comes from the variable 'vault_token', which cannot be used: "
-        "vault_token is a list; allowed: a string. Set the variable for this host, best in a vault, or bring "
-        "the file. Nothing was changed."
+    assert result["code"] == "servers.secret-missing"
+    assert "VLLM_API_KEY comes from the variable 'fleet_api_key', which is not set" in result["msg"]
+    assert (
+        "HF_TOKEN comes from the variable 'vault_token', which cannot be used: vault_token is a list" in result["msg"]
     )
     assert not os.path.exists(node.paths.servers)
 

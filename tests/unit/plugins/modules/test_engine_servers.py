@@ -23,7 +23,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node im
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply, run
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply, reconcile
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, alive, rehash, wait_until
@@ -36,7 +36,7 @@ from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_serve
 
 
 def test_started_in_four_steps(node, monkeypatch):
-    monkeypatch.setattr(run, "HEALTH_S", 60)
+    monkeypatch.setattr(reconcile, "HEALTH_S", 60)
     entries = [node.entry("server-0"), node.entry("server-1")]
 
     check = node.servers(entries, check=True)
@@ -78,7 +78,7 @@ def test_started_in_four_steps(node, monkeypatch):
 
     os.kill(pids(apply)["server-1"], signal.SIGSTOP)
     os.unlink(node.paths.ready("server-1"))  # one that was not seen ready has its start budget
-    monkeypatch.setattr(run, "HEALTH_S", 0.5)
+    monkeypatch.setattr(reconcile, "HEALTH_S", 0.5)
     again = node.servers(entries)
     assert (again["answering"], again["changed"], again["repaired"], again["pending"]) == (False, False, {}, {})
     os.kill(pids(apply)["server-1"], signal.SIGCONT)
@@ -164,10 +164,8 @@ def test_a_smaller_plan_and_one_changed_argument(node):
 def test_secrets_are_in_their_file_and_the_environment_alone(node):
     entry = node.entry("server-0", secrets={"HF_TOKEN": "fleet_hf_token"}, secret_versions={"HF_TOKEN": "1"})
     missing = node.module("engine_servers", [entry])
-    assert missing["msg"] == (
-        "Server 'server-0': its secret HF_TOKEN comes from the variable 'fleet_hf_token', which is not set, or empty. "
-        "Set the variable for this host, best in a vault, or bring the file. Nothing was changed."
-    )
+    assert missing["code"] == "servers.secret-missing"
+    assert "its secret HF_TOKEN comes from the variable 'fleet_hf_token', which is not set" in missing["msg"]
     results = [node.servers([entry], secrets={"fleet_hf_token": SECRET}, check=True)]
     results.append(node.servers([entry], secrets={"fleet_hf_token": SECRET}))
     pid = pids(results[-1])["server-0"]
@@ -252,47 +250,30 @@ def test_without_a_toolkit_check_mode_would_start_and_a_run_says_what_to_do(node
     result = node.servers([entry], toolkit=toolkit, check=True)
     assert row(result, "server-0")["reason"] == "would create: it is not deployed"
     result = node.module("engine_servers", [entry], toolkit=toolkit)
-    assert result["msg"] == (
-        "Servers cannot be started: there is no supervisord at %s/bin/supervisord. Install supervisor (4.x) into the "
-        "toolkit, or name another with toolkit. Nothing was changed." % toolkit
-    )
+    assert result["code"] == "servers.cannot-start"
+    assert "there is no supervisord at %s/bin/supervisord" % toolkit in result["msg"]
     gone = rehash(entry, command=["/no/such/program"])
     assert node.servers([gone], check=True)["changed"]
-    assert node.module("engine_servers", [gone])["msg"] == (
-        "Server 'server-0': its program '/no/such/program' is not on this node, or cannot be executed. The engine's "
-        "role installs it; run it before the servers are started. Nothing was changed."
-    )
+    assert node.module("engine_servers", [gone])["code"] == "launch.program-missing"
     assert not os.path.exists(node.paths.etc)
 
 
 def test_what_cannot_be_done_is_said(node):
     zero, one = node.entry("server-0"), node.entry("server-1")
+    unordered = [rehash(zero, start={"after": ["server-1"]}), rehash(one, start={"after": ["server-0"]})]
     cases = [
-        ({"only": ["server-7"]}, [zero, one], "only names server-7, which is not a server here; known: server-0, "
-                                              "server-1."),
-        ({"manager": "systemd"}, [zero], "manager: systemd runs the system's own servers only, but the root is %s. Use "
-                                         "manager: supervisord, or an empty root." % node.root),
-        ({"root": "relative"}, [zero],
-         "root is 'relative'; it must be an absolute path, or empty for the system's own folders."),
-        ({}, [rehash(zero, start={"after": ["leader"]})],
-         "Server 'server-0' starts after 'leader', which is not among the servers: server-0."),
-        ({}, [rehash(zero, start={"after": ["server-1"]}), rehash(one, start={"after": ["server-0"]})],
-         "The servers server-0, server-1 wait for each other: start.after goes in a circle."),
-        ({}, [rehash(zero, launcher="container")],
-         "Plan entry 'server-0': launcher is 'container', but container is null."),
-        ({}, [dict(zero, port=1)], "Plan entry 'server-0': its hash does not fit its content; plan again instead of "
-                                   "editing entries."),
-    ]  # fmt: skip
-    for params, entries, message in cases:
-        for check_mode in (True, False):
-            assert node.module("engine_servers", entries, check=check_mode, **params)["msg"] == message
-    assert node.module("engine_servers", [rehash(zero, user="no-such-user")])["msg"] == (
-        "Server 'server-0' runs as the user 'no-such-user', who is not on this node. The engine's role creates it; run "
-        "it before the servers are started. Nothing was changed."
-        if os.getuid() == 0
-        else "Server 'server-0' runs as no-such-user, but this runs as %s, who cannot change users. Use become."
-        % processes.user_name(os.getuid())
-    )
+        ({"only": ["server-7"]}, [zero, one], "servers.only-unknown"),
+        ({"manager": "systemd"}, [zero], "services.systemd-with-root"),
+        ({"root": "relative"}, [zero], "node.root-not-absolute"),
+        ({}, [rehash(zero, start={"after": ["leader"]})], "servers.start-order-invalid"),
+        ({}, unordered, "servers.start-order-invalid"),
+        ({}, [rehash(zero, launcher="container")], "entry.invalid"),
+        ({}, [dict(zero, port=1)], "entry.invalid"),
+        ({}, [rehash(zero, user="no-such-user")], "servers.user-unusable"),
+    ]
+    for params, entries, code in cases:
+        for check_mode in (True, False) if code != "servers.user-unusable" else (False,):
+            assert node.module("engine_servers", entries, check=check_mode, **params)["code"] == code
     assert not os.path.exists(node.root + "/etc")
 
 

@@ -15,7 +15,7 @@ import time
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files, http_client, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import faults
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import boot, supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
@@ -34,44 +34,21 @@ def stop_by_signal(pid):
     wait_until(lambda: processes.process(pid).state == "T", what="the signal")
 
 
-def test_a_record_that_is_gone_is_made_anew(node):
+def test_a_server_without_the_record_of_its_start_restarts(node):
     entries = [node.entry("server-0"), node.entry("server-1")]
     first = pids(node.servers(entries))
     node.ready(entries)
-    record = read_json(node.paths.server_state("server-0"))
     os.unlink(node.paths.server_state("server-0"))
-    words = "the record of its start is gone, and was made anew"
-
+    words = "the record of its start is gone"
     status = node.module("engine_servers_info", entries, probe=True)["servers"][0]
     assert (status["state"], status["pid"], status["drift"]) == ("running", first["server-0"], words)
-    check = node.servers(entries, check=True)
-    assert reasons(check)["server-0"] == "would record: " + words
+    assert reasons(node.servers(entries, check=True))["server-0"] == "would restart: " + words
     result = node.servers(entries)
-    assert (result["changed"], pids(result), result["repaired"]) == (True, first, {"server-0": words})
-    assert result["diff"] == check["diff"] == {
-        "before": "server-0:\n  state: running\n  found: %s\n" % words, "after": "server-0:\n  state: running\n"
-    }  # fmt: skip
-    assert reasons(result) == {"server-0": words, "server-1": None}
-    made = read_json(node.paths.server_state("server-0"))
-    del record["program"]  # which version started it is not known any more
-    assert {**made, "since": 0, "started": 0, "starts": []} == {**record, "since": 0, "started": 0, "starts": []}
-    assert abs(made["started"] - record["started"]) < 60
+    assert (result["changed"], result["repaired"]) == (True, {"server-0": words})
+    assert reasons(result) == {"server-0": "restarted: " + words, "server-1": None}
     again = node.servers(entries)
-    assert (again["changed"], pids(again), again["repaired"]) == (False, first, {})
-
-
-@pytest.mark.parametrize("what", ["entry", "secret"])
-def test_a_server_without_a_record_restarts_where_it_may_run_something_else(node, what):
-    entry = node.entry("server-0", secrets={"TOKEN": "token"}, secret_versions={"TOKEN": "1"})
-    first = pids(node.servers([entry], secrets={"token": "x"}))
-    os.unlink(node.paths.server_state("server-0"))
-    later = time.time() + 3600
-    os.utime(getattr(node.paths, what)("server-0"), (later, later))
-    result = node.servers([entry], secrets={"token": "x"})
-    assert result["repaired"] == {"server-0": "the record of its start is gone"}
-    assert reasons(result) == {"server-0": "restarted: the record of its start is gone"}
-    assert pids(result) != first
-    assert node.servers([entry], secrets={"token": "x"})["changed"] is False
+    assert again["changed"] is False
+    assert pids(again)["server-0"] != first["server-0"] and pids(again)["server-1"] == first["server-1"]
 
 
 def test_of_two_that_hang_one_is_restarted_and_then_the_other(node):
@@ -188,7 +165,7 @@ def test_a_note_of_the_encodings_that_is_none(tmp_path, noted):
     """Whatever a service wrote into its record: no crash."""
     (tmp_path / "a.tiktoken").write_text("abc")
     os.utime(tmp_path / "a.tiktoken", ns=(7, 7))
-    fault = faults.late_encodings({"environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}}, {"encodings": noted})
+    fault = observe.late_encodings({"environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}}, {"encodings": noted})
     assert (fault is None) == (noted in ([], "x", 5))
 
 
@@ -230,16 +207,16 @@ def test_what_hangs_and_what_only_refuses_or_is_busy(monkeypatch, answers, expec
         return http_client.Response("GET", "", **values)
 
     monkeypatch.setattr(http_client, "request", request)
-    monkeypatch.setattr(faults, "HEALTH_S", 0)
+    monkeypatch.setattr(readiness, "HEALTH_S", 0)
     entry = {"bind": "127.0.0.1", "port": 1, "ports": {}, "health": {"path": "/health"}, "role": "server",
              "model_id": "m"}  # fmt: skip
     seen = type("Observed", (), {"pids": [os.getpid()], "secrets": {"VLLM_API_KEY": "k"}})
-    assert faults._hangs(entry, seen) == expected
+    assert readiness._hangs(entry, seen) == expected
     assert all(headers == {"Authorization": "Bearer k"} for path, headers in asked if path == "completions")
     asked.clear()
-    assert faults._hangs(dict(entry, role="decode"), seen) == (expected if "health" in answers else None)
+    assert readiness._hangs(dict(entry, role="decode"), seen) == (expected if "health" in answers else None)
     assert {path for path, _headers in asked} == {"health"}
-    assert faults._hangs(dict(entry, port=None), seen) is None
+    assert readiness._hangs(dict(entry, port=None), seen) is None
 
 
 def test_the_nodes_own_watchdog(node):
@@ -325,7 +302,8 @@ def test_limits_of_logs_restart_nothing_and_are_remembered(node):
 @pytest.mark.parametrize(("key", "value", "least"), [("rate", -1, 0), ("file_mb", 0, 1), ("files", 0, 1)])
 def test_limits_of_logs_that_cannot_be(node, key, value, least):
     result = node.module("engine_servers", [node.entry("server-0")], logs={key: value})
-    assert result["msg"] == "logs: %s is %d; allowed: %d or more." % (key, value, least)
+    assert result["code"] == "servers.log-limit-too-small"
+    assert "%s is %d; allowed: %d or more." % (key, value, least) in result["msg"]
 
 
 def test_servers_are_shown_though_their_supervisord_is_stopped_by_a_signal(node, monkeypatch):

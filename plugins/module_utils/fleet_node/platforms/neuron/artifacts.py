@@ -47,7 +47,7 @@ FAULTS = {
 
 
 class StartHook:
-    """What the guard does for an artifact when it starts a server; see supervise.hooks."""
+    """What the guard does for an artifact when it starts a server; see supervise.run.hooks_of()."""
 
     def __init__(self, entry, options, path):
         self.entry = entry

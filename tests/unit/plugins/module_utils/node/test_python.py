@@ -105,10 +105,10 @@ def test_where_none_is_fit_it_says_why_of_each(node, monkeypatch):
     monkeypatch.setattr(node_python, "can_execute", lambda user, python: False)
     with pytest.raises(FleetError) as caught:
         node_python.choose(node.paths, ["fleet"])
-    assert caught.value.message == (
-        "Servers cannot be started: no Python 3.9 or newer of this node's own is fit to start them (%s is Python 3.8; "
-        "%s is in a virtual environment; %s may not be executed by the user 'fleet'). Install the distribution's "
-        "python3. Nothing was changed." % (usr, local, base)
+    assert caught.value.code == "node.python-missing"
+    assert caught.value.values[2] == (
+        "%s is Python 3.8; %s is in a virtual environment; %s may not be executed by the user 'fleet'"
+        % (usr, local, base)
     )
 
 

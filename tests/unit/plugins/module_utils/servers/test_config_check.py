@@ -18,8 +18,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import config_check
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.config_text import config_text
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Desired, Node
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.desired import config_text
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import DesiredServer, Node
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine, image
 
@@ -70,7 +70,7 @@ def desired(content, name="server-0", **changes):
         8000, name, engine="trtllm", launcher="container", config=config, weights=["/models/a"], devices=[0, 1],
         container=container, arguments={"tensor-parallel-size": "2", "max-batch-size": 8}, **changes,
     )  # fmt: skip
-    return Desired(entry, config=config_text(config))
+    return DesiredServer(entry, config=config_text(config))
 
 
 def test_what_the_image_takes_is_asked_once(place):
@@ -102,11 +102,16 @@ def test_how_it_is_asked(place):
 def test_what_the_image_refuses(place):
     with pytest.raises(FleetError) as caught:
         place.check(FINE, WRONG)
-    assert caught.value.message == (
-        "Server 'server-0': trtllm, asked in the image nvcr.io/nvidia/tensorrt-llm/release:1.2.1, refuses its "
-        "configuration: enable_mixed_sampler: Extra inputs are not permitted; moe_config.backend: Input should be "
-        "'CUTLASS', 'CUTEDSL', 'WIDEEP', 'TRTLLM', 'DEEPGEMM', 'VANILLA' or 'TRITON'. Correct config.content or take "
-        "an image that has it. Nothing was changed."
+    assert caught.value.code == "servers.config-refused"
+    assert caught.value.values[:4] == (
+        "server-0",
+        "trtllm",
+        "the image nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
+        "configuration",
+    )
+    assert caught.value.values[4] == (
+        "enable_mixed_sampler: Extra inputs are not permitted; moe_config.backend: Input should be 'CUTLASS', "
+        "'CUTEDSL', 'WIDEEP', 'TRTLLM', 'DEEPGEMM', 'VANILLA' or 'TRITON'"
     )
     with pytest.raises(FleetError):
         place.check(WRONG)  # a refusal is not remembered
@@ -217,7 +222,7 @@ class Environment:
     def server(self, name, *words, config=None):
         entry = plan_entry(8000, name, engine="vllm", launcher="process", container=None, config=config)
         entry["command"] = [str(self.binaries / "vllm"), "serve", "/models/a", *words]
-        return Desired(entry, config=config_text(config))
+        return DesiredServer(entry, config=config_text(config))
 
     def check(self, *servers):
         config_check.check_configs(self.node, list(servers))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 import yaml
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.config_text import config_text
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.desired import config_text
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -87,7 +87,7 @@ def test_another_entry_is_deployed_than_the_planned_one(tmp_path, mode):
         port, old, new = entry["port"], entry["hash"][:12], planned["hash"][:12]
         assert words_of(verdict) == (
             "server-0 is deployed as the entry %s%s, and the plan's is %s; they differ in environment, model_id; the "
-            "port %d is held by our server 'server-0', entry %s%s, PROCESS" % (old, BY, new, port, old, BY)
+            "port %d is held by our server 'server-0', PROCESS, entry %s%s" % (old, BY, new, port, old, BY)
         )
         assert engine.requests == []
 
@@ -107,7 +107,7 @@ def test_an_older_entry_runs_than_the_deployed_one(tmp_path):
         write_down(tmp_path, entry, pid, runs="0" * 64)
         assert words_of(verify(tmp_path, entry)[0]).startswith(
             "server-0 runs the entry 000000000000, and the plan's is %s; site.yml restarts it; the port %d is held by "
-            "our server 'server-0', entry 000000000000, PROCESS" % (entry["hash"][:12], entry["port"])
+            "our server 'server-0', PROCESS, entry 000000000000" % (entry["hash"][:12], entry["port"])
         )
         os.unlink(state)
         assert re.fullmatch(
@@ -141,7 +141,7 @@ def test_another_server_of_ours_has_its_port(tmp_path):
         write_down(tmp_path, entries[1], first)
         found = [words_of(verdict) for verdict in verify(tmp_path, *entries)]
     assert found == [
-        "the port %d is held by our server '%s', entry %s%s, PROCESS"
+        "the port %d is held by our server '%s', PROCESS, entry %s%s"
         % (entry["port"], name, entries[number]["hash"][:12], BY)
         for entry, name, number in ((entries[0], "server-1", 1), (entries[1], "server-0", 0))
     ]
@@ -150,8 +150,8 @@ def test_another_server_of_ours_has_its_port(tmp_path):
 def test_a_server_of_another_root_has_its_port(tmp_path):
     with ScriptedEngine() as engine, deployed(tmp_path / "other", engine.port, plan_entry) as entry:
         assert words_of(verify(tmp_path / "mine", entry)[0]) == (
-            "nothing is deployed as server-0; the port %d is held by our server 'server-0' of the root %s, entry %s%s, "
-            "PROCESS" % (entry["port"], tmp_path / "other", entry["hash"][:12], BY)
+            "nothing is deployed as server-0; the port %d is held by our server 'server-0' of the root %s, PROCESS, "
+            "entry %s%s" % (entry["port"], tmp_path / "other", entry["hash"][:12], BY)
         )
 
 

@@ -83,8 +83,9 @@ def refused(root, **options):
     problems = caught.value.details["problems"]
     lines = ["%d. %s" % (number, item["message"]) for number, item in enumerate(problems, 1)]
     host = "node1" if options.get("servers") else platform.node()
-    assert caught.value.message == "Preflight found %d problem%s on %s, nothing was changed:\n%s" % (
-        len(problems), "" if len(problems) == 1 else "s", host, "\n".join(" " + line for line in lines)
+    assert caught.value.code == "preflight.problems"
+    assert caught.value.values == (
+        len(problems), "problem" if len(problems) == 1 else "problems", host, "\n".join(" " + line for line in lines)
     )  # fmt: skip
     return [(item["check"], item["message"]) for item in problems]
 
@@ -130,22 +131,10 @@ def test_all_problems_stand_in_one_message(tmp_path, monkeypatch):
                 "disk_gib": 60,
             },
         )
-    assert caught.value.message == (
-        "Preflight found 6 problems on node1, nothing was changed:\n"
-        " 1. The inventory declares 8 cores (fleet_hardware: count 4 × cores 2), this node has 2 (AMD EPYC). Set "
-        "fleet_hardware to what the node has, or use a larger node.\n"
-        " 2. The recipe needs a CPU with avx2, amx_bf16, sve (needs.cpu_flags), this node's AMD EPYC lacks "
-        "amx_bf16, sve. Take a node that has it, or a recipe that does not need it.\n"
-        " 3. The recipe needs the shared library libnone.so.9 (needs.libraries), this node lacks it. Install the "
-        "package that holds it.\n"
-        " 4. Port %d (server-0) is held by pid %d (%s). Stop it, or set another port in fleet_override: {servers: "
-        "{server: {port: …}}}.\n"
-        " 5. 2 servers are to be started (server-0, server-1) and need 32 GiB of host memory, 16 GiB each "
-        "(needs.host_memory_gib), this node has 23.1 GiB available. Stop other programs, or give the host fewer "
-        "servers.\n"
-        " 6. A first deployment needs 60 GiB of free disk (needs.disk_gib), %s has 1.5 GiB. Free space there, or set "
-        "fleet_root to a folder on a larger disk." % (PORT, os.getpid(), processes.command(os.getpid())[:120], tmp_path)
-    )
+    assert caught.value.code == "preflight.problems"
+    assert caught.value.values[:3] == (6, "problems", "node1")
+    lines = caught.value.values[3].split("\n")
+    assert [line[:4] for line in lines] == [" %d. " % number for number in range(1, 7)]
     assert [item["check"] for item in caught.value.details["problems"]] == [
         "hardware", "cpu_flags", "libraries", "ports", "memory", "disk"
     ]  # fmt: skip
@@ -205,17 +194,23 @@ def test_libraries_that_cannot_be_looked_for(tmp_path, monkeypatch):
     ]
 
 
-def test_a_port_held_by_another_program(tmp_path, listener):
-    pid = listener(PORT + 3)
-    command = processes.command(pid)[:120]
-    assert refused(tmp_path, servers=[entry(ports={"metrics": PORT + 3})]) == [
-        (
-            "ports",
-            "Port %d (server-0, ports.metrics) is held by pid %d (%s). Stop it, or set another port in "
-            "fleet_override: {servers: {server: {ports: {metrics: …}}}}." % (PORT + 3, pid, command),
-        )
-    ]
-    assert check(tmp_path, servers=[entry(ports={"metrics": PORT + 3})], only=["server-9"])["problems"] == []
+@pytest.mark.parametrize(
+    ("server", "ports", "only", "advice"),
+    [
+        (None, {"metrics": PORT + 3}, (), "Stop it, or set another port in fleet_override: "
+         "{servers: {server: {ports: {metrics: …}}}}."),
+        ("old-7", {"metrics": PORT + 3}, ("server-0",), "Add old-7 to the names that this run is limited to, or set "
+         "another port in fleet_override: {servers: {server: {ports: {metrics: …}}}}."),
+    ],
+)  # fmt: skip
+def test_a_port_that_somebody_else_holds_is_a_problem(tmp_path, listener, server, ports, only, advice):
+    pid = listener(PORT + 3, root=tmp_path, server=server) if server else listener(PORT + 3)
+    ((check_name, message),) = refused(tmp_path, servers=[entry(ports=ports)], only=only)
+    assert check_name == "ports"
+    assert message.startswith("Port %d (server-0, ports.metrics) is held by " % (PORT + 3))
+    assert "process %d of " % pid in message and (server is None or "server '%s'" % server in message)
+    assert message.endswith("). " + advice)
+    assert check(tmp_path, servers=[entry(ports=ports)], only=["server-9"])["problems"] == []
 
 
 def test_a_port_held_by_our_own_server(tmp_path, listener):
@@ -225,19 +220,6 @@ def test_a_port_held_by_our_own_server(tmp_path, listener):
     assert check(tmp_path, servers=servers)["problems"] == [], "old-7 is removed before server-1 is started"
     assert check(tmp_path, servers=servers, only=["server-0"])["problems"] == []
     assert check(tmp_path, servers=servers, only=["server-1", "old-7"])["problems"] == []
-
-
-def test_a_port_held_by_one_of_ours_that_stays(tmp_path, listener):
-    pid = listener(PORT + 1, root=tmp_path, server="old-7")
-    command = processes.command(pid)[:120]
-    assert refused(tmp_path, servers=[entry("server-1", PORT + 1)], only=["server-1"]) == [
-        (
-            "ports",
-            "Port %d (server-1) is held by pid %d (%s), server old-7 below the root %s. Add old-7 to the names that "
-            "this run is limited to, or set another port in fleet_override: {servers: {server: {port: …}}}."
-            % (PORT + 1, pid, command, tmp_path),
-        )
-    ]
 
 
 def test_a_read_only_file_system_is_called_that(tmp_path, monkeypatch):
@@ -253,15 +235,9 @@ def test_a_read_only_file_system_is_called_that(tmp_path, monkeypatch):
 
 
 def test_a_port_held_by_the_same_name_below_another_root(tmp_path, listener):
-    pid = listener(PORT, root="/", server="server-0")
-    command = processes.command(pid)[:120]
-    assert refused(tmp_path, servers=[entry()]) == [
-        (
-            "ports",
-            "Port %d (server-0) is held by pid %d (%s), server server-0 below the root /. Stop it, or set another "
-            "port in fleet_override: {servers: {server: {port: …}}}." % (PORT, pid, command),
-        )
-    ]
+    listener(PORT, root="/", server="server-0")
+    ((check_name, message),) = refused(tmp_path, servers=[entry()])
+    assert check_name == "ports" and "server 'server-0' of the root /" in message
 
 
 def test_a_port_held_by_a_process_that_we_may_not_see(tmp_path, monkeypatch):
@@ -269,14 +245,8 @@ def test_a_port_held_by_a_process_that_we_may_not_see(tmp_path, monkeypatch):
     monkeypatch.setattr(
         processes, "port_holder", lambda bind, port: holder if (bind, port) == ("127.0.0.1", PORT) else None
     )
-    assert refused(tmp_path, servers=[entry(), entry("prefill", None)]) == [
-        (
-            "ports",
-            "Port %d (server-0) is held by a process of the user postgres that %s may not see. Stop it, or set "
-            "another port in fleet_override: {servers: {server: {port: …}}}."
-            % (PORT, processes.user_name(os.geteuid())),
-        )
-    ]
+    ((check_name, message),) = refused(tmp_path, servers=[entry(), entry("prefill", None)])
+    assert check_name == "ports" and "a process of postgres that this user cannot see" in message
 
 
 def memory_of(root, *names, **options):
@@ -401,19 +371,16 @@ def test_an_old_python(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "code"),
     [
-        ({"root": "here"}, "root is 'here'; it must be an absolute path, or empty for the system's own folders."),
-        (
-            {"root": "/r", "servers": [dict(entry(), port=1)]},
-            "Plan entry 'server-0': its hash does not fit its content; plan again instead of editing entries.",
-        ),
+        ({"root": "here"}, "node.root-not-absolute"),
+        ({"root": "/r", "servers": [dict(entry(), port=1)]}, "entry.invalid"),
     ],
 )
-def test_what_is_no_plan(options, message):
+def test_an_invalid_plan_is_refused(options, code):
     with pytest.raises(FleetError) as caught:
         check(**options)
-    assert caught.value.message == message
+    assert caught.value.code == code
 
 
 def test_a_model_of_the_node_must_be_there_and_whole(tmp_path):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import faults, readiness, status
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness, status
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Node, Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
@@ -132,13 +132,13 @@ def test_how_far_a_start_is(monkeypatch, changes, lack, last, words):
 
 def test_the_last_start_is_remembered(tmp_path):
     paths = NodePaths(str(tmp_path))
-    assert faults.last_start_s(paths, "server-0") is None
-    faults.note_ready(paths, "server-0", {"pid": 7, "ticks": 1}, 159.4)
-    assert faults.last_start_s(paths, "server-0") == 159
+    assert observe.last_start_s(paths, "server-0") is None
+    observe.note_ready(paths, "server-0", {"pid": 7, "ticks": 1}, 159.4)
+    assert observe.last_start_s(paths, "server-0") == 159
     # of a start that nobody waited for nothing is known, so it stays
-    faults.note_ready(paths, "server-0", {"pid": 8, "ticks": 2})
-    assert faults.was_ready(paths, "server-0", {"pid": 8, "ticks": 2})
-    assert faults.last_start_s(paths, "server-0") == 159
+    observe.note_ready(paths, "server-0", {"pid": 8, "ticks": 2})
+    assert observe.was_ready(paths, "server-0", {"pid": 8, "ticks": 2})
+    assert observe.last_start_s(paths, "server-0") == 159
     with open(paths.ready("server-0"), "w", encoding="utf-8") as stream:
         stream.write('["hostile"]')
-    assert faults.last_start_s(paths, "server-0") is None
+    assert observe.last_start_s(paths, "server-0") is None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import start_times
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.identity import start_times
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 
 NOTHING = dict.fromkeys(("installed", "weights", "started", "ready", "artifact", "memory_mib"))
@@ -28,7 +28,7 @@ def test_times_are_those_of_the_files_that_the_steps_leave(tmp_path):
     weights = {str(tmp_path / one): "x" for one in ("model1", "model2", "gone")}
     state = {"pid": 1, "started": 5000.5, "weights": weights, "artifact": "compiles"}
     one = Observed("server-0", state=state, pids=[os.getpid()], was_ready=True)
-    found = start_times.of(paths, entry, one)
+    found = start_times(paths, entry, one)
     assert found.pop("memory_mib") > 0
     assert found == {
         "installed": "1970-01-01T00:16:40Z", "weights": "1970-01-01T01:06:40Z", "started": "1970-01-01T01:23:20Z",
@@ -36,10 +36,10 @@ def test_times_are_those_of_the_files_that_the_steps_leave(tmp_path):
     }  # fmt: skip
     # a file of another process says nothing about this one; a container's environment is its image
     one = Observed("server-0", state={"started": 5000.5}, was_ready=False)
-    found = start_times.of(paths, {**entry, "container": {"image": "x"}}, one)
+    found = start_times(paths, {**entry, "container": {"image": "x"}}, one)
     assert found == {**NOTHING, "started": "1970-01-01T01:23:20Z"}
 
 
 def test_what_is_not_known_is_null(tmp_path):
     entry = {"name": "server-0", "container": None, "command": ["engine"]}
-    assert start_times.of(NodePaths(str(tmp_path)), entry, Observed("server-0")) == NOTHING
+    assert start_times(NodePaths(str(tmp_path)), entry, Observed("server-0")) == NOTHING

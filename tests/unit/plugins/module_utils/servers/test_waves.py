@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.decide import decide
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Desired, Fault, Observed
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import (
+    DesiredServer,
+    Fault,
+    Observed,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 
@@ -32,7 +36,7 @@ def failed(one):
 
 def decided(planned, observed, changes="one_by_one", **options):
     """(what is done now, the waves)."""
-    desired = {one["name"]: Desired(one, definition="d") for one in planned}
+    desired = {one["name"]: DesiredServer(one, definition="d") for one in planned}
     observed = {one.name: one for one in observed}
     found = decide(desired, observed, options.pop("state", "started"), changes=changes, **options)
     assert {one.name for one in found.postponed} <= {name for wave in found.waves for name in wave}

@@ -16,7 +16,11 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node im
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as node_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.apply import apply
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Action, Desired, Node
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import (
+    Action,
+    DesiredServer,
+    Node,
+)
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.observe import observe
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import watchdog as node_watchdog
@@ -419,7 +423,7 @@ def test_an_enabled_server_is_not_restarted(manager, tmp_path, kind):
     """A new text may be wanted by another unit, so it is enabled too."""
     node = Node(NodePaths(str(tmp_path / "root")), manager)
     text = manager.definition(entry(), None) + "# new\n"
-    apply(node, [Action("server-0", kind, "")], {"server-0": Desired(entry(), definition=text)}, {}, {})
+    apply(node, [Action("server-0", kind, "")], {"server-0": DesiredServer(entry(), definition=text)}, {}, {})
     assert [call for call in manager.calls if " show " not in call] == [
         "systemctl enable --quiet --no-reload -- inference-fleet-server-0.service"
     ]
@@ -600,13 +604,12 @@ def unit_now(manager, **changes):
 def test_foreign_files_that_change_a_unit(manager):
     define(manager, "server-0")
     path = manager.definition_path("server-0")
-    found = unit_now(manager, FragmentPath=path)
-    assert (found.drop_ins, found.node_wide, found.overrides) == ([], [], [])
-    own = ["/etc/systemd/system/inference-fleet-%s.service.d/x.conf" % name for name in ("server-0", "")]
-    node_wide = "/etc/systemd/system/service.d/x.conf"
+    assert unit_now(manager, FragmentPath=path).drop_ins == []
+    loaded = ["/etc/systemd/system/inference-fleet-%s.service.d/x.conf" % name for name in ("server-0", "")]
+    loaded.append("/etc/systemd/system/service.d/x.conf")
     hiding = "/run/systemd/transient/inference-fleet-server-0.service"
-    found = unit_now(manager, FragmentPath=hiding, DropInPaths=" ".join([*own, node_wide]))
-    assert (found.drop_ins, found.node_wide, found.overrides) == (own, [node_wide], [hiding])
+    found = unit_now(manager, FragmentPath=hiding, DropInPaths=" ".join(loaded))
+    assert found.drop_ins == [*loaded, hiding]
 
 
 @pytest.mark.parametrize(
@@ -628,17 +631,9 @@ def test_an_older_unit_in_memory(manager, monkeypatch, tmp_path, nvidia, contain
     assert not unit_now(manager, ExecStart=EXEC % (program, program)).stale
 
 
-def test_limits_that_systemd_holds(manager):
-    define(manager, "server-0")
-    found = unit_now(manager, LimitNOFILE="4096", LimitMEMLOCK="infinity")
-    assert found.limits == {"NOFILE": 1048576, "MEMLOCK": -1}
-    assert found.loaded_limits == {"NOFILE": 4096, "MEMLOCK": -1}
-
-
 def test_what_a_unit_executes():
     text = '[Service]\nExecStart="/opt/a \\"b\\" 100%%/python" "-I"\n'
     assert systemd._executed_in(text) == '/opt/a "b" 100%/python'
     assert systemd._executed_in("[Service]\n") is None
     assert systemd._executed(EXEC % ("/usr/bin/python3", "/usr/bin/python3")) == "/usr/bin/python3"
     assert systemd._executed("") is None
-    assert [systemd._limit(text) for text in ("infinity", "1024", "", None)] == [-1, 1024, None, None]

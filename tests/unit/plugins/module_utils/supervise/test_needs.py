@@ -13,7 +13,7 @@ import subprocess
 import threading
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import needs
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import order
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 
 
@@ -97,16 +97,16 @@ def test_starts_that_end_while_a_service_is_away_do_not_count(place):
 
 def test_any_address_is_enough_and_a_service_that_is_ill_is_away():
     with serving() as well, serving(status=503) as ill:
-        assert needs.away(etcd(closed(), ill, well), {}) is None
-        assert needs.away(etcd(ill), {}) == "http://127.0.0.1:%d/health: HTTP 503" % ill
+        assert order.away(etcd(closed(), ill, well), {}) is None
+        assert order.away(etcd(ill), {}) == "http://127.0.0.1:%d/health: HTTP 503" % ill
     with serving(status=401) as guarded:
-        assert needs.away(etcd(guarded), {}) is None
+        assert order.away(etcd(guarded), {}) is None
 
 
 @pytest.mark.parametrize(("text", "available"), [(b"INFO {}\r\n", True), (b"HTTP/1.1 400\r\n", False), (b"", False)])
 def test_a_service_that_greets(text, available):
     with greeting(text) as port:
-        words = needs.away({"name": "nats", "urls": ["tcp://127.0.0.1:%d" % port], "greeting": "INFO "}, {})
+        words = order.away({"name": "nats", "urls": ["tcp://127.0.0.1:%d" % port], "greeting": "INFO "}, {})
     assert (words is None) is available
 
 
@@ -125,6 +125,6 @@ def test_certificates_of_clients(tmp_path):
     given = {"CA": certificate.read_text(), "CERTIFICATE": certificate.read_text(), "KEY": key.read_text()}
     with serving(context=context) as port:
         need = etcd(port, scheme="https", tls=names)
-        assert needs.away(need, given) is None
-        assert needs.away(need, {"CA": given["CA"]}) is not None
-        assert "certificate verify failed" in needs.away(need, {})
+        assert order.away(need, given) is None
+        assert order.away(need, {"CA": given["CA"]}) is not None
+        assert "certificate verify failed" in order.away(need, {})

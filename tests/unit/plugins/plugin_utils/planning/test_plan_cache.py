@@ -82,7 +82,7 @@ def test_warnings_and_tables_are_kept(cache):
         {"fleet_override_more": {"start": {"budget_s": 5}}},
         {"fleet_bind_address": "192.0.2.1"},
         {"fleet_api_key": KEY},
-        {"serve_changes": "at_once"},  # a role's: it is checked, though nothing is planned of it
+        {"serve_manager": "systemd"},  # a role's: it is checked, though nothing is planned of it
         {"ansible_host": "192.0.2.7"},  # two hosts may be one machine then
         {"fleet_hub_token": KEY},
     ],

@@ -362,13 +362,13 @@ def test_what_may_hold_a_password_is_not_read():
 
 
 def test_a_variable_that_only_a_play_can_work_out_lets_its_step_run_each_time():
-    given = {**HOSTS["cpu"], "serve_state": RuntimeError("'fleet_deployment' is undefined"), "vllm_packages": ["a"]}
+    given = {**HOSTS["cpu"], "serve_log_rate": RuntimeError("'fleet_deployment' is undefined"), "vllm_packages": ["a"]}
     plan, host = planned(given)
     assert {step: found[-1] for step, found in names(plan).items()}["serve"] is None
     (reason,) = [one["reason"] for one in plan["steps"] if "reason" in one]
-    assert reason.startswith("it cannot be looked at: variable serve_state cannot be worked out for the plan")
+    assert reason.startswith("it cannot be looked at: variable serve_log_rate cannot be worked out for the plan")
     assert "vllm_packages" in host.read
-    assert "serve_state" in host.looked - host.read  # its message may be another in each play
+    assert "serve_log_rate" in host.looked - host.read  # its message may be another in each play
 
 
 def test_a_variable_of_an_odd_form_lets_its_step_run_each_time():

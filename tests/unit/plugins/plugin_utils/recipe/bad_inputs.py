@@ -849,16 +849,8 @@ VALUES = {
     "images.mirror-key-invalid": {
         "fleet_registry_mirror": [{"a b": "m.example"}],
     },
-    "api-key.not-a-string": {
-        "fleet_api_key": [12345678, True],
-        "verify_api_key": [1],
-    },
-    "api-key.character-invalid": {
-        "fleet_api_key": [SECRET + " x", SECRET + "\nX"],
-        "benchmark_api_key": ["a b"],
-    },
-    "api-key.twice": {
-        "fleet_api_key": [[SECRET, SECRET]],
+    "api-key.invalid": {
+        "fleet_api_key": [12345678, True, SECRET + " x", SECRET + "\nX", [SECRET, SECRET]],
     },
     "tune.limits-invalid": {
         "fleet_tune_limits": [3, {"ttft": 1}, [1], {}],
