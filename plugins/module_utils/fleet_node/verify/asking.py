@@ -14,7 +14,7 @@ from ..engines.registry import engine_of
 from ..model import gpt_oss
 from ..node import http_client
 from ..servers import causes
-from . import chat, forms
+from . import chat
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
@@ -245,7 +245,7 @@ class Asking:
         answer = chat.read_answer(response.json())
         if answer is None:
             raise Failed(response.describe(GOT_LIMIT), causes.SHAPE)
-        answer.flaws += forms.of_text(response)
+        answer.flaws += chat.flaws_of_text(response)
         self._look_at(answer, body)
         self._uninvited(body, answer, response.describe(GOT_LIMIT))
         return answer, response

@@ -11,7 +11,7 @@ import re
 from ..model import gpt_oss
 from ..node import http_client
 from ..servers import causes
-from . import chat, forms
+from . import chat
 from .asking import GOT_LIMIT, GOT_SHORT, RESPONSES, Failed, NotMeasured, response_of
 from .dialogues import Dialogues
 from .tools import REFUSALS
@@ -67,7 +67,7 @@ class Responses(Dialogues):
             raise Failed(got, causes.NOT_UTF8)
         text, final = "", None
         for event in stream.events:
-            value, wrong = forms.strict(event.data)
+            value, wrong = chat.strict(event.data)
             if not isinstance(value, dict):
                 raise Failed("not JSON: " + http_client.cut(event.data, GOT_SHORT), causes.STREAM_NOT_JSON)
             if wrong:
@@ -100,7 +100,7 @@ class Responses(Dialogues):
             tool = dict({"type": "function"}, **tool["function"])
             response = self._to_responses(self._response_body(question, tools=[tool]))
             value, got = response.json(), response.describe(GOT_LIMIT)
-            for cause, words in forms.of_text(response):
+            for cause, words in chat.flaws_of_text(response):
                 raise Failed("%s; %s" % (words, got), cause)
             calls = [one for one in chat.items_of(chat.dig(value, "output")) if one.get("type") == "function_call"]
             if not calls:
@@ -127,7 +127,7 @@ class Responses(Dialogues):
     def _respond(self, one, cause=causes.WRONG_RESPONSES):
         response = self._must_be(self._send("POST", RESPONSES, self._response_body(one.question)), RESPONSES)
         got = response.describe(GOT_LIMIT)
-        for wrong, words in forms.of_text(response):
+        for wrong, words in chat.flaws_of_text(response):
             raise Failed("%s; %s" % (words, got), wrong)
         return self._judge_response(response.json(), one, got, cause)
 

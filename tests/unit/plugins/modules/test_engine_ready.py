@@ -62,7 +62,7 @@ def test_from_nothing_to_ready(node, tmp_path, monkeypatch):
     node.servers(entries)
     message = re.compile(
         r"3 of 4 servers ready after \d+ s\. server-1: starting %s, health: no answer: connection refused\. "
-        r"Last log lines: small engine \d+ starts \| token none\." % SINCE
+        r"Last log lines: small engine \d+ starts \| token none\. See playbooks/logs\.yml\." % SINCE
     )
     # until then others start as well, and its log has not reached the disk
     waiting = wait_until(lambda: _that_says(message, fails(node, entries)), what=message.pattern)
