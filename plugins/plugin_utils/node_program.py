@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import stat
+import time
 import zipfile
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
@@ -25,7 +26,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.errors import acti
 MODULE = "inference.fleet.node"
 MAKES_FOLDER = ("etcd_member", "nats_server")  # the program's folder, on hosts that have no inference servers
 NAME = "fleet-%s.zip"
-KEPT = 8  # archives of versions
+KEPT, KEPT_S = 8, 3600  # archives of versions, and seconds for which an archive that another run uses stays
 MISSING = re.compile(r"python\S*: (?:command )?not found|python\S*: No such file|No python interpreters found", re.I)
 OLD = re.compile(r"requires a minimum of Python\D*[\d.]+\D+(\d+\.\d+)")
 
@@ -109,7 +110,9 @@ def archive():
     path = os.path.join(folder(), NAME % program.own_version())
     with _os_errors(path):
         data = _known(path)
-        if data is None:
+        if data is not None:
+            os.utime(path)
+        else:
             data = program.packed(program.files_of())
             os.makedirs(os.path.dirname(os.path.dirname(path)), exist_ok=True)
             with contextlib.suppress(FileExistsError):
@@ -154,9 +157,14 @@ def _known(path):
 
 
 def _prune(where, kept):
-    """Leave the newest archives."""
-    found = [os.path.join(where, name) for name in os.listdir(where) if name.startswith((".fleet-", "fleet-"))]
-    for path in sorted(found, key=os.path.getmtime, reverse=True)[KEPT:]:
-        if path != kept:
+    """Leave the newest archives, and those that other runs may use."""
+    found = {}
+    for name in os.listdir(where):
+        path = os.path.join(where, name)
+        if name.startswith((".fleet-", "fleet-")) and path != kept:
+            with contextlib.suppress(FileNotFoundError):  # another run removes archives, too
+                found[path] = os.path.getmtime(path)
+    for path in sorted(found, key=found.get, reverse=True)[KEPT - 1 :]:
+        if found[path] < time.time() - KEPT_S:
             with contextlib.suppress(OSError):
                 os.unlink(path)
