@@ -270,8 +270,9 @@ def test_what_cannot_be_done_is_said(node):
     cases = [
         ({"only": ["server-7"]}, [zero, one], "only names server-7, which is not a server here; known: server-0, "
                                               "server-1."),
-        ({"manager": "systemd"}, [zero], "manager: systemd runs the system's own servers only, but the root is %s. Use "
-                                         "manager: supervisord, or an empty root." % node.root),
+        ({"manager": "systemd"}, [zero], "manager is 'systemd': systemd runs only the system's own servers, but "
+                                         "the root is %s. Use auto, supervisord, or systemd with an empty root."
+                                         % node.root),
         ({"root": "relative"}, [zero],
          "root is 'relative'; it must be an absolute path, or empty for the system's own folders."),
         ({}, [rehash(zero, start={"after": ["leader"]})],
