@@ -133,11 +133,8 @@ DEFAULTS = {
     "servers": "Correct what the message names, and run `site.yml` again",
     "sha256sums": "Make the list again with `sha256sum`",
     "standin": "Correct what the message names, and run again",
-    "supervisord": "See `supervisord.log` in `var/log/inference-fleet`; `playbooks/stop.yml` ends the daemon",
-    "systemd": "Correct what systemctl says (`systemctl status`, `journalctl -xe`), and run again",
     "tune": "Correct what the message names, and run `tune.yml` again",
     "venv": "Correct what the package manager says, or remove the environment and run again",
-    "watchdog": "Correct what the message names, or set `fleet_watchdog: false`",
     "weights": "Correct `model.path` or the directory that the message names, and run again",
 }
 

@@ -21,17 +21,20 @@ def get_manager(name, paths, toolkit=None):
     otherwise. paths: NodePaths. toolkit: the virtual environment that holds supervisord; paths.toolkit by default.
     """
     if name not in MANAGERS:
-        raise FleetError("services.manager-unknown", "manager is '%s'; allowed: %s.", (name, ", ".join(MANAGERS)))
+        raise _invalid(name, "allowed are %s" % ", ".join(MANAGERS))
     chosen = name
     if name == "auto":
         chosen = "systemd" if os.path.isdir(SYSTEMD_RUNS) and not paths.root else "supervisord"
     if chosen == "systemd":
         if paths.root:
-            raise FleetError(
-                "services.systemd-with-root",
-                "manager: systemd runs the system's own servers only, but the root is %s. Use manager: supervisord, or "
-                "an empty root.",
-                (paths.root,),
-            )
+            raise _invalid(name, "systemd runs only the system's own servers, but the root is %s" % paths.root)
         return systemd.Systemd(paths)
     return supervisord.Supervisord(paths, toolkit or paths.toolkit)
+
+
+def _invalid(name, reason):
+    return FleetError(
+        "services.manager-invalid",
+        "manager is '%s': %s. Use auto, supervisord, or systemd with an empty root.",
+        (name, reason),
+    )

@@ -18,6 +18,7 @@ import os
 import pwd
 import re
 import shlex
+import socket
 import stat
 import subprocess
 import tempfile
@@ -32,8 +33,6 @@ from ..node.files import read_end, read_text
 from ..node.paths import PREFIX
 from ..supervise.state import START_LIMIT_EXIT
 from .base import ManagerSilent, ServiceManager, Status, Unit
-from .supervisord_socket import Transport
-from .supervisord_text import ini_command, ini_value
 
 REAPER = PREFIX + "reaper"
 OTHERS = ("reaper", "watchdog")  # programs of ours that are no servers
@@ -49,6 +48,69 @@ LINE_BYTES = 4000  # of a line of a log, as far as its end is read
 # supervisor/xmlrpc.py: Faults
 STOPPED = ("T", "t")  # states of processes
 SHUTDOWN_STATE, BAD_NAME, ALREADY_STARTED, NOT_RUNNING, ALREADY_ADDED = 6, 10, 60, 70, 90
+
+
+def ini_value(text, expansions=1):
+    """`text` as the value of a key in supervisord's ini file.
+
+    expansions: how often supervisord applies its %-expansion to this key (twice to stdout_logfile). The format has no
+    quoting of values: FleetError for a string that it cannot hold.
+    """
+    escaped = text.replace("%", "%" * 2**expansions)
+    unfit = (
+        text != text.strip()
+        or re.search(r"[\x00-\x1f\x7f]", text)
+        or re.search(r"\s[;#]", text)  # the rest would be a comment
+        or "%(here)s" in escaped  # replaced before %% is
+    )
+    if unfit:
+        raise _invalid(text)
+    return escaped
+
+
+def ini_command(argv):
+    """argv as the value of `command`, which supervisord expands once and then splits as a POSIX shell would."""
+    words = []
+    for item in argv:
+        if re.search(r"[\x00\r\n]", item):
+            raise _invalid(item)
+        word = shlex.quote(item).replace("%", "%%")
+        # '' inside a quoted word is nothing to the shell, and keeps the ini parser from seeing a comment or %(here)s
+        words.append(re.sub(r"(\s)([;#])", r"\1''\2", word).replace("%(here)s", "%''(here)s"))
+    return " ".join(words)
+
+
+def _invalid(text):
+    return FleetError(
+        "supervisord.text-invalid",
+        "%r cannot be part of supervisord's configuration: blanks at its ends, control characters, ';' or '#' after a "
+        "blank and %%(here)s are not supported. Choose another path.",
+        (text,),
+    )
+
+
+class Connection(http.client.HTTPConnection):
+    """HTTP over a UNIX socket."""
+
+    def __init__(self, path, timeout):
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+class Transport(xmlrpc.client.Transport):
+    """XML-RPC over a UNIX socket. timeout: seconds for each step of a request."""
+
+    def __init__(self, path, timeout):
+        super().__init__()
+        self.path, self.timeout = path, timeout
+
+    def make_connection(self, host):
+        return Connection(self.path, self.timeout)
 
 
 class Supervisord(ServiceManager):
@@ -228,25 +290,35 @@ class Supervisord(ServiceManager):
             stopped = [pid for pid in pids if getattr(processes.process(pid), "state", "") in STOPPED]
             raise ManagerSilent(
                 "supervisord.no-answer",
-                "supervisord%s does not answer at %s within %d s (%s). %s, and run again. Its servers go on. "
-                "Its log is %s.",
+                "supervisord%s does not answer at %s within %d s (%s). Its servers continue. Its log is %s. %s and run "
+                "again.",
                 (
                     " (process %s)" % ", ".join(map(str, pids)) if pids else "",
                     self.socket,
                     REQUEST_S,
                     "it is stopped by a signal" if stopped else error,
-                    "Let it go on with 'kill -CONT %d'" % stopped[0] if stopped else "End the process",
                     self.log,
+                    "Run 'kill -CONT %d'" % stopped[0] if stopped else "End the process",
                 ),
             ) from error
         except xmlrpc.client.ProtocolError as error:
-            raise FleetError(
-                "supervisord.http-error",
-                "supervisord at %s answered HTTP %d: %s.",
-                (self.socket, error.errcode, error.errmsg),
-            ) from error
+            raise self._failed(method, "HTTP %d: %s" % (error.errcode, error.errmsg)) from error
         finally:
             proxy("close")()
+
+    def _failed(self, call, reason):
+        return FleetError(
+            "supervisord.call-failed",
+            "supervisord at %s failed %s: %s. Check its log %s and run again.",
+            (self.socket, call, reason, self.log),
+        )
+
+    def _does_not_stop(self, what):
+        return FleetError(
+            "supervisord.does-not-stop",
+            "%s did not stop in time. Check its log %s, end it and run again.",
+            (what, self.log),
+        )
 
     def _info(self):
         """{name: supervisord's own process info} of our programs; None where no daemon runs or it is going down."""
@@ -255,9 +327,7 @@ class Supervisord(ServiceManager):
         except xmlrpc.client.Fault as fault:
             if fault.faultCode == SHUTDOWN_STATE:
                 return None
-            raise FleetError(
-                "supervisord.call-refused", "supervisord refused getAllProcessInfo: %s.", (fault.faultString,)
-            ) from fault
+            raise self._failed("getAllProcessInfo", fault.faultString) from fault
         if rows is None:
             return None
         return {
@@ -291,11 +361,7 @@ class Supervisord(ServiceManager):
             return
         left = processes.terminate(self.daemons(), SHUTDOWN_WAIT_S, 5)
         if left:
-            raise FleetError(
-                "supervisord.cannot-end",
-                "supervisord (process %s) cannot be ended; it does not answer at %s.",
-                (", ".join(map(str, left)), self.socket),
-            )
+            raise self._does_not_stop("the supervisord at %s (process %s)" % (self.socket, ", ".join(map(str, left))))
         if self.socket_folder:
             _private_folder(self.socket_folder)
         with tempfile.TemporaryFile() as output:
@@ -322,7 +388,7 @@ class Supervisord(ServiceManager):
             words = output.read().decode("utf-8", "replace").strip().splitlines()
         raise FleetError(
             "supervisord.did-not-start",
-            "supervisord did not start with %s%s. Its log is %s.",
+            "supervisord did not start with %s%s. Check its log %s and run again.",
             (self.conf, ": " + words[0] if words else " (no answer at %s)" % self.socket, self.log),
             details={"output": words[-20:]},
         )
@@ -352,9 +418,7 @@ class Supervisord(ServiceManager):
         except xmlrpc.client.Fault as fault:
             if fault.faultCode in options.get("accept", ()):
                 return None
-            raise FleetError(
-                "supervisord.call-refused", "supervisord refused %s%r: %s.", (method, arguments, fault.faultString)
-            ) from fault
+            raise self._failed("%s%r" % (method, arguments), fault.faultString) from fault
 
     # ---- programs that are no servers
 
@@ -392,11 +456,7 @@ class Supervisord(ServiceManager):
             if not left:
                 break
             if time.monotonic() > end:
-                raise FleetError(
-                    "supervisord.stop-timeout",
-                    "supervisord could not stop %s within %d s.",
-                    (", ".join(left), STOP_WAIT_S + 10),
-                )
+                raise self._does_not_stop(", ".join(left))
             for name in left:
                 if info[name]["statename"] != "STOPPING":
                     self._do("stopProcess", _full(name), False, accept=(NOT_RUNNING, BAD_NAME))
@@ -435,18 +495,14 @@ class Supervisord(ServiceManager):
             self._call("shutdown")
         except xmlrpc.client.Fault as fault:
             if fault.faultCode != SHUTDOWN_STATE:
-                raise FleetError(
-                    "supervisord.shutdown-refused", "supervisord refused to shut down: %s.", (fault.faultString,)
-                ) from fault
+                raise self._failed("shutdown", fault.faultString) from fault
         end = time.monotonic() + SHUTDOWN_WAIT_S
         while self.daemons() and time.monotonic() < end:
             self._call_state()  # any call wakes its loop, which else turns once a second
             time.sleep(0.02)
         left = processes.terminate(self.daemons(), 5, 5)
         if left:
-            raise FleetError(
-                "supervisord.does-not-end", "supervisord (process %s) does not end.", (", ".join(map(str, left)),)
-            )
+            raise self._does_not_stop("supervisord (process %s)" % ", ".join(map(str, left)))
         for path in (self.socket, self.pidfile):
             if os.path.lexists(path):
                 os.unlink(path)
@@ -484,7 +540,7 @@ def _private_folder(path):
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
             raise FleetError(
                 "supervisord.socket-directory-wrong",
-                "%s must be a directory of %s with mode 0700 for supervisord's socket, since the root's path is too "
-                "long for one. Remove it and run again.",
+                "%s must be a directory of %s with mode 0700 for supervisord's socket: the root's path is too long. "
+                "Remove it and run again.",
                 (path, processes.user_name(os.getuid())),
             ) from None

@@ -62,7 +62,7 @@ def unit_word(text, variables=True):
     text with a NUL, which no argument can hold.
     """
     if "\0" in text:
-        raise FleetError("systemd.nul", "%r cannot stand in a unit of systemd: it has a NUL character.", (text,))
+        raise _invalid(text, "a NUL character")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     if variables:
         escaped = escaped.replace("$", "$$")
@@ -72,14 +72,16 @@ def unit_word(text, variables=True):
     return '"%s"' % escaped
 
 
+def _invalid(text, what):
+    return FleetError(
+        "systemd.text-invalid", "%r cannot be part of a unit, because it has %s. Choose another path.", (text, what)
+    )
+
+
 def unit_command(argv):
     """argv as the value of ExecStart. The first word is a path, in which systemd expands no variable."""
     if not os.path.isabs(argv[0]) or "$" in argv[0]:
-        raise FleetError(
-            "systemd.program-invalid",
-            "%r cannot be a unit's program: it must be an absolute path without '$'.",
-            (argv[0],),
-        )
+        raise _invalid(argv[0], "a program that is not an absolute path without '$'")
     return " ".join([unit_word(argv[0], variables=False), *(unit_word(item) for item in argv[1:])])
 
 
@@ -121,8 +123,8 @@ class Systemd(ServiceManager):
         if self.masked(name):
             raise FleetError(
                 "systemd.unit-masked",
-                "Server '%s': its unit %s is masked, so that nothing starts it. Allow it with 'systemctl unmask %s', "
-                "or take the server out of the plan. Nothing was changed.",
+                "Server '%s': its unit %s is masked, so nothing starts it. Nothing was changed. Run 'systemctl unmask "
+                "%s', or take the server out of the plan.",
                 (name, unit_of(name), unit_of(name)),
             )
         argv = [self.python, "-I", self.paths.guard, "run", self.paths.entry(name)]
@@ -266,20 +268,21 @@ class Systemd(ServiceManager):
         """What the program prints. FleetError where it fails, with its words, or takes more_s longer than usual."""
         path = shutil.which(program, path=node_paths.PATH)
         if path is None:
-            raise FleetError(
-                "systemd.program-missing",
-                "There is no %s on this node, which manager: systemd needs. Use manager: supervisord.",
-                (program,),
-            )
+            raise self._failed(program, arguments, "%s is not installed" % program)
         environment = {"PATH": node_paths.PATH, "LANG": "C.UTF-8"}
         done = commands.run([path, *arguments], limit_s=commands.LIMIT_S + more_s, env=environment)
         if done.returncode:
-            raise FleetError(
-                "systemd.command-failed",
-                "'%s %s' failed: %s",
-                (program, " ".join(arguments), (done.stderr or done.stdout).strip() or "no words"),
-            )
+            raise self._failed(program, arguments, (done.stderr or done.stdout).strip() or "no output")
         return done.stdout
+
+    @staticmethod
+    def _failed(program, arguments, reason):
+        return FleetError(
+            "systemd.command-failed",
+            "'%s %s' failed: %s. Check `systemctl status` and `journalctl -xe` and run again, or use manager: "
+            "supervisord.",
+            (program, " ".join(arguments), reason),
+        )
 
     def _show(self, units):
         """{name: {property: value}} of these units (patterns allowed: those are matched against loaded units only)."""

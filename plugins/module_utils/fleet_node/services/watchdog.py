@@ -25,7 +25,7 @@ class Settings:
     def __init__(self, interval, failures, timeout):
         for key, value in (("interval", interval), ("failures", failures), ("timeout", timeout)):
             if value < 1:
-                raise FleetError("watchdog.setting-invalid", "watchdog: %s is %d; allowed: 1 or more.", (key, value))
+                raise FleetError("watchdog.setting-invalid", "watchdog: %s is %d. Set it to 1 or more.", (key, value))
         self.interval = interval
         self.failures = failures
         self.timeout = timeout
@@ -54,7 +54,9 @@ def ensure(node, settings, check=False):
                 write_atomic(path, text)
     except OSError as error:
         raise FleetError(
-            "watchdog.cannot-change", "The watchdog cannot be brought to the settings: %s.", (error,)
+            "watchdog.cannot-change",
+            "The files of the watchdog cannot be written: %s. Correct that, or set fleet_watchdog to false.",
+            (error,),
         ) from error
     if wanted:
         _start(node)

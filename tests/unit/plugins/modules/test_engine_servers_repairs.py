@@ -252,7 +252,7 @@ def test_the_nodes_own_watchdog(node):
 @pytest.mark.parametrize("key", ["interval", "failures", "timeout"])
 def test_a_watchdog_that_never_waits_is_refused(node, key):
     result = node.module("engine_servers", [node.entry("server-0")], watchdog={key: 0})
-    assert result["msg"] == "watchdog: %s is 0; allowed: 1 or more." % key
+    assert result["code"] == "watchdog.setting-invalid"
     assert not os.path.exists(node.root)
 
 
