@@ -23,7 +23,7 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("python", "regression_limit", "reports_dir", "shown", "strict", "this_run"))
+    _VALID_ARGS = frozenset(("regression_limit", "reports_dir", "shown", "strict", "this_run"))
 
     def run(self, tmp=None, task_vars=None):
         """Returns {changed, certificate, fleet_page, fleet_report, reports_dir}; see modules/certificate.py."""
@@ -40,9 +40,7 @@ class ActionModule(ActionBase):
         if not folder:
             raise AnsibleActionFail("A certificate is made of reports: set fleet_reports_dir to a folder for them.")
         try:
-            made = writing.write(
-                folder, percent, given("python"), run_id() if boolean(given("this_run", False)) else None
-            )
+            made = writing.write(folder, percent, run_id() if boolean(given("this_run", False)) else None)
         except OSError as error:
             raise AnsibleActionFail(
                 "The certificate cannot be written to %s: %s." % (folder, error.strerror)

@@ -11,16 +11,13 @@ version_added: 0.1.0
 description:
   - Reads C(verdict.json) and the history of measurements in the folder of reports on the controller, and writes
     C(certificate.json) and the page C(report.html) beside them.
-  - The page has a chart for each table where an environment with C(vl-convert-python) is given, else tables alone.
+  - The page has charts and tables.
   - It runs on the controller; no node is contacted.
 options:
   reports_dir:
     description:
       - Directory on the controller with the reports.
       - By default C(verify_reports_dir), or C(fleet_reports_dir), or C(reports/) and the inventory's name.
-    type: path
-  python:
-    description: The interpreter of an environment with C(vl-convert-python), which draws the charts.
     type: path
   regression_limit:
     description:

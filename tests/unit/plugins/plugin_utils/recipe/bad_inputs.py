@@ -634,7 +634,6 @@ VALUES = {
         "fleet_host_key": [3, [None]],
         "fleet_watchdog": ["maybe", 2, [True], {}, "tru", "ja"],
         "fleet_look": ["never", ""],
-        "fleet_charts": ["none", ""],
         "fleet_status_strict": ["strict"],
         "fleet_clean": ["all"],
         "fleet_clean_shared": ["x"],
