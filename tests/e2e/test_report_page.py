@@ -8,13 +8,10 @@ from __future__ import annotations
 import functools
 import json
 import re
-import shutil
-import subprocess
-import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate, measured_page
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import charts, report
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.tests.e2e import test_page
 from ansible_collections.inference.fleet.tests.unit.engines.measured_results import history, others
 
@@ -68,33 +65,8 @@ addEventListener("load", function () {
 
 
 @pytest.fixture(scope="module")
-def drawing(tmp_path_factory):
-    """The interpreter of an environment that draws charts, as playbooks/steps/certificate.yml makes it."""
-    path = tmp_path_factory.mktemp("charts") / "venv"
-    python = str(path / "bin" / "python")
-    if shutil.which("uv"):
-        commands = [["uv", "venv", "-q", "-p", sys.executable, path]]
-        commands.append(["uv", "pip", "install", "-q", "-p", python, "vl-convert-python==1.9.0"])
-    else:
-        commands = [
-            [sys.executable, "-m", "venv", path],
-            [python, "-m", "pip", "install", "-q", "vl-convert-python==1.9.0"],
-        ]
-    for command in commands:
-        subprocess.run(command, check=True, timeout=600)
-    return python
-
-
-@pytest.fixture(scope="module")
-def text(drawing):
+def text():
     """The page of a made-up history with all its charts."""
-    problems = []
-
-    def draw(specifications):
-        drawn, problem = charts.draw(drawing, specifications)
-        problems.append(problem)
-        return drawn, problem
-
     probe = {"name": "chat", "ok": True, "ms": 5, "sent": "", "got": "", "cause": None}
     verdicts = [
         {"host": "trn3-1", "server": "server-%d" % number, "ok": True, "mode": "full", "at": NOW, "hash": "0" * 64,
@@ -104,9 +76,7 @@ def text(drawing):
     fleet = report.merge(None, report.host_report("trn3-1", "full", verdicts, NOW), ["trn3-1"], NOW)
     results = history()
     value = certificate.assemble(fleet, results, NOW, "trn3")
-    page = measured_page.render(value, results, fleet, ["one.json is no result."], others(), draw)
-    assert problems == [None]
-    return page
+    return measured_page.render(value, results, fleet, ["one.json is no result."], others())
 
 
 def test_charts_are_drawn_and_nothing_is_asked_for(browser, text):

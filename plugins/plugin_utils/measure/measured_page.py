@@ -84,14 +84,13 @@ def contents(certificate, results, others=()):
     }
 
 
-def render(certificate, results, fleet=None, problems=(), others=(), draw=None):
+def render(certificate, results, fleet=None, problems=(), others=()):
     """The page as text of an HTML file.
 
-    fleet: the content of verdict.json, or None. problems: sentences on what was left out. draw: a function of
-    {name: specification} that returns ({name: SVG}, problem), as charts.draw; None: tables only.
+    fleet: the content of verdict.json, or None. problems: sentences on what was left out.
     """
     found = contents(certificate, results, others)
-    drawn, undrawn = draw(found["charts"]) if draw else ({}, "" if not found["charts"] else "none were asked for")
+    drawn = charts.draw(found["charts"])
     verdict = page.view(fleet)
     state = page.PASSED if certificate["ok"] else page.UNKNOWN if certificate["ok"] is None else page.FAILED
     values = {
@@ -99,7 +98,7 @@ def render(certificate, results, fleet=None, problems=(), others=(), draw=None):
         "headline": certificates.headline(certificate),
         "about": [moment(certificate["generated"]), cut(certificate["inventory"]), *verdict["on"]],
         "tiles": found["tiles"],
-        "notes": verdict["notes"] + _notes(problems, undrawn),
+        "notes": verdict["notes"] + _notes(problems),
         "sections": {**found["sections"], "start": _start(verdict["hosts"])},
         "drawn": {name: {"svg": Markup(svg), "caption": CAPTIONS[name]} for name, svg in drawn.items()},
         "tools": found["tools"],
@@ -193,14 +192,12 @@ def _since(change, before, last):
     return "%s against %s on %s" % (change, before, moment(last["began"]))
 
 
-def _notes(problems, undrawn):
+def _notes(problems):
     notes = []
     if problems:
         more = " And %d more." % (len(problems) - 3) if len(problems) > 3 else ""
         text = " ".join(cut(problem, page.CAUSE) for problem in problems[:3]) + more
         notes.append({"title": "Left out of the history", "text": text})
-    if undrawn:
-        notes.append({"title": "No charts", "text": "Tables only: %s." % undrawn})
     return notes
 
 
@@ -229,7 +226,6 @@ def _speed(measured, benchmarks):
     drawings = {}
     if rows:
         chart = charts.specification("throughput", rows, "Output tokens per second over concurrent requests")
-        chart["encoding"]["x"]["axis"]["values"] = sorted({row["concurrency"] for row in rows})
         drawings["throughput"] = chart
         for name, what in (("TTFT", "Time to first token"), ("TPOT", "Time per output token")):
             points = [{**row, "latency": row[name]} for row in rows if row[name] is not None]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import time
@@ -14,15 +13,14 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import readable_json, write_atomic
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate as certificates
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import measured_page
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import charts
 
 PAGE = "report.html"
 
 
-def write(folder, percent, python=None, run_id=None):
+def write(folder, percent, run_id=None):
     """The certificate of the inventory whose reports are in `folder`; written there with its page. OSError.
 
-    percent: compare.limit(). python: of an environment that draws charts, or None. run_id: only what was verified and
+    percent: compare.limit(). run_id: only what was verified and
     measured since the run of that id began counts; None: the newest there is.
     """
     fleet = readable_json(os.path.join(folder, "verdict.json"))
@@ -35,7 +33,7 @@ def write(folder, percent, python=None, run_id=None):
     kept = {one["id"] for one in results if _kept(folder, one["id"]) >= began} if began else ()
     made = certificates.assemble(fleet, results, generated, inventory, percent, since, kept)
     others = [one for path in _siblings(folder) for one in result.history(path)[0]]
-    page = measured_page.render(made, results, fleet, problems, others, functools.partial(charts.draw, python))
+    page = measured_page.render(made, results, fleet, problems, others)
     os.makedirs(folder, exist_ok=True)
     for name, text in ((certificates.FILE, json.dumps(made, indent=1) + "\n"), (PAGE, page)):
         write_atomic(os.path.join(folder, name), text)

@@ -1,98 +1,137 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Charts as SVG that stands in a page: Vega-Lite specifications of templates/charts, drawn by vl-convert in an
-environment of its own. Where there is none, there are no charts."""
+"""Charts as inline SVG: positions are computed here, templates/chart.svg.j2 draws them."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-from xml.etree import ElementTree
+import math
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_text
-from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_values import visible
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page import template
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.page_values import cut, visible
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates", "charts")
-SECONDS = 60
-SVG = "http://www.w3.org/2000/svg"
-# All that a drawn chart may hold; a page shows nothing else of it.
-TAGS = {"svg", "g", "path", "text", "tspan", "rect", "line", "circle", "defs", "clipPath"}
-ATTRIBUTES = re.compile(
-    r"^(role|aria-[a-z]+|class|d|transform|viewBox|x|y|x1|x2|y1|y2|dx|dy|r|cx|cy|width|height|opacity"
-    r"|(fill|stroke)(-[a-z]+)?|font-[a-z]+|text-anchor)$"
-)
-# Runs in the environment that has vl-convert: {name: specification} in, {name: SVG} out.
-WORKER = """
-import json, sys, vl_convert
-specifications = json.load(sys.stdin)
-json.dump({name: vl_convert.vegalite_to_svg(one) for name, one in specifications.items()}, sys.stdout)
-"""
+# name: (field of x, its title, field of y, its title, field of the lines); an x that is a concurrency has equal steps.
+LINES = {
+    "throughput": ("concurrency", "concurrent requests", "throughput", "output tokens/s", "series"),
+    "latency": ("throughput", "output tokens/s", "latency", "ms", "series"),
+    "percentiles": ("concurrency", "concurrent requests", "ms", "ms", "percentile"),
+}
+# name: (field of the bar's length, title of the axis)
+BARS = {
+    "change": ("change", "better  ←  change, %  →  worse"),
+    "platforms": ("throughput", "output tokens/s for each accelerator"),
+    "accuracy": ("score", "right answers, %"),
+}
+VERDICTS = {"worse": "var(--bad)", "better": "var(--good)", "same": "var(--s1)"}
+SHAPES = (
+    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0Z", "M-3.5,-3.5h7v7h-7Z", "M0,-4.5L4.5,3.5L-4.5,3.5Z", "M0,-5L5,0L0,5L-5,0Z",
+)  # fmt: skip
+TICKS = 5
+LEFT, RIGHT, ROW = 62, 344, 26  # of the plot of lines; height of a bar with its gap
+LEGEND, HEIGHT = 18, 200  # of an entry; of the plot
+NAMES, BARS_RIGHT = 210, 470  # where bars begin and end
+LONGEST = 32  # characters of a bar's name
 
 
 def specification(name, rows, label, titles=None):
-    """A chart of templates/charts with its rows. label: what it shows, for who cannot see it; titles: {axis: title}."""
+    """A chart of LINES or BARS. label: its description for people who cannot see it; titles: {axis: title}."""
     rows = [{key: visible(value) for key, value in row.items()} for row in rows]
-    chart = {**_file(name), "description": label, "data": {"values": rows}, "config": _file("config")}
-    for axis, title in (titles or {}).items():
-        chart["encoding"][axis]["title"] = title
-    return chart
+    return {"name": name, "rows": rows, "label": label, "titles": titles or {}}
 
 
-def _file(name):
-    return json.loads(read_text(os.path.join(FOLDER, name + ".json")))
+def draw(specifications):
+    """{name: SVG} of the specifications by their names."""
+    return {name: _drawn(one) for name, one in specifications.items()}
 
 
-def draw(python, specifications):
-    """({name: SVG}, problem): the charts, and why there are none, or None. Never an error.
+def _drawn(chart):
+    values = _lines(chart) if chart["name"] in LINES else _bars(chart)
+    return template("chart.svg.j2").render(label=chart["label"], **values)
 
-    python: the interpreter of an environment with vl-convert-python; empty: there is none.
-    """
-    if not specifications:
-        return {}, None
-    if not python:
-        return {}, "no environment with vl-convert-python"
-    try:
-        done = subprocess.run(
-            [python, "-I", "-c", WORKER],
-            input=json.dumps(specifications), capture_output=True, text=True, timeout=SECONDS, check=False,
+
+def ticks(low, high):
+    """Round numbers from at most `low` to at least `high`, about TICKS steps."""
+    high = max(high, low + 1e-9) if high or low else 1
+    span = high - low
+    step = 10 ** math.floor(math.log10(span / TICKS))
+    step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= TICKS)
+    return [step * number for number in range(math.floor(low / step), math.ceil(high / step) + 1)]
+
+
+def text_of(number):
+    """A number as an axis shows it."""
+    return "{:,.10g}".format(round(number, 6))
+
+
+def _scale(marks, begin, end):
+    low, high = marks[0], marks[-1]
+    return lambda value: round(begin + (end - begin) * (value - low) / (high - low), 1)
+
+
+def _lines(chart):
+    x, x_title, y, y_title, of = LINES[chart["name"]]
+    x_title, y_title = chart["titles"].get("x", x_title), chart["titles"].get("y", y_title)
+    rows = chart["rows"]
+    names = list(dict.fromkeys(row[of] for row in rows))
+    top = LEGEND * len(names) + 12
+    y_marks = ticks(0, max((row[y] for row in rows), default=1))
+    at_y = _scale(y_marks, top + HEIGHT, top)
+    if x == "concurrency":
+        steps = sorted({row[x] for row in rows})
+        width = (RIGHT - LEFT) / max(1, len(steps))
+        x_marks = [(round(LEFT + width * (number + 0.5), 1), str(step)) for number, step in enumerate(steps)]
+        at_x = dict(zip(steps, (place for place, _text in x_marks))).get
+    else:
+        marks = ticks(0, max((row[x] for row in rows), default=1))
+        at_x = _scale(marks, LEFT, RIGHT)
+        x_marks = [(at_x(mark), text_of(mark)) for mark in marks]
+    lines = []
+    for number, name in enumerate(names):
+        own = sorted((row for row in rows if row[of] == name), key=lambda row: row["concurrency"])
+        points = [
+            {
+                "x": at_x(row[x]), "y": at_y(row[y]), "note": str(row["concurrency"]) if x != "concurrency" else "",
+                "label": "%s: %s; %s: %s; %s: %s; concurrent requests: %s" % (
+                    of, name, x_title, text_of(row[x]), y_title, text_of(row[y]), row["concurrency"]
+                ),
+            }
+            for row in own
+        ]  # fmt: skip
+        lines.append(
+            {"name": cut(name, 46), "color": "var(--s%d)" % (number % 4 + 1), "shape": SHAPES[number % 4],
+             "points": points, "legend": 14 + LEGEND * number}
         )  # fmt: skip
-        if done.returncode != 0:
-            return {}, "%s: %s" % (
-                python,
-                (done.stderr.strip().splitlines() or ["exit %d" % done.returncode])[-1][:300],
-            )
-        drawn = json.loads(done.stdout)
-        return {name: clean(drawn[name], name, one["description"]) for name, one in specifications.items()}, None
-    except subprocess.TimeoutExpired:
-        return {}, "%s: not drawn in %d s" % (python, SECONDS)
-    except OSError as error:
-        return {}, "%s: %s" % (python, error.strerror or error)
-    except (ValueError, KeyError, TypeError, ElementTree.ParseError) as error:
-        return {}, "%s: the charts cannot be read: %s" % (python, error)
+    return {
+        "width": RIGHT + 16, "height": top + HEIGHT + 42, "left": LEFT, "right": RIGHT, "top": top,
+        "bottom": top + HEIGHT, "x_title": x_title, "y_title": y_title, "x_marks": x_marks,
+        "y_marks": [(at_y(mark), text_of(mark)) for mark in y_marks], "lines": lines, "bars": [],
+    }  # fmt: skip
 
 
-def clean(text, name, label):
-    """An SVG with what TAGS and ATTRIBUTES allow alone, as large as its place. ElementTree.ParseError."""
-    root = ElementTree.fromstring(text)
-    _clean(root, name)
-    for key in ("width", "height"):
-        root.attrib.pop(key, None)
-    root.attrib.update({"class": "chart", "role": "graphics-document", "aria-label": label})
-    ElementTree.register_namespace("", SVG)
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _clean(element, name):
-    for child in list(element):
-        if not isinstance(child.tag, str) or child.tag.removeprefix("{%s}" % SVG) not in TAGS:
-            element.remove(child)
-            continue
-        _clean(child, name)
-    for key, value in list(element.attrib.items()):
-        if key in ("id", "clip-path"):  # ids of one page have to differ
-            element.set(key, re.sub(r"(clip|gradient)(\d+)", r"%s-\1\2" % name, value))
-        elif not ATTRIBUTES.match(key):
-            del element.attrib[key]
+def _bars(chart):
+    field, title = BARS[chart["name"]]
+    rows = chart["rows"]
+    numbers = [row[key] for row in rows for key in (field, "limit") if row.get(key) is not None]
+    low, high = (0, 100) if chart["name"] == "accuracy" else (min([0, *numbers]), max([0, *numbers]))
+    marks = ticks(low, high)
+    at = _scale(marks, NAMES, BARS_RIGHT)
+    bars = []
+    for number, row in enumerate(rows):
+        value = row[field]
+        bars.append(
+            {
+                "name": cut(row["what"], LONGEST), "y": ROW * number + 10,
+                "value": None if value is None else at(value),
+                "color": VERDICTS.get(row.get("verdict", "same"), "var(--none)"),
+                "note": text_of(float("%.3g" % value)) if chart["name"] == "platforms" else "",
+                "label": "%s: %s" % (row["what"], "no value" if value is None else text_of(value)),
+                **{key: None if row.get(key) is None else at(row[key])
+                   for key in ("low", "high", "reference", "limit")},
+            }
+        )  # fmt: skip
+    bottom = ROW * len(rows) + 8
+    return {
+        "width": BARS_RIGHT + 70, "height": bottom + 42, "left": NAMES, "right": BARS_RIGHT, "top": 0, "bottom": bottom,
+        "x_title": title, "y_title": "", "x_marks": [(at(mark), text_of(mark)) for mark in marks], "y_marks": [],
+        "lines": [], "bars": bars, "zero": at(max(0, marks[0])), "points": chart["name"] == "accuracy",
+    }  # fmt: skip

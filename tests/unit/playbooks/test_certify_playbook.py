@@ -29,7 +29,7 @@ echo '{"request_count": {"avg": '$count'}, "output_token_throughput": {"avg": 10
 """
 PROFILE = {"tool": "aiperf", "input_tokens": 64, "output_tokens": 32, "concurrency": 2, "requests": 8}
 # no environment is made for the scripts
-VARIABLES = {"benchmark_tools": {}, "evaluate_with_gpt_oss": False, "fleet_charts": False, "fleet_verify": "quick"}
+VARIABLES = {"benchmark_tools": {}, "evaluate_with_gpt_oss": False, "fleet_verify": "quick"}
 
 
 class Certified(Fleet):

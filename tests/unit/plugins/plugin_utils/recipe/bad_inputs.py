@@ -635,7 +635,6 @@ VALUES = {
         "fleet_watchdog": ["maybe", 2, [True], {}, "tru", "ja"],
         "fleet_start_on_boot": ["crontab", ["auto"], 2],
         "fleet_look": ["never", ""],
-        "fleet_charts": ["none", ""],
         "fleet_status_strict": ["strict"],
         "fleet_clean": ["all"],
         "fleet_clean_shared": ["x"],
