@@ -32,9 +32,6 @@ options:
   registered:
     description: The variable with the result of the operation C(engine_servers_info), for V(status).
     type: str
-  python:
-    description: The interpreter of an environment with C(vl-convert-python), which draws charts, for V(certificate).
-    type: path
   regression_limit:
     description:
       - By how many percent a metric may be worse than in earlier runs, for V(certificate). By default 15.

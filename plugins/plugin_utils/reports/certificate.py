@@ -14,7 +14,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder i
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import show
 
 ARGUMENTS = {
-    "python": {"type": "path"},
     "regression_limit": {"type": "raw"},
     "reports_dir": {"type": "path"},
     "shown": {"type": "bool", "default": True},
@@ -33,7 +32,7 @@ def run(action, given, task_vars):
     if not folder:
         raise AnsibleActionFail("A certificate is made of reports: set fleet_reports_dir to a folder for them.")
     try:
-        made = writing.write(folder, percent, given["python"], run_id() if given["this_run"] else None)
+        made = writing.write(folder, percent, run_id() if given["this_run"] else None)
     except OSError as error:
         raise AnsibleActionFail("The certificate cannot be written to %s: %s." % (folder, error.strerror)) from error
     result.update(certificate=made)
