@@ -32,7 +32,7 @@ if name == "node":
     name, given = given["operation"], given["arguments"]
 with open(%r, "a") as stream:
     stream.write(json.dumps([name, given]) + "\\n")
-print(json.dumps({"changed": False, "answering": True, "must_reboot": False, "due": {}, "finished": True,
+print(json.dumps({"changed": False, "answering": True, "reboot": False, "due": {}, "finished": True,
                   "missing": []}))
 """
 # A host for each platform, and one whose servers run in containers.
