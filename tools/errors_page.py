@@ -25,6 +25,16 @@ IN_CODE = re.compile(r"`[^`\n]*`")
 ADJACENT = re.compile(r"(?<!\\)\*(?=\*)")
 PLACE = re.compile(r"%(?:\((\w+)\))?[-0 +#]*\d*(?:\.\d+)?([srdfgx%])")
 CONVERTED = ("str", "repr", "int", "show")  # functions, not values: map(str, numbers)
+# Methods and attributes whose own name says nothing of the value that they are of.
+METHODS = ("capitalize", "decode", "format", "lower", "replace", "rstrip", "split", "splitlines", "strip", "upper")
+# What a name of the source is called on the page.
+READABLE = {
+    "bad": "value", "do": "verb", "errmsg": "reason", "errcode": "code", "faultString": "reason", "getuid": "user",
+    "here": "place", "inner": "key", "meant": "name", "misfit": "value", "one": "item", "other": "other item",
+    "ours": "path", "own": "value", "pw name": "user", "said": "message", "stderr": "message", "strerror": "reason",
+    "text": "message", "texts": "messages", "there": "items", "unfit": "value", "what": "item", "where": "place",
+    "words": "message", "wrong": "problem",
+}  # fmt: skip
 # The remedy begins with the first sentence, or part of one, that begins with such a word.
 VERBS = (
     "accept|add|allowed|ask|bring|change|check|choose|compare|copy|correct|declare|delete|deploy|drop|edit|"
@@ -207,7 +217,9 @@ class Reader:
                 return self.text(at, value)
             if value is not None and isinstance(value, (ast.Tuple, ast.List)):
                 return ", ".join(self.text(at, one) for one in value.elts)
-        return "*%s*" % (self.name(node) or "…")
+        name = self.name(node)
+        name = name.lower() if name.isupper() else name
+        return "*%s*" % (READABLE.get(name, name) or "…")
 
     def filled(self, source, template, values):
         """The template with each of its places filled with what its value is called."""
@@ -252,6 +264,8 @@ class Reader:
                 return self.name(node.args[0]) or (
                     str(node.args[0].value).replace("_", " ") if isinstance(node.args[0], ast.Constant) else ""
                 )
+            if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
+                return self.name(node.func.value)
             inner = [self.name(one) for one in node.args if not (isinstance(one, ast.Name) and one.id in CONVERTED)]
             return next((one for one in inner if one), "") or self.name(node.func)
         if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
@@ -389,8 +403,8 @@ def render(errors):
                 both = [halves(message) for message in sorted(errors[code])]
                 meanings, remedies = (list(dict.fromkeys(one[n] for one in both if one[n])) for n in (0, 1))
                 lines.append(
-                    "| `%s` | %s | %s |"
-                    % (code, " <br> ".join(meanings), " <br> ".join(remedies) or DEFAULTS.get(area, "–"))
+                    '| <a id="%s"></a>`%s` | %s | %s |'
+                    % (code, code, " <br> ".join(meanings), " <br> ".join(remedies) or DEFAULTS.get(area, "–"))
                 )
         lines.append("")
     return IN_CODE.sub(lambda span: span.group().replace("*", ""), ADJACENT.sub("* ", "\n".join(lines))).rstrip() + "\n"

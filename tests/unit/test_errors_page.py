@@ -30,7 +30,9 @@ def test_the_page_is_current(errors):
 
 
 def test_every_code_has_a_meaning_and_a_remedy(errors):
-    rows = dict(re.findall(r"^\| `(\S+)` \| (.*) \|$", errors_page.render(errors), re.MULTILINE))
+    rows = dict(
+        re.findall(r"^\| <a id=\"[a-z0-9.-]+\"></a>`(\S+)` \| (.*) \|$", errors_page.render(errors), re.MULTILINE)
+    )
     assert sorted(rows) == sorted(errors)
     assert [code for code, row in rows.items() if not all(cell.strip(" –") for cell in row.split(" | "))] == []
 
@@ -79,7 +81,7 @@ FleetError("x." + kind, texts[kind])
 """
     text = text.rpartition("FleetError")[0]
     assert read(tmp_path, text) == {
-        "plan.a": ["*where*: mode is *mode*, allowed: full, quick, 5 % of *size*.", "no values: 5 %"],
+        "plan.a": ["*place*: mode is *mode*, allowed: full, quick, 5 % of *size*.", "no values: 5 %"],
         "plan.b": ["a message of some length: *error*. Set it."],
         "plan.c": ["*lacking*-*old name*"],
     }
