@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
 
-KINDS = ("certificate", "status", "tune", "verification")
+KINDS = ("certificate", "converged", "status", "tune", "verification")
 PACKAGE = "ansible_collections.inference.fleet.plugins.plugin_utils.reports."
 
 

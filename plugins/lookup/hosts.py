@@ -40,8 +40,9 @@ options:
       - Leave out the hosts on which the operation C(check) of M(inference.fleet.node) found, in this run, that neither
         this step nor an earlier one has to run. Hosts that were not checked stay.
       - With V(serve) the hosts on which no server runs come first.
+      - With V(verify), leave out the hosts whose verdict M(inference.fleet.report) has written in this run.
     type: str
-    choices: [preflight, prepare, weights, serve]
+    choices: [preflight, prepare, weights, serve, verify]
   serial:
     description:
       - Return the C(serial) of the play with these hosts instead of their names. Hosts on which no server runs come all

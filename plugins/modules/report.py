@@ -15,12 +15,14 @@ options:
     description:
       - V(verification) begins a run. The report lists the hosts that will get a verdict, so no old
         verdict remains valid.
+      - V(converged) writes the verdicts of hosts on which this run changes nothing, from the operation C(check) of
+        M(inference.fleet.node). Without them it does nothing.
       - V(certificate) writes C(certificate.json) and the page C(index.html) from verdicts and measurements.
       - V(status) collects the status of all hosts of the play from a registered result, as C(ansible_stats) and a file.
       - V(tune) plans the candidates of a sweep, or writes the settings of the best candidate.
     type: str
     required: true
-    choices: [certificate, status, tune, verification]
+    choices: [certificate, converged, status, tune, verification]
   reports_dir:
     description:
       - The folder of the reports. An empty string writes none. For V(certificate), V(tune) and V(verification).
@@ -93,6 +95,11 @@ run:
   description: The run, with its C(id); null without reports.
   returned: with V(verification)
   type: dict
+hosts:
+  description: The hosts whose verdicts were written.
+  returned: with V(converged)
+  type: list
+  elements: str
 certificate:
   description:
     - The content of C(certificate.json), with C(ok), C(complete), C(generated) and C(parts); null in check mode.

@@ -12,6 +12,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils import operations
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import verify
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look, run_plan, run_steps
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts
+from ansible_collections.inference.fleet.plugins.plugin_utils.reporting import report
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.folder import reports_folder
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import say
 
@@ -21,7 +22,7 @@ VERIFY = "verify"  # no step of the look
 def check(action, _arguments, task_vars):
     """Returns {changed, steps, first}, and what to show; see modules/node.py."""
     host = task_vars["inventory_hostname"]
-    looks, unread, verification, servers = _looks(action, task_vars)
+    looks, unread, verification, told, servers = _looks(action, task_vars)
     answer = {"steps": [], "first": None}
     if looks:
         serves = verification is not None and any(one["step"] == "serve" for one in looks)
@@ -40,7 +41,7 @@ def check(action, _arguments, task_vars):
     if looked:
         run_look.note(host, looked, answer["first"], answer.get("serving", True))
     if verified and answer["first"] is None:
-        run_look.note_answer(host, verification, verified)
+        run_look.note_verdict(host, {**verified, **told})
     if answer["first"]:
         answer["look_line"] = "%s: %s: %s" % (host, answer["first"], answer["steps"][-1]["reason"])
         say(answer["look_line"])
@@ -49,30 +50,31 @@ def check(action, _arguments, task_vars):
 
 def _looks(action, task_vars):
     """([{step, operation, arguments}], {step, differs, reason} of a step that cannot be looked at or None, arguments of
-    the verification that follows in the same call or None, servers of the plan)."""
+    the verification that follows in the same call or None, what its report needs, servers of the plan)."""
     host, others = task_vars["inventory_hostname"], Hosts.of_task(task_vars)
     only, skip = task_vars["ansible_run_tags"], task_vars["ansible_skip_tags"]
     asked = [one["step"] for one in run_steps.of_run([{"step": step} for step in run_look.STEPS], only, skip)]
-    looks, verification, servers, step = [], None, [], asked[0] if asked else None
+    looks, verification, told, servers, step = [], None, {}, [], asked[0] if asked else None
     try:
         plan = run_plan.plans_of([host], others, True)[host] if asked else {"servers": [], "steps": []}
         servers = plan["servers"]
         for one in run_steps.of_run(plan["steps"], only, skip):
             if one["step"] == VERIFY:
                 if "reason" not in one:
-                    verification = _verification(action, run_steps.filled(one, plan, others(host), only), task_vars)
+                    given = run_steps.filled(one, plan, others(host), only)
+                    verification, told = _verification(action, given, task_vars)
                 continue
             step = one["step"]
             if "reason" in one:
-                return looks, {"step": step, "differs": True, "reason": one["reason"]}, None, servers
+                return looks, {"step": step, "differs": True, "reason": one["reason"]}, None, {}, servers
             given = run_steps.filled(one, plan, others(host), only)
             arguments = operations.sent(action, one["operation"], given)
             if arguments is not None:
                 looks.append({"step": step, "operation": one["operation"], "arguments": dict(arguments)})
     except (AnsibleError, FleetError) as error:
         reason = "it cannot be looked at: " + str(error).strip().partition("\n")[0]
-        return looks, {"step": step, "differs": True, "reason": reason}, None, servers
-    return looks, None, verification, servers
+        return looks, {"step": step, "differs": True, "reason": reason}, None, {}, servers
+    return looks, None, verification, told, servers
 
 
 def _asked(looks, verification, servers):
@@ -86,7 +88,11 @@ def _asked(looks, verification, servers):
 
 
 def _verification(action, given, task_vars):
-    """The arguments of verify.yml's call after a run that changes nothing; None if that is no quick verification."""
+    """(the arguments of verify.yml's call after a run that changes nothing, or None if that is no quick verification;
+    {folder, what} of its report)."""
     folder = reports_folder(given.pop("reports_dir", None), task_vars, action._templar)
     found = verify.sent(given, task_vars["inventory_hostname"], folder, True)
-    return found if found["mode"] == "quick" and not given["problem"] else None
+    if found["mode"] != "quick" or given["problem"]:
+        return None, {}
+    what = report.deployed(given["servers"], given["deployment"], given.get("simulated"))
+    return found, {"folder": folder, "what": what}

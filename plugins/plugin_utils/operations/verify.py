@@ -24,8 +24,7 @@ def endpoint_verify(action, arguments, task_vars):
     folder = arguments.get("reports_dir")
     folder = os.path.abspath(os.path.expanduser(folder)) if folder else None
     asked = sent(arguments, host, folder, run_look.unchanged(host))
-    kept = run_look.answer(host, asked)
-    result = dict(kept or action.call("endpoint_verify", asked, task_vars))
+    result = action.call("endpoint_verify", asked, task_vars)
     if result.get("failed") or "verdicts" not in result:
         return result
     problems = [report.failure_message(host, result["verdicts"])] if result["ok"] is False else []

@@ -20,8 +20,10 @@ from ansible import constants as C
 NAME = "inference-fleet-look.jsonl"
 STOPPED = "inference-fleet-stopped"
 VERDICTS = "inference-fleet-verdicts"  # a folder with a file for each host
+REPORTED = "inference-fleet-reported"
 NOBODY = ["!all"]  # the hosts of a play for nobody: an empty list of patterns would be everybody
 STEPS = ("preflight", "prepare", "weights", "serve")
+VERIFY = "verify"
 
 
 def note(host, steps, first, serving=True):
@@ -36,7 +38,7 @@ def note(host, steps, first, serving=True):
 
 def forget():
     """What was found is no longer true: another playbook begins."""
-    for name in (NAME, STOPPED):
+    for name in (NAME, STOPPED, REPORTED):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_path(name))
     shutil.rmtree(_path(VERDICTS), ignore_errors=True)
@@ -75,7 +77,11 @@ def batches(hosts, serial, together=()):
 
 
 def due(hosts, step):
-    """Those of the hosts that have something to do in this step or an earlier one, or were not looked at."""
+    """Those of the hosts that have something to do in this step or an earlier one, or were not checked; with the step
+    verify those whose verdict is not in the reports yet."""
+    if step == VERIFY:
+        reported = _reported()
+        return [host for host in hosts if host not in reported]
     found, begun = _read(), STEPS[: STEPS.index(step) + 1]
     return [host for host in hosts if host not in found or found[host]["first"] in begun]
 
@@ -86,25 +92,37 @@ def unchanged(host):
     return found is not None and "serve" in found["steps"] and found["first"] is None
 
 
-def note_answer(host, arguments, answer):
-    """Keep what a verification with these arguments answered in the look."""
+def note_verdict(host, verdict):
+    """Keep the verification of a host that followed in the same call; verdict: JSON."""
     os.makedirs(_path(VERDICTS), mode=0o700, exist_ok=True)
-    text = json.dumps({"of": _digest(arguments), "answer": answer})
     with open(_verdict_path(host), "w", encoding="utf-8", opener=_private) as stream:
-        stream.write(text)
+        json.dump(verdict, stream)
 
 
-def answer(host, arguments):
-    """What note_answer() kept of a host for these arguments; None without it, and where the run has something to do on
-    any host: its servers may answer in another way by now."""
-    if any(one["first"] is not None for one in _read().values()):
-        return None
+def verdicts():
+    """{host: verdict} of note_verdict(); {} if the run has something to do on any host, since the servers of the others
+    may answer in another way by now."""
+    looks, found = _read(), {}
+    if any(one["first"] is not None for one in looks.values()):
+        return {}
+    for host in looks:
+        with contextlib.suppress(FileNotFoundError), open(_verdict_path(host), encoding="utf-8") as stream:
+            found[host] = json.load(stream)
+    return found
+
+
+def note_reported(hosts):
+    """The verdicts of these hosts are in the reports."""
+    with open(_path(REPORTED), "w", encoding="utf-8") as stream:
+        json.dump(sorted(hosts), stream)
+
+
+def _reported():
     try:
-        with open(_verdict_path(host), encoding="utf-8") as stream:
-            found = json.load(stream)
+        with open(_path(REPORTED), encoding="utf-8") as stream:
+            return json.load(stream)
     except FileNotFoundError:
-        return None
-    return found["answer"] if found["of"] == _digest(arguments) else None
+        return []
 
 
 def _verdict_path(host):
@@ -113,19 +131,6 @@ def _verdict_path(host):
 
 def _private(path, flags):
     return os.open(path, flags, 0o600)
-
-
-def _digest(arguments):
-    """Of what a task gives; templates make texts of numbers in some releases of Ansible."""
-    return hashlib.sha256(json.dumps(_texts(arguments), sort_keys=True).encode()).hexdigest()
-
-
-def _texts(value):
-    if isinstance(value, dict):
-        return {str(key): _texts(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_texts(one) for one in value]
-    return None if value is None else str(value)
 
 
 def _read():

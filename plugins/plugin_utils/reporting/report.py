@@ -307,18 +307,30 @@ def page_path(folder):
 
 
 def write_reports(folder, host, mode, verdicts, inventory_hosts, what=None, problem=None):
-    """Write hosts/<host>.json, merge it into verdict.json and make verdict.html of that, below `folder`.
+    """write_all() for one host; returns its report. what: deployed(), problem: see host_report(), or None. OSError."""
+    return write_all(folder, {host: (mode, verdicts, what, problem)}, inventory_hosts)[host]
 
-    what: deployed(), problem: see host_report(), or None. Returns the host's report. Several hosts are reported at
-    once, by processes of their own: the fleet's file is changed under a lock. OSError.
+
+def write_all(folder, verified, inventory_hosts):
+    """Write hosts/<host>.json of each host, merge them into verdict.json and make verdict.html of that, below `folder`.
+
+    verified: {host: (mode, verdicts, what, problem)}. Returns {host: report}. Processes may report several hosts at the
+    same time: the fleet's file is changed under a lock. OSError.
     """
-    generated = now()
-    path = host_path(folder, host)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    report = host_report(host, mode, verdicts, generated, read_json(path), what, problem)
-    write_atomic(path, _text(report))
-    _change(folder, lambda fleet: merge(fleet, report, inventory_hosts, generated))
-    return report
+    generated, reports = now(), {}
+    for host, (mode, verdicts, what, problem) in verified.items():
+        path = host_path(folder, host)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        reports[host] = host_report(host, mode, verdicts, generated, read_json(path), what, problem)
+        write_atomic(path, _text(reports[host]))
+
+    def merged(fleet):
+        for one in reports.values():
+            fleet = merge(fleet, one, {*inventory_hosts, *reports}, generated)
+        return fleet
+
+    _change(folder, merged)
+    return reports
 
 
 def begin_run(folder, run_id, hosts, going, planned):

@@ -70,19 +70,24 @@ def test_servers_that_could_not_be_changed_stop_the_run_and_not_the_next_playboo
     assert run_look.stopped() is None
 
 
-ASKED = {"servers": [{"name": "server-0"}], "timeout": 120, "mode": "quick", "responses_api": True, "api_key": "sk-x"}
+VERDICT = {"ok": True, "mode": "quick", "verdicts": [], "folder": None, "what": None}
 
 
-def test_a_verification_of_the_look_counts_for_the_same_arguments_while_nothing_changes_anywhere(tmp_path):
+def test_verdicts_count_while_the_run_changes_nothing_anywhere():
     run_look.note("n1", list(run_look.STEPS), None)
-    run_look.note_answer("n1", ASKED, {"ok": True})
-    as_templates_make_it = {**ASKED, "timeout": "120", "responses_api": "True"}
-    assert [run_look.answer("n1", one) for one in (ASKED, as_templates_make_it)] == [{"ok": True}] * 2
-    assert run_look.answer("n1", {**ASKED, "mode": "full"}) is None
-    assert run_look.answer("n2", ASKED) is None
-    assert "sk-x" not in "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    run_look.note_verdict("n1", VERDICT)
+    run_look.note("n2", list(run_look.STEPS), None)
+    assert run_look.verdicts() == {"n1": VERDICT}
     run_look.note("n2", list(run_look.STEPS), "serve")
-    assert run_look.answer("n1", ASKED) is None
+    assert run_look.verdicts() == {}
     run_look.note("n2", list(run_look.STEPS), None)
     run_look.forget()
-    assert run_look.answer("n1", ASKED) is None
+    assert run_look.verdicts() == {}
+
+
+def test_reported_hosts_are_not_verified_again_until_the_next_playbook():
+    assert run_look.due(["n1", "n2"], "verify") == ["n1", "n2"]
+    run_look.note_reported(["n1"])
+    assert run_look.due(["n1", "n2"], "verify") == ["n2"]
+    run_look.forget()
+    assert run_look.due(["n1", "n2"], "verify") == ["n1", "n2"]
