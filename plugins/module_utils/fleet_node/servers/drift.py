@@ -205,17 +205,13 @@ def strange_process(pid, root):
     if not environment or started is None or time.time() - started < GUARD_S:
         return None
     markers = processes.markers_of(pid)
-    if (markers and markers[0] == (root or "/")) or is_guard(pid):
+    is_guard = any(word.endswith(program_check.current("/")) for word in processes.argv(pid)[:4])
+    if is_guard or (markers and markers[0] == (root or "/")):
         return None
     return "its unit's process %d is no server of this collection (%s)" % (
         pid,
         (processes.command(pid) or "gone")[:COMMAND_SHOWN],
     )
-
-
-def is_guard(pid):
-    """Whether a process is a guard that has not yet become the engine."""
-    return any(word.endswith(program_check.current("/")) for word in processes.argv(pid)[:4])
 
 
 def moved_image(entry, containers):

@@ -40,7 +40,7 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
     """
     entries = dict(entries)
     deployed = {}
-    for name in _names(paths.servers, ".json"):
+    for name in _files_with(paths.servers, ".json"):
         entry = read_entry(paths.entry(name))
         deployed[name] = entry if entry and entry.get("name") == name else {"name": name}
     statuses = manager.statuses()
@@ -81,12 +81,23 @@ def _read_record(paths, one, planned):
 
 
 def _record_is_lost(paths, one):
-    """Whether an engine runs without a record of its start; a guard writes the record before it becomes the engine."""
+    """Whether an engine runs without a record of its start.
+
+    A guard, which has the entry among its arguments, writes the record before it becomes the engine: the record is read
+    again once the process is known to be an engine.
+    """
     pid = one.service.pid if one.service is not None else None
     found = processes.process(pid) if pid else None
-    if found is None or (one.state.get("pid"), one.state.get("ticks")) == (pid, found.ticks):
+    if found is None or _is_of(one.state, pid, found) or paths.entry(one.name) in processes.argv(pid):
         return False
-    return processes.markers_of(pid) == (paths.root or "/", one.name) and not drift.is_guard(pid)
+    if processes.markers_of(pid) != (paths.root or "/", one.name):
+        return False
+    return not _is_of(guard_state.read_record(paths.server_state(one.name)), pid, found)
+
+
+def _is_of(record, pid, found):
+    """Whether a record is of this process."""
+    return (record.get("pid"), record.get("ticks")) == (pid, found.ticks)
 
 
 def _read_files(paths, manager, one, planned):
@@ -218,7 +229,7 @@ def redactor_of(secrets):
     return Redactor({*map(str, secrets.values()), *others})
 
 
-def _names(folder, suffix):
+def _files_with(folder, suffix):
     try:
         files = os.listdir(folder)
     except FileNotFoundError:
