@@ -126,7 +126,7 @@ def check(fleet):
         second.die()
         run = fleet.benchmark()
         port = fleet.hosts["n2"]["fleet_override"]["servers"]["server"]["port"]
-        run.failed("n2/server-0 of another host does not answer this one at http://127.0.0.1:%d" % port)
+        run.failed("n2/server-0 of another host does not answer this host at http://127.0.0.1:%d" % port)
         assert len(first.load) == load and len(fleet.results) == 2
 
 

@@ -61,7 +61,7 @@ class Point:
         Raises OSError.
         """
         if self.tool == "aisbench":
-            _write_aisbench_config(self, folder)
+            _write_aisbench_values(self, folder)
         return [*program, *reading.expand(self.spec["template"], self.values(folder))]
 
     def variables(self, folder):
@@ -201,54 +201,8 @@ def _latencies(data, point):
     }
 
 
-# ---- AISBench's performance mode runs a configuration file in Python. https://github.com/AISBench/benchmark
-
-# The tool replaces the imports of such a file by placeholders, so the standard library is imported differently.
-AISBENCH_CONFIG = """from ais_bench.benchmark.calculators import DefaultPerfMetricCalculator
-from ais_bench.benchmark.datasets import MATHEvaluator, SyntheticDataset
-from ais_bench.benchmark.models import VLLMCustomAPIChat
-from ais_bench.benchmark.openicl.icl_inferencer import GenInferencer
-from ais_bench.benchmark.openicl.icl_prompt_template import PromptTemplate
-from ais_bench.benchmark.openicl.icl_retriever import ZeroRetriever
-from ais_bench.benchmark.summarizers import DefaultPerfSummarizer
-
-environ = dict(__import__("os").environ)
-given = __import__("json").loads(__import__("pathlib").Path(environ["FLEET_AISBENCH"]).read_text(encoding="utf-8"))
-work_dir = given["work_dir"]
-models = [
-    {
-        **given["model"], "attr": "service", "type": VLLMCustomAPIChat, "abbr": "fleet", "stream": True,
-        "use_timestamp": False, "retry": 1, "url": "", "trust_remote_code": False,
-        "api_key": environ.get("OPENAI_API_KEY", ""),
-    }
-]
-datasets = [
-    {
-        "abbr": "synthetic",
-        "type": SyntheticDataset,
-        "config": given["dataset"],
-        "reader_cfg": {"input_columns": ["question"], "output_column": "answer"},
-        "infer_cfg": {
-            "prompt_template": {"type": PromptTemplate, "template": "{question}"},
-            "retriever": {"type": ZeroRetriever},
-            "inferencer": {"type": GenInferencer},
-        },
-        "eval_cfg": {"evaluator": {"type": MATHEvaluator}},
-    }
-]
-summarizer = {
-    "attr": "performance",
-    "type": DefaultPerfSummarizer,
-    "calculator": {
-        "type": DefaultPerfMetricCalculator,
-        "stats_list": ["Average", "Min", "Max", "Median", "P75", "P90", "P95", "P99"],
-    },
-}
-del environ
-"""
-
-
-def _write_aisbench_config(point, folder):
+def _write_aisbench_values(point, folder):
+    """The values that roles/benchmark/files/aisbench.py reads. https://github.com/AISBench/benchmark"""
     url = urllib.parse.urlsplit(point.urls[0])
     values = {
         "work_dir": folder,
@@ -263,5 +217,4 @@ def _write_aisbench_config(point, folder):
             "TokenIdConfig": {"RequestSize": point.input_tokens, "PrefixLen": 0},
         },
     }  # fmt: skip
-    files.write_atomic(os.path.join(folder, "config.py"), AISBENCH_CONFIG)
     files.write_json(os.path.join(folder, "values.json"), values)

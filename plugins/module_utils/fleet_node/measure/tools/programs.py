@@ -38,7 +38,8 @@ def program(point, environment, entry, root, folder, version=None):
     if kind in ("environment", "script"):
         python = os.path.join(environment, "bin", "python")
         if kind == "environment":
-            argv = [os.path.join(environment, "bin", *inner)]
+            # a configuration file of the tool is next to its environment
+            argv = [os.path.join(environment, "bin", inner[0]), *(environment + name for name in inner[1:])]
             return _installed(argv, point), {}, python
         source = environment + "-source"  # not a package: a script and its modules
         argv = _installed([python, os.path.join(source, *inner)], point)
