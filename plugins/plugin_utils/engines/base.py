@@ -11,7 +11,7 @@ import json
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, number
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import Mistakes, invalid, number
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show
 
 try:
@@ -225,11 +225,7 @@ class Engine:
         elif name in self.sizes and str(value) not in self.automatic.get(name, ()):
             size = _check_bytes(key, value)
             if name in self.lengths and longest is not None and size > longest:
-                raise FleetError(
-                    "recipe.context-too-long",
-                    "%s is %s, but the model reads %d tokens at most; allowed: up to that. Lower it.",
-                    (key, show(value), longest),
-                )
+                raise invalid(key, value, "up to %d tokens, the longest context of the model" % longest)
 
     def _check_plan(self, where, server, written):
         """Flags that say what the plan says must say the same. written: {canonical flag: as written in arguments}."""
@@ -422,24 +418,18 @@ def cache_bytes_of(dtype):
 def _check_whole(key, value):
     found = number(value)
     if found is None or not 0 < found <= MAX_SIZE:
-        raise FleetError("recipe.count-invalid", "%s is %s; allowed: a whole number above 0.", (key, show(value)))
+        raise invalid(key, value, "a whole number above 0")
 
 
 def _check_share(key, value):
     found = number(value, whole=False)
     if found is None or not 0 < found <= 1:
-        raise FleetError(
-            "recipe.fraction-invalid", "%s is %s; allowed: a number above 0, at most 1.", (key, show(value))
-        )
+        raise invalid(key, value, "a number above 0, at most 1")
 
 
 def _check_bytes(key, value):
     match = SIZE.fullmatch(str(value).strip()) if not isinstance(value, (bool, float, list, dict)) else None
     size = float(match.group(1)) * SUFFIXES[match.group(2)] if match else 0
     if not 0 < size <= MAX_SIZE or size != int(size):
-        raise FleetError(
-            "recipe.size-invalid",
-            "%s is %s; allowed: a whole number above 0, also with k, K, m, M, g or G behind it.",
-            (key, show(value)),
-        )
+        raise invalid(key, value, "a whole number above 0, also with k, K, m, M, g or G behind it")
     return int(size)

@@ -11,7 +11,7 @@ import os.path
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import vllm_drains
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm_api_keys import API_KEY
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import number
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid, number, unknown_key
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import FALSE, TRUE, show
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import command_line
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines.base import (
@@ -101,18 +101,9 @@ class Vllm(Engine):
 
     def check_flag(self, where, name, flag, value):
         if flag in self.aliases:
-            raise FleetError(
-                "recipe.flag-unknown",
-                "%s: arguments.%s is no flag of %s; allowed: %s. Use that name.",
-                (where, flag, self.label, name),
-            )
+            raise unknown_key(where + ": arguments", flag, value, [name])
         if isinstance(value, str) and value.strip().lower() in (TRUE | FALSE) - {"on", "off"}:
-            raise FleetError(
-                "recipe.flag-quoted-boolean",
-                "%s: arguments.%s is the string %s, which the engine would get as a word; allowed: true or false "
-                "without quotes. Remove the quotes, or give it as JSON with -e.",
-                (where, flag, show(value)),
-            )
+            raise invalid("%s: arguments.%s" % (where, flag), value, "true or false without quotes, with -e as JSON")
 
     def check_command(self, where, server, version):
         """What its scheduler and its compiler refuse as they start, long after the server before was stopped."""
@@ -269,34 +260,19 @@ def _transfer(values):
 def _check_draft(where, draft, tensor):
     size = number(draft.get("draft_tensor_parallel_size"))
     if size is not None and size not in (1, tensor):
-        raise FleetError(
-            "plan.draft-not-divided",
-            "%s: %s.draft_tensor_parallel_size is %d; allowed: 1, or %d as tensor-parallel-size is. Correct it.",
-            (where, DRAFT, size, tensor),
+        raise invalid(
+            "%s: %s.draft_tensor_parallel_size" % (where, DRAFT), size, "1, or tensor-parallel-size, %d" % tensor
         )
     tokens = draft.get("num_speculative_tokens")
     if tokens is not None and (number(tokens) or 0) < 1:
-        raise FleetError(
-            "recipe.count-invalid",
-            "%s is %s; allowed: a whole number above 0.",
-            ("%s: %s.num_speculative_tokens" % (where, DRAFT), show(tokens)),
-        )
+        raise invalid("%s: %s.num_speculative_tokens" % (where, DRAFT), tokens, "a whole number above 0")
 
 
 def _check_graphs(where, mode, sizes):
     if isinstance(mode, str) and mode.upper() not in GRAPH_MODES:
-        raise FleetError(
-            "recipe.graph-mode-unknown",
-            "%s: %s.cudagraph_mode is %s; allowed: %s. Write one of these, or remove it.",
-            (where, GRAPHS, show(mode), ", ".join(GRAPH_MODES)),
-        )
+        raise invalid("%s: %s.cudagraph_mode" % (where, GRAPHS), mode, ", ".join(GRAPH_MODES))
     if sizes is not None and not (isinstance(sizes, list) and all((number(size) or 0) > 0 for size in sizes)):
-        raise FleetError(
-            "recipe.graph-sizes-invalid",
-            "%s: %s.cudagraph_capture_sizes is %s; allowed: a list of whole numbers above 0. Correct it, or remove it, "
-            "and the engine takes those that suit %s.",
-            (where, GRAPHS, show(sizes), SEQUENCES),
-        )
+        raise invalid("%s: %s.cudagraph_capture_sizes" % (where, GRAPHS), sizes, "a list of whole numbers above 0")
 
 
 ENGINE = Vllm()

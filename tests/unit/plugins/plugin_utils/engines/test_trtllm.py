@@ -179,7 +179,7 @@ def test_keys_that_both_neighbours_refuse_are_refused_in_between(version):
          "server 'server-0': config.content.speculative_config.decoding_type is \"Eagle3\"; allowed in TensorRT-LLM "
          "1.2.1: MTP, Medusa, Eagle, Lookahead, NGram, DraftTarget, SaveState, UserProvided, AUTO. Correct it."),
         ({"stream_interval": 0},
-         "server 'server-0': config.content.stream_interval is 0; allowed: a whole number above 0."),
+         "server 'server-0': config.content.stream_interval is 0; allowed: a whole number above 0. Correct the value."),
         ({"num_postprocess_workers": "many"},
          "server 'server-0': config.content.num_postprocess_workers is \"many\"; allowed in TensorRT-LLM 1.2.1: a "
          "whole number. Correct it."),
@@ -438,5 +438,5 @@ def test_attention_dp_on_one_device():
 
 
 def test_longer_sequences_than_the_model_reads():
-    assert error(recipe({"max_seq_len": 131073}))[0] == "recipe.context-too-long"
+    assert error(recipe({"max_seq_len": 131073}))[0] == "input.value-invalid"
     assert planned(recipe({"max_seq_len": 131072}))

@@ -22,20 +22,21 @@ def planned(**arguments):
 
 
 WHERE = "server 'server-0'"
+SIZES = WHERE + ": compilation-config.cudagraph_capture_sizes"
 MODES = "NONE, PIECEWISE, FULL, FULL_DECODE_ONLY, FULL_AND_PIECEWISE"
 REFUSED = [
     ({"max-num-batched-tokens": 8, "max-num-seqs": 16}, "plan.batched-below-sequences",
      (WHERE, "max-num-batched-tokens", 8, "max-num-seqs", 16)),
     ({"max-num-batched-tokens": "4K", "max-model-len": 8192, "no-enable-chunked-prefill": True},
      "plan.batched-below-length", (WHERE, "max-num-batched-tokens", 4096, 8192, "max-model-len")),
-    ({"compilation-config": {"cudagraph_mode": "FULL_DECODE"}}, "recipe.graph-mode-unknown",
-     (WHERE, "compilation-config", '"FULL_DECODE"', MODES)),
-    ({"compilation-config.cudagraph_mode": "half"}, "recipe.graph-mode-unknown",
-     (WHERE, "compilation-config", '"half"', MODES)),
-    ({"compilation-config": '{"cudagraph_capture_sizes": [1, 0]}'}, "recipe.graph-sizes-invalid",
-     (WHERE, "compilation-config", "[1, 0]", "max-num-seqs")),
-    ({"compilation-config": {"cudagraph_capture_sizes": 4}}, "recipe.graph-sizes-invalid",
-     (WHERE, "compilation-config", "4", "max-num-seqs")),
+    ({"compilation-config": {"cudagraph_mode": "FULL_DECODE"}}, "input.value-invalid",
+     (WHERE + ": compilation-config.cudagraph_mode", '"FULL_DECODE"', "", MODES)),
+    ({"compilation-config.cudagraph_mode": "half"}, "input.value-invalid",
+     (WHERE + ": compilation-config.cudagraph_mode", '"half"', "", MODES)),
+    ({"compilation-config": '{"cudagraph_capture_sizes": [1, 0]}'}, "input.value-invalid",
+     (SIZES, "[1, 0]", "", "a list of whole numbers above 0")),
+    ({"compilation-config": {"cudagraph_capture_sizes": 4}}, "input.value-invalid",
+     (SIZES, "4", "", "a list of whole numbers above 0")),
 ]  # fmt: skip
 
 
