@@ -60,7 +60,7 @@ def test_accelerator_info_shows_what_is_warned_of(run, monkeypatch):
 def test_accelerator_info_lists_the_vendors(run):
     result = run(accelerator_info, vendor="abacus")
     assert (result["failed"], result["code"]) == (True, "platform.unknown")
-    assert result["msg"].endswith("of 'abacus'; it knows: ascend, neuron, nvidia, cpu.")
+    assert "of 'abacus'; it knows: ascend, neuron, nvidia, cpu." in result["msg"]
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
@@ -102,7 +102,8 @@ def test_node_preflight_that_refuses(run, tmp_path, check_mode):
     assert [problem["check"] for problem in result["problems"]] == ["hardware", "cpu_flags"]
     assert result["msg"] == "Preflight found 2 problems on %s, nothing was changed:\n 1. %s\n 2. %s" % (
         os.uname().nodename,
-        "This version of the collection cannot detect accelerators of 'abacus'; it knows: %s." % ", ".join(PLATFORMS),
+        "This version of the collection cannot detect accelerators of 'abacus'; it knows: %s. Use one of these."
+        % ", ".join(PLATFORMS),
         result["problems"][1]["message"],
     )
 
