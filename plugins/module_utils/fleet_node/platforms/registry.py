@@ -27,7 +27,7 @@ def platform_of(name):
     if name not in PLATFORMS:
         raise FleetError(
             "platform.unknown",
-            "This version of the collection cannot detect accelerators of %r; it knows: %s.",
+            "This version of the collection cannot detect accelerators of %r; it knows: %s. Use one of these.",
             (name, ", ".join(PLATFORMS)),
         )
     return PLATFORMS[name]

@@ -155,7 +155,7 @@ def test_all_problems_stand_in_one_message(tmp_path, monkeypatch):
         ),
         (
             {"platform": "abacus"},
-            "This version of the collection cannot detect accelerators of 'abacus'; it knows: %s."
+            "This version of the collection cannot detect accelerators of 'abacus'; it knows: %s. Use one of these."
             % ", ".join(accelerators.PLATFORMS),
         ),
     ],
