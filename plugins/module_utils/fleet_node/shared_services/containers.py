@@ -13,7 +13,7 @@ import time
 
 from ..containers.engine import Engine, EngineError, pinned_reference
 from ..containers.images import ensure_image
-from ..containers.launcher import engine_problem
+from ..containers.launcher import engine_failure
 from ..errors import FleetError
 from ..node.processes import port_holder
 
@@ -65,7 +65,7 @@ def _left(what, ports, container):
         try:
             holder = engine.holder_of_name(container["name"])
         except EngineError as error:
-            raise FleetError("containers.engine-problem", "%s: %s", (what, engine_problem(engine, error))) from error
+            raise engine_failure(engine, error, what + ": ") from error
         if holder:
             return "container %s (%s)" % (container["name"], holder[0][:12])
     return ""

@@ -799,8 +799,9 @@ VALUES = {
     "input.setting-invalid": {"etcd_settings": [{"quota bytes": 1}, {"--quota": 1}]},
     "input.setting-value": {"etcd_settings": [{"quota-backend-bytes": [1]}, {"a": "x\ny"}, {"a": None}]},
     "input.not-a-scalar": {"fleet_api_key_version": [[1], {"a": 1}]},
-    "images.mirror-invalid": {"fleet_registry_mirror": ["https://m.example", "m example", 3, "me:%s@m.io" % SECRET]},
-    "images.mirror-key-invalid": {"fleet_registry_mirror": [{"a b": "m.example"}]},
+    "images.setting-invalid": {
+        "fleet_registry_mirror": ["https://m.example", "m example", 3, "me:%s@m.io" % SECRET, {"a b": "m.example"}],
+    },
     "api-key.not-a-string": {"fleet_api_key": [12345678, True], "verify_api_key": [1]},
     "api-key.character-invalid": {"fleet_api_key": [SECRET + " x", SECRET + "\nX"], "benchmark_api_key": ["a b"]},
     "api-key.twice": {"fleet_api_key": [[SECRET, SECRET]]},
