@@ -160,15 +160,12 @@ def remove_folder(site):
 
 def take_a_tool(site):
     shutil.rmtree(next(site.toolkit.glob("lib/python3*/site-packages/supervisor-4.4.dist-info")))
-    return (
-        "prepare",
-        "would install 2 packages in %s and what they need: supervisor 4.4 is no longer in it" % site.toolkit,
-    )
+    return "prepare", "in %s: supervisor 4.4 is missing" % site.toolkit
 
 
 def take_the_marker(site):
     (site.venv / ".inference-fleet.json").unlink()
-    return "prepare", "would install 1 package in %s and what they need: it has no marker file" % site.venv
+    return "prepare", "in %s: it has no valid marker file" % site.venv
 
 
 def delete_a_shard(site):
@@ -209,7 +206,7 @@ def test_a_run_begins_at_the_step_that_differs_and_the_next_is_converged(site, b
     run = site.run().ok()
     ((host, first, why),) = said(run)
     assert (host, first) == ("n1", step)
-    assert why.startswith(reason)
+    assert reason in why
     assert ran(run) == list(STEPS[[name.lower() for name in STEPS].index(step) :])
     assert run.count("changed") >= 1
     converged(site.run())

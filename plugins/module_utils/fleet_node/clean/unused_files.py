@@ -68,7 +68,9 @@ def clean(paths, planned, deployment=None, remove=False, remove_shared=False, ch
             goes = [one for one in found if remove and not one.mounted and (remove_shared or not one.shared)]
             removed = [one.path for one in goes if check or _delete(paths, one)]
     except OSError as error:
-        raise FleetError("clean.stopped", "Cleaning stopped: %s. What is done is not done again.", (error,)) from error
+        raise FleetError(
+            "clean.stopped", "Cleaning stopped: %s. Correct the cause and run clean.yml again.", (error,)
+        ) from error
     return {
         "changed": bool(removed),
         "unused": [one.row() for one in found],
@@ -146,8 +148,7 @@ def used_places(paths, planned, deployment):
         except (ValueError, KeyError, TypeError):
             raise FleetError(
                 "clean.entry-unreadable",
-                "%s is no plan entry, so what its server uses is not known. Nothing was deleted; deploy again, or "
-                "remove it.",
+                "%s is no plan entry, so the files that its server uses are unknown. Run site.yml, or remove it.",
                 (file,),
             ) from None
         entries.append({**entry, "directories": directories})

@@ -305,10 +305,9 @@ def check_architecture(engine, wanted, found):
     if own and found["architecture"] not in (None, own):
         raise FleetError(
             "containers.image-architecture",
-            "The image %s is for %s, and this node is %s (%s), which cannot run it. Name one for %s in container.image "
-            "and container.digest; where its registry has this one for %s too, remove it here first: %s rmi %s. No "
-            "server was touched.",
-            (wanted, found["architecture"], own, machine, own, own, engine.kind, wanted),
+            "The image %s is for %s, and this node is %s (%s). Set container.image and container.digest to an image "
+            "for this node, or remove this image if its registry has both: %s rmi %s.",
+            (wanted, found["architecture"], own, machine, engine.kind, wanted),
         )
 
 

@@ -27,7 +27,7 @@ from ..node.files import read_json, read_text, write_atomic
 from ..node.paths import NodePaths
 from ..node.server_spec import canonical
 from .engine import LABEL_SERVER, Engine, EngineError
-from .launcher import engine_problem
+from .launcher import engine_failure, engine_problem
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 DROP_IN = "/etc/systemd/system/docker.service.d/inference-fleet.conf"
@@ -93,7 +93,7 @@ class Host:
         try:
             return self.engine.call(*arguments)
         except EngineError as error:
-            raise _engine_error(self, error) from error
+            raise engine_failure(self.engine, error) from error
 
     def running(self):
         """(names of running containers of the fleet, names of other running containers)."""
@@ -168,7 +168,7 @@ class Host:
             state = self.systemctl("show", "--property=ActiveState", "docker.service").split()
             if error.kind == "down" or "ActiveState=active" not in state:  # not active: it starts and answers late
                 return
-        raise _engine_error(self, error)
+        raise engine_failure(self.engine, error)
 
     # ---- settings
 
@@ -235,7 +235,7 @@ def check(host, inputs):
     _check_ca_bundle(inputs["ca_bundle"])
     error = host.error()
     if error and host.kind == "podman":
-        raise _engine_error(host, error)
+        raise engine_failure(host.engine, error)
     due = None
     if error:
         host.check_start(error)
@@ -333,19 +333,13 @@ def faults(engine, address=None, prepares=True, sysroot=""):
     except FleetError as error:
         return [error.message], []
     if down.kind == "timeout":
-        raise _engine_error(host, down)
+        raise engine_failure(host.engine, down)
     repairs = prepares and not address and os.geteuid() == 0
     if repairs and down.kind == "missing":
         return [], ["%s is not installed; the step prepare installs it." % engine]
     if repairs and down.kind == "down" and host.has_systemd():
         return [], ["%s does not run; the step prepare starts it." % engine]
     return [engine_problem(host.engine, down)], []
-
-
-def _engine_error(host, error):
-    found = FleetError("containers.engine-problem", engine_problem(host.engine, error))
-    found.__cause__ = error
-    return found
 
 
 def _masked_error(unit):
@@ -391,5 +385,5 @@ def _wait(host):
         if error is None:
             return
         if error.kind not in ("down", "timeout") or time.monotonic() > end:
-            raise _engine_error(host, error)
+            raise engine_failure(host.engine, error)
         time.sleep(0.3)

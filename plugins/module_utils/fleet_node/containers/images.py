@@ -35,7 +35,7 @@ from .engine import (
     split_reference,
 )
 from .host_settings import pending_words
-from .launcher import engine_problem
+from .launcher import engine_failure, engine_problem
 
 DOCKER_HUB = "docker.io"
 DOCKER_HUB_LOGIN = "https://index.docker.io/v1/"  # what docker files its login under
@@ -68,23 +68,22 @@ def check_mirror(mirror):
     named = mirror.items() if isinstance(mirror, dict) else [(None, mirror)]
     for registry, one in named:
         if registry is not None and not REGISTRY.match(str(registry)):
-            raise FleetError(
-                "images.mirror-key-invalid",
-                "fleet_registry_mirror has the key %r; allowed: a registry as it stands in container.image, HOST or "
-                "HOST:PORT, and docker.io for Docker Hub.",
-                (str(registry),),
-            )
+            raise _invalid("a key of fleet_registry_mirror", repr(str(registry)),
+                           "a registry as in container.image, HOST[:PORT]; docker.io for Docker Hub")  # fmt: skip
         if one and not (isinstance(one, str) and MIRROR.match(one)):
             shown = repr(str(one) if isinstance(one, str) else one)
             for secret in url_secrets(one):
                 shown = shown.replace(secret, "********")
-            raise FleetError(
-                "images.mirror-invalid",
-                "fleet_registry_mirror%s is %s; allowed: HOST[:PORT][/PREFIX] without https:// or a user, where HOST "
-                "has a dot or a port and PREFIX is in small letters, such as registry.example.org:5000/hub. A registry "
-                "without TLS is named in container_engine_insecure_registries.",
-                ("" if registry is None else "[%r]" % str(registry), shown),
+            raise _invalid(
+                "fleet_registry_mirror" + ("" if registry is None else "[%r]" % str(registry)),
+                shown,
+                "HOST[:PORT][/PREFIX] without https:// or a user, where HOST has a dot or a port and PREFIX is in "
+                "small letters, such as registry.example.org:5000/hub",
             )
+
+
+def _invalid(name, shown, allowed):
+    return FleetError("images.setting-invalid", "%s is %s; allowed: %s. Correct it.", (name, shown, allowed))
 
 
 def mirrored(image, mirror):
@@ -116,11 +115,10 @@ def login_file(auth):
             or set(one) != {"username", "password"}
             or not all(isinstance(value, str) and value for value in one.values())
         ):
-            raise FleetError(
-                "images.auth-invalid",
-                "fleet_registry_auth['%s'] must be a mapping with username and password, both strings. For NGC the "
-                "username is $oauthtoken and the password is the API key.",
-                (registry,),
+            raise _invalid(
+                "fleet_registry_auth['%s']" % registry,
+                "no login",
+                "a mapping with the strings username and password; for NGC $oauthtoken and the API key",
             )
         key = DOCKER_HUB_LOGIN if registry == DOCKER_HUB else registry
         text = "%s:%s" % (one["username"], one["password"])
@@ -239,15 +237,9 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
     None while it is not here. Raises FleetError.
     """
     if not IMAGE.match(image):
-        raise FleetError(
-            "images.name-invalid",
-            "image is %r; allowed: REGISTRY/NAME:TAG without a digest, which has its own key.",
-            (image,),
-        )
+        raise _invalid("image", repr(image), "REGISTRY/NAME:TAG without a digest")
     if digest and not DIGEST.match(digest):
-        raise FleetError(
-            "images.digest-invalid", "digest is %r; allowed: sha256: and 64 hexadecimal digits.", (digest,)
-        )
+        raise _invalid("digest", repr(digest), "sha256: and 64 hexadecimal digits")
     login = login_file(auth) if auth else None
     name = mirrored(image, mirror)
     wanted = pinned_reference(image, digest)
@@ -260,7 +252,7 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
         if check_mode and error.kind in ("missing", "down"):  # an earlier task would have brought it
             return _result(True, None, None, "would pull %s" % wanted, diff)
         label = Engine("docker" if engine == "auto" else engine, address)
-        raise FleetError("containers.engine-problem", engine_problem(label, error)) from error
+        raise engine_failure(label, error) from error
     source = pinned_reference(name, digest)
     job = _Job(NodePaths.of_parameter(root), chosen, source)
     ended = _forget_ended(NodePaths.of_parameter(root), job.folder if found else None, check_mode)
@@ -283,21 +275,19 @@ def ensure_image(image, digest=None, engine="auto", address=None, mirror=None, a
             found = chosen.find_image(image, digest)
     except EngineError as error:
         waits = "" if address else pending_words(chosen.kind, root)
-        raise FleetError(
-            "images.pull-failed",
-            pull_problem(chosen, source, error, name != image) + waits,
-            details={"kind": error.kind},
-        ) from error
+        raise _pull_failed(pull_problem(chosen, source, error, name != image) + waits, error.kind) from error
     except OSError as error:
-        raise FleetError("images.pull-failed", "%s cannot be pulled: %s.", (source, error)) from error
+        raise _pull_failed("%s cannot be pulled: %s." % (source, error)) from error
     if not found:
-        raise FleetError(
-            "images.digest-not-listed",
-            "%s was pulled from %s, but %s does not list it under its digest.",
-            (wanted, source, chosen.label),
-        )
+        raise _pull_failed("%s was pulled, but %s does not list it under its digest." % (source, chosen.label))
     check_architecture(chosen, wanted, found)
     return _with_tag(chosen, kept, wanted, found, True, diff, False)
+
+
+def _pull_failed(words, kind=None):
+    return FleetError(
+        "images.pull-failed", "%s Correct the cause and run the step prepare again.", (words,), details={"kind": kind}
+    )
 
 
 def _forget_ended(paths, found=None, check_mode=False):
@@ -401,6 +391,6 @@ def remove_image(image, digest=None, engine="auto", address=None, mirror=None, c
         if error.kind == "missing":
             return _result(False, None, None, "%s is not here" % wanted, {"before": "", "after": ""})
         label = Engine("docker" if engine == "auto" else engine, address)
-        raise FleetError("containers.engine-problem", engine_problem(label, error)) from error
+        raise engine_failure(label, error) from error
     diff = {"before": "".join("image %s\n" % name for name in names), "after": ""}
     return _result(bool(names), chosen, None, "%s is not here" % wanted, diff)

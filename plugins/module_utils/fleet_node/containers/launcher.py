@@ -48,6 +48,17 @@ def engine_problem(engine, error):
     return "%s failed: %s." % (label, error.words.rstrip("."))
 
 
+def engine_failure(engine, error, where=""):
+    """The FleetError for a call of `engine` that ended with an EngineError. where: a prefix of the message."""
+    found = FleetError(
+        "containers.engine-problem",
+        "%s%s Correct what the engine reports and run the play again.",
+        (where, engine_problem(engine, error)),
+    )
+    found.__cause__ = error
+    return found
+
+
 def silent_engine(entry):
     """Why the engine of an entry's container does not answer; None where it does, and without a container."""
     engine = engine_of_entry(entry)
@@ -89,6 +100,12 @@ def port_holder(bind, port, root, containers):
     return holder
 
 
+def _path_missing(where, path, keys):
+    return FleetError(
+        "launch.path-missing", "%s: %s is not on this node. Create it, or correct %s.", (where, path, keys)
+    )
+
+
 def _lost_link(mount, mounts):
     """(link, where it leads) of a link directly in the mounted directory that leads to nothing inside; else None.
 
@@ -110,8 +127,8 @@ def _check_cdi(where, engine, version, folders, devices):
         if not folders:
             raise FleetError(
                 "launch.cdi-unsupported",
-                "%s: %s %s on this node takes no CDI devices, and its container gets %s. %s, or name paths in "
-                "container.devices. Nothing was changed.",
+                "%s: %s %s on this node does not accept CDI devices such as %s. %s, or name paths in "
+                "container.devices.",
                 (where, engine.kind, version, device, CDI_WANTS[engine.kind]),
             )
         kind, _equals, name = device.partition("=")
@@ -120,9 +137,8 @@ def _check_cdi(where, engine, version, folders, devices):
         if not any(_has(text, "kind", kind) and _has(text, "name", name) for text in texts):
             raise FleetError(
                 "launch.cdi-device-undescribed",
-                "%s: no file in %s describes the CDI device %s, which its container gets. Have its vendor's tool write "
-                "one (docs/using/containers.md says how), or correct container.devices or fleet_hardware. Nothing was "
-                "changed.",
+                "%s: no file in %s describes the CDI device %s. Run the vendor's tool that writes it "
+                "(docs/using/containers.md), or correct container.devices or fleet_hardware.",
                 (where, " or ".join(folders), device),
             )
 
@@ -160,23 +176,20 @@ class ContainerLauncher:
             ours = {one.id for one in engine.containers(self.root, entry["name"])}
             cdi = engine.cdi() if any(map(CDI_DEVICE.match, container["devices"])) else None
         except EngineError as error:
-            raise FleetError(
-                "containers.engine-problem", "%s: %s Nothing was changed.", (where, engine_problem(engine, error))
-            ) from error
+            raise engine_failure(engine, error, where + ": ") from error
         named = pinned_reference(container["image"], container["digest"])
         if image is None:
             raise FleetError(
                 "launch.image-missing",
-                "%s: the image %s is not on this node. The step prepare fetches it; run it first, or pull "
-                "the image yourself. Nothing was changed.",
+                "%s: the image %s is not on this node. Run the step prepare, or pull the image.",
                 (where, named),
             )
         check_architecture(engine, named, image)
         if holder and holder[0] not in ours:
             raise FleetError(
                 "launch.container-name-taken",
-                "%s: the name %s belongs to another container of %s (%s), which is not of this server. Rename or "
-                "remove it: %s rename %s NEW. Nothing was changed.",
+                "%s: the name %s belongs to another container of %s (%s). Rename or remove that container: %s rename "
+                "%s NEW.",
                 (where, name, engine.label, holder[0][:12], engine.kind, name),
             )
         self._check_paths(where, entry)
@@ -189,29 +202,19 @@ class ContainerLauncher:
         own = {*entry["directories"].values(), (entry["config"] or {}).get("path")}
         for mount in container["mounts"]:
             if mount["source"] not in own and not os.path.exists(mount["source"]):
-                raise FleetError(
-                    "launch.mount-source-missing",
-                    "%s: %s, which is mounted into its container, is not on this node. Make it, or correct "
-                    "container.mounts. Nothing was changed.",
-                    (where, mount["source"]),
-                )
+                raise _path_missing(where, mount["source"], "container.mounts")
             lost = _lost_link(mount, container["mounts"]) if mount["read_only"] else None
             if lost:
                 raise FleetError(
                     "launch.mount-link-target-unmounted",
                     "%s: %s is a link to %s, which is not mounted into its container. Add its directory to "
-                    "container.mounts, at the same path. Nothing was changed.",
+                    "container.mounts, at the same path.",
                     (where, lost[0], lost[1]),
                 )
         for device in container["devices"]:
             path = device.partition(":")[0]
             if path.startswith("/") and not os.path.exists(path):
-                raise FleetError(
-                    "launch.device-missing",
-                    "%s: the device %s, which its container gets, is not on this node. Correct container.devices or "
-                    "fleet_hardware. Nothing was changed.",
-                    (where, path),
-                )
+                raise _path_missing(where, path, "container.devices or fleet_hardware")
 
     def _containers(self, entry):
         engine = engine_of_entry(entry)  # None where nothing but its name is known of it
@@ -224,7 +227,8 @@ class ContainerLauncher:
         pids = self._processes(entry)
         return FleetError(
             "launch.container-end-unknown",
-            "Server '%s': whether its container has ended is not known: %s Its processes %s.",
+            "Server '%s': the state of its container is unknown: %s Its processes %s. Check the container engine's log "
+            "and run the play again.",
             (
                 entry["name"],
                 engine_problem(engine_of_entry(entry), error),

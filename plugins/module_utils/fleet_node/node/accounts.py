@@ -44,7 +44,7 @@ def ensure(root, user, check_mode=False):
     if user is not None and not ACCOUNT.match(user):
         raise FleetError(
             "node.user-name-invalid",
-            "user is %r; an account's name has 1-32 characters of a-z, 0-9, '_' and '-'.",
+            "user is %r; allowed: 1-32 characters of a-z, 0-9, '_' and '-'. Correct it.",
             (user,),
         )
     directories = shared_directories(root)
@@ -252,10 +252,10 @@ def _call(argv, what, otherwise=""):
     try:
         process = commands.run(argv, merged=True, env={**os.environ, "PATH": path})
     except OSError as error:
-        raise FleetError("node.account-command-failed", "Cannot %s: %s.", (what, error)) from error
+        raise _account_failed(what, error, otherwise) from error
     if process.returncode != 0:
-        raise FleetError(
-            "node.account-needs-root",
-            "Cannot %s: %s. Run with the rights to do so (become)%s.",
-            (what, process.stdout.strip().rstrip("."), otherwise),
-        )
+        raise _account_failed(what, process.stdout.strip().rstrip("."), otherwise)
+
+
+def _account_failed(what, reason, otherwise):
+    return FleetError("node.account-failed", "Cannot %s: %s. Run the play with become%s.", (what, reason, otherwise))

@@ -112,29 +112,23 @@ def test_mirrors(good):
 @pytest.mark.parametrize(
     ("bad", "shown"),
     [
-        ("https://mirror.example", " is 'https://mirror.example'"),
-        ("me:s3cret@mirror.example", " is 'me:********@mirror.example'"),
-        ("mirror", " is 'mirror'"),
-        ("mirror/hub", " is 'mirror/hub'"),
-        ("mirror.example/Hub", " is 'mirror.example/Hub'"),
-        ("mirror.example//hub", " is 'mirror.example//hub'"),
-        ("mirror.example:x", " is 'mirror.example:x'"),
-        (["mirror.example"], " is ['mirror.example']"),
-        (True, " is True"),
-        ({"nvcr.io": "http://mirror.example"}, "['nvcr.io'] is 'http://mirror.example'"),
-        ({"https://nvcr.io": "mirror.example"}, " has the key 'https://nvcr.io'"),
+        ("https://mirror.example", "'https://mirror.example'"),
+        ("me:s3cret@mirror.example", "'me:********@mirror.example'"),
+        ("mirror", "'mirror'"),
+        ("mirror/hub", "'mirror/hub'"),
+        ("mirror.example/Hub", "'mirror.example/Hub'"),
+        ("mirror.example//hub", "'mirror.example//hub'"),
+        ("mirror.example:x", "'mirror.example:x'"),
+        (["mirror.example"], "['mirror.example']"),
+        (True, "True"),
+        ({"nvcr.io": "http://mirror.example"}, "'http://mirror.example'"),
+        ({"https://nvcr.io": "mirror.example"}, "'https://nvcr.io'"),
     ],
 )
 def test_a_mirror_that_no_image_can_be_pulled_from(engine, pull, bad, shown):
     for check_mode in (True, False):
-        assert pull(check_mode, mirror=bad)["msg"] == "fleet_registry_mirror%s; allowed: %s." % (
-            shown,
-            "a registry as it stands in container.image, HOST or HOST:PORT, and docker.io for Docker Hub"
-            if "key" in shown
-            else "HOST[:PORT][/PREFIX] without https:// or a user, where HOST has a dot or a port and PREFIX is in "
-            "small letters, such as registry.example.org:5000/hub. A registry without TLS is named in "
-            "container_engine_insecure_registries",
-        )
+        failed = pull(check_mode, mirror=bad)
+        assert failed["code"] == "images.setting-invalid" and " is %s; allowed: " % shown in failed["msg"]
     assert not engine.calls.exists()
 
 
@@ -347,9 +341,7 @@ REGISTRY.update(denied=REGISTRY["auth"], platform=REGISTRY["unknown"], timeout=R
 def test_what_a_registry_does_wrong_is_said_with_what_to_do(engine, pull, scripted):
     engine.write(registry={NAME + ":1": image("a")}, errors={"pull": scripted})
     message = pull()["msg"]
-    text, words = message.split(" (", 1) if scripted not in ("unknown", "platform") else message.rsplit(" (", 1)
-    assert text == "%s:1 cannot be pulled: %s" % (NAME, REGISTRY[scripted])
-    assert words.endswith(")") and len(words) > 20
+    assert message.startswith("%s:1 cannot be pulled: %s (" % (NAME, REGISTRY[scripted]))
     engine.write(errors={})
     assert pull()["finished"]  # nothing of the failed one stands in the way
 
@@ -368,39 +360,30 @@ def test_docker_hub_has_no_certificates_of_its_own(tmp_path, monkeypatch, pull):
 
 def test_other_words_are_handed_on(engine, pull):
     engine.write(errors={"pull": "other"})
-    assert pull()["msg"] == "%s:1 cannot be pulled: something that nobody has seen." % NAME
+    assert pull()["msg"].startswith("%s:1 cannot be pulled: something that nobody has seen." % NAME)
 
 
 @pytest.mark.parametrize(("scripted", "message"), CANNOT_BE_USED)
 def test_an_engine_that_cannot_be_used(engine, pull, monkeypatch, scripted, message):
     monkeypatch.setattr(processes, "user_name", lambda uid: "somebody")
     engine.write(errors={"*": scripted})
-    assert pull()["msg"] == message
+    failed = pull()
+    assert failed["code"] == "containers.engine-problem" and failed["msg"].startswith(message)
 
 
 def test_no_engine_at_all(tmp_path, monkeypatch, pull):
     ScriptedEngine(tmp_path, monkeypatch, kinds=[])
-    assert pull()["msg"] == (
-        "There is no docker on this node. The step prepare installs it (role container_engine); where the node has "
-        "another engine, set fleet_container_engine."
-    )
+    assert pull()["code"] == "containers.engine-problem"
     assert pull(check_mode=True)["changed"]  # an earlier task would have installed it
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"image": PINNED},
-         "image is '%s'; allowed: REGISTRY/NAME:TAG without a digest, which has its own key." % PINNED),
-        ({"digest": "1234"}, "digest is '1234'; allowed: sha256: and 64 hexadecimal digits."),
-        ({"auth": {"nvcr.io": {"username": "somebody"}}},
-         "fleet_registry_auth['nvcr.io'] must be a mapping with username and password, both strings. For NGC the "
-         "username is $oauthtoken and the password is the API key."),
-    ],
-)  # fmt: skip
-def test_bad_input(engine, pull, arguments, message):
+    "arguments",
+    [{"image": PINNED}, {"digest": "1234"}, {"auth": {"nvcr.io": {"username": "somebody"}}}],
+)
+def test_bad_input(engine, pull, arguments):
     for check_mode in (True, False):
-        assert pull(check_mode, **arguments)["msg"] == message
+        assert pull(check_mode, **arguments)["code"] == "images.setting-invalid"
     assert not engine.calls.exists()
 
 
@@ -422,9 +405,8 @@ def test_an_image_that_is_not_what_was_asked_for(engine, pull):
     """A mirror that answers to the digest with something else."""
     source = "mirror.example/team/app@" + D1
     engine.write(registry={source: image("a", "mirror.example/team/app@" + D2)})
-    assert pull(digest=D1, mirror="mirror.example")["msg"] == (
-        "%s was pulled from %s, but docker does not list it under its digest." % (PINNED, source)
-    )
+    failed = pull(digest=D1, mirror="mirror.example")
+    assert failed["code"] == "images.pull-failed" and "does not list it under its digest" in failed["msg"]
     assert list(engine.read()["images"]) == [source]
 
 
@@ -450,7 +432,7 @@ def test_an_image_goes_by_all_the_names_that_a_pull_gave_it(engine, capsys, tmp_
     assert list(engine.read()["images"]) == ["other.example/app:1"]  # somebody else's name for it
     engine.write(images={PINNED: image("a", PINNED)}, errors={"rmi": "conflict: container 1 is using its image"})
     message = run_module(capsys, container_image, state="absent", **arguments)["msg"]
-    assert message == "docker failed: conflict: container 1 is using its image."
+    assert message.startswith("docker failed: conflict: container 1 is using its image.")
 
 
 def test_no_engine_has_no_image(engine, capsys):
