@@ -77,41 +77,18 @@ BREAKAGES = [
     Breakage("prepare", "a program of the toolkit is gone", "rm %s/bin/uv" % TOOLKIT,
              ("%s/bin/uv is missing" % TOOLKIT,), "%s/bin/uv --version" % TOOLKIT),
     Breakage("prepare", "the toolkit's marker is gone", "rm %s/%s" % (TOOLKIT, MARKER),
-<<<<<<< HEAD
-             ("it has no marker file",), "test -s %s/%s" % (TOOLKIT, MARKER)),
-    Breakage("prepare", "the toolkit is gone", "rm -r " + TOOLKIT, ("there is none",), "test -x %s/bin/uv" % TOOLKIT),
-    Breakage("prepare", "a package of the environment is gone", "rm -r %s/supervisor*" % SITE,
-             ("supervisor", "is no longer in it"), "ls -d %s/supervisor-4*.dist-info" % SITE),
-=======
              ("it has no valid marker file",), "test -s %s/%s" % (TOOLKIT, MARKER)),
-    Breakage("prepare", "the toolkit is gone", "rm -r " + TOOLKIT,
-             ("it does not exist",), "test -x %s/bin/uv" % TOOLKIT),
-    Breakage("prepare", "the environment's marker is garbled", "echo '{' > %s/%s" % (VENV, MARKER),
-             ("it has no valid marker file",), "grep -q inputs %s/%s" % (VENV, MARKER)),
+    Breakage("prepare", "the toolkit is gone", "rm -r " + TOOLKIT, ("it does not exist",), "test -x %s/bin/uv" % TOOLKIT),
     Breakage("prepare", "a package of the environment is gone", "rm -r %s/supervisor*" % SITE,
              ("supervisor", "is missing"), "ls -d %s/supervisor-4*.dist-info" % SITE),
-    Breakage("prepare", "a package of the environment has another version",
-             "cd %s && mv supervisor-4*.dist-info supervisor-0.1.dist-info && sed -i 's/supervisor-4[0-9.]*dist-info/"
-             "supervisor-0.1.dist-info/' supervisor-0.1.dist-info/RECORD && "
-             "sed -i 's/^Version: .*/Version: 0.1/' supervisor-0.1.dist-info/METADATA" % SITE,
-             ("supervisor", "is missing"), "! test -e %s/supervisor-0.1.dist-info" % SITE),
->>>>>>> containers
     Breakage("prepare", "a file of the environment's packages is gone", "rm %s/supervisor/xmlrpc.py" % SITE,
              ("supervisor/xmlrpc.py is missing",), "test -s %s/supervisor/xmlrpc.py" % SITE),
     Breakage("prepare", "a file of the environment's packages is cut off",
              "truncate --size=10 %s/supervisor/options.py" % SITE, ("supervisor/options.py is 10 bytes long",),
              "test $(stat -c %%s %s/supervisor/options.py) -gt 10" % SITE),
     Breakage("prepare", "the environment's interpreter is gone", "rm %s/bin/python*" % VENV,
-<<<<<<< HEAD
-             ("its Python interpreter is gone",), "%s/bin/python -c ''" % VENV),
-    Breakage("prepare", "the environment is gone", "rm -r " + VENV, ("there is none",), "%s/bin/python -c ''" % VENV),
-=======
              ("its Python interpreter is missing",), "%s/bin/python -c ''" % VENV),
-    Breakage("prepare", "the environment is marked as incomplete", "touch %s/.inference-fleet.partial" % VENV,
-             ("an earlier run left it incomplete",), "! test -e %s/.inference-fleet.partial" % VENV),
-    Breakage("prepare", "the environment is gone", "rm -r " + VENV,
-             ("it does not exist",), "%s/bin/python -c ''" % VENV),
->>>>>>> containers
+    Breakage("prepare", "the environment is gone", "rm -r " + VENV, ("it does not exist",), "%s/bin/python -c ''" % VENV),
     # ---- weights
     Breakage("weights", "the encoding is gone", "rm " + ENCODING,
              ("Place the encodings", "placed o200k_base"), ENCODED),

@@ -842,11 +842,8 @@ VALUES = {
         "container_engine_auth": [SECRET],
         "serve_secrets": [SECRET],
     },
-    "images.mirror-invalid": {
-        "fleet_registry_mirror": ["https://m.example", "m example", 3, "me:%s@m.io" % SECRET],
-    },
-    "images.mirror-key-invalid": {
-        "fleet_registry_mirror": [{"a b": "m.example"}],
+    "images.setting-invalid": {
+        "fleet_registry_mirror": ["https://m.example", "m example", 3, "me:%s@m.io" % SECRET, {"a b": "m.example"}],
     },
     "api-key.invalid": {
         "fleet_api_key": [12345678, True, SECRET + " x", SECRET + "\nX", [SECRET, SECRET]],
@@ -860,24 +857,6 @@ VALUES = {
     "measure.profile-unknown": {
         "benchmark_profile": ["nope", "guid"],
     },
-<<<<<<< HEAD
-=======
-    "input.password-invalid": {"nats_password": [SECRET + " ", SECRET + "\nx: y", 12345]},
-    "input.certificates-invalid": {"etcd_certificates": [{"ca": "/ca"}, {"ca": "/a", "cert": "/b", "key": "/c"}]},
-    "input.setting-invalid": {"etcd_settings": [{"quota bytes": 1}, {"--quota": 1}]},
-    "input.setting-value": {"etcd_settings": [{"quota-backend-bytes": [1]}, {"a": "x\ny"}, {"a": None}]},
-    "input.not-a-scalar": {"fleet_api_key_version": [[1], {"a": 1}]},
-    "images.setting-invalid": {
-        "fleet_registry_mirror": ["https://m.example", "m example", 3, "me:%s@m.io" % SECRET, {"a b": "m.example"}],
-    },
-    "api-key.not-a-string": {"fleet_api_key": [12345678, True], "verify_api_key": [1]},
-    "api-key.character-invalid": {"fleet_api_key": [SECRET + " x", SECRET + "\nX"], "benchmark_api_key": ["a b"]},
-    "api-key.twice": {"fleet_api_key": [[SECRET, SECRET]]},
-    "host-key.expected-not-a-string": {"fleet_host_key": [3, [None]]},
-    "tune.limits-invalid": {"fleet_tune_limits": [3, {"ttft": 1}, [1], {}]},
-    "tune.limit-no-number": {"fleet_tune_limits": [{"ttft_ms": 0}, {"tpot_ms": "fast"}, {"ttft_ms": True}]},
-    "measure.profile-unknown": {"benchmark_profile": ["nope", "guid"]},
->>>>>>> containers
     "inventory.variable-unknown": {
         "fleet_watchdog_interval": [60],
         "fleet_watch_dog": [True],
