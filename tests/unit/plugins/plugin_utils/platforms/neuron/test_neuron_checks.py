@@ -348,9 +348,8 @@ def plugin(**config):
         # Shapes.
         (
             {"servers": {"server": {"devices": 5}}},
-            "64 logical cores do not divide into servers of 5 (servers.server.devices, with count "
-            "auto); allowed devices: 1, 2, 4, 8, 16, 32, "
-            "64.",
+            "64 logical cores do not divide into servers of 5 with count auto; allowed: 1, 2, 4, 8, 16, 32, 64. "
+            "Set servers.server.devices.",
         ),
         (
             {"servers": {"server": {"devices": 5, "count": 3}}},
@@ -391,7 +390,7 @@ def plugin(**config):
         ),
         (
             {"hardware": {**TRN3, "lnc": 3}},
-            "inventory: fleet_hardware.lnc is 3; allowed for trainium3: 1, 2.",
+            "inventory: fleet_hardware.lnc is 3; allowed: 1 or 2. Correct the value.",
         ),
     ],
 )  # fmt: skip
