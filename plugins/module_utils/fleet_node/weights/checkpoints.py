@@ -91,7 +91,7 @@ def describe(path):
     if model_type != gpt_oss.MODEL_TYPE:
         raise FleetError(
             "checkpoint.model-type-unsupported",
-            "%s: model_type is %s, allowed: %s. This collection serves %s checkpoints only.",
+            "%s: model_type is %s, allowed: %s. This collection serves %s checkpoints only. Choose another checkpoint.",
             (os.path.join(path, CONFIG), json.dumps(model_type), json.dumps(gpt_oss.MODEL_TYPE), gpt_oss.NAME),
         )
     result = {"model_type": model_type, "format": _format(path, config)}
@@ -103,8 +103,8 @@ def describe(path):
         value = config.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             raise FleetError(
-                "checkpoint.dimension-invalid",
-                "%s: %s is %s, allowed: a positive whole number.",
+                "checkpoint.file-invalid",
+                "%s: %s is %s, allowed: a positive whole number. Fetch or copy it again.",
                 (os.path.join(path, CONFIG), key, json.dumps(value)),
             )
         result[name] = value
@@ -176,11 +176,19 @@ def _json(path, name):
     except FileNotFoundError:
         raise _incomplete("checkpoint", path, [name]) from None
     except OSError as error:
-        raise FleetError("checkpoint.unreadable", "Cannot read %s: %s.", (file, error.strerror)) from error
+        raise FleetError(
+            "checkpoint.file-invalid", "Cannot read %s: %s. Check its mode and the mount.", (file, error.strerror)
+        ) from error
     except ValueError as error:
-        raise FleetError("checkpoint.not-json", "%s is no JSON (%s). Fetch or copy it again.", (file, error)) from error
+        raise FleetError(
+            "checkpoint.file-invalid", "%s is no JSON (%s). Fetch or copy it again.", (file, error)
+        ) from error
     if not isinstance(value, dict):
-        raise FleetError("checkpoint.not-an-object", "%s holds %s, allowed: an object.", (file, type(value).__name__))
+        raise FleetError(
+            "checkpoint.file-invalid",
+            "%s holds %s, allowed: an object. Fetch or copy it again.",
+            (file, type(value).__name__),
+        )
     return value
 
 
@@ -192,8 +200,9 @@ def _format(path, config):
     method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
     if method != gpt_oss.QUANTIZED:
         raise FleetError(
-            "checkpoint.quantization-unknown",
-            "%s: quantization_config.quant_method is %s, allowed: %s, or no quantization_config for %s.",
+            "checkpoint.file-invalid",
+            "%s: quantization_config.quant_method is %s, allowed: %s, or no quantization_config for %s. Choose "
+            "another checkpoint.",
             (os.path.join(path, CONFIG), json.dumps(method), json.dumps(gpt_oss.QUANTIZED), gpt_oss.UNQUANTIZED),
         )
     return gpt_oss.QUANTIZED
@@ -206,7 +215,7 @@ def _tensors_by_shard(path):
     weight_map = _json(path, INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise FleetError(
-            "checkpoint.weight-map-missing",
+            "checkpoint.file-invalid",
             "%s has no weight_map. Fetch or copy it again.",
             (os.path.join(path, INDEX),),
         )
@@ -214,8 +223,8 @@ def _tensors_by_shard(path):
     for tensor, shard in weight_map.items():
         if not isinstance(shard, str) or os.path.basename(shard) != shard or shard in ("", ".", ".."):
             raise FleetError(
-                "checkpoint.shard-name-invalid",
-                "%s: weight_map puts %s into %s, allowed: the name of a file beside it.",
+                "checkpoint.file-invalid",
+                "%s: weight_map puts %s into %s, allowed: the name of a file next to it. Fetch or copy it again.",
                 (os.path.join(path, INDEX), tensor, json.dumps(shard)),
             )
         tensors.setdefault(shard, set()).add(tensor)

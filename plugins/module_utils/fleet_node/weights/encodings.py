@@ -8,14 +8,10 @@ Without o200k_base where TIKTOKEN_ENCODINGS_BASE points, an engine starts, says 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
-import ssl
 import tempfile
-import urllib.error
 import urllib.parse
-import urllib.request
 
 from ..errors import FleetError
 from ..model import gpt_oss
@@ -54,9 +50,7 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
     Raises FleetError that names all sources and what each of them said.
     """
     if not os.path.isabs(directory):
-        raise FleetError(
-            "encodings.directory-not-absolute", "directory is %r; it must be an absolute path.", (directory,)
-        )
+        raise FleetError("encodings.directory-unusable", "directory is %r. Set an absolute path.", (directory,))
     variables = {**os.environ, **checked_variables(environment)}
     names = list(dict.fromkeys(encodings))
     before = {name: found(directory, name) for name in names}
@@ -79,7 +73,9 @@ def ensure(directory, encodings, sources, environment=None, ca_bundle=None, chec
                 os.chmod(path_of(directory, name), MODE)
         except OSError as error:
             raise FleetError(
-                "encodings.cannot-write", "Cannot write to %s: %s.", (directory, error.strerror)
+                "encodings.directory-unusable",
+                "Cannot write to %s: %s. Check the disk and its mount.",
+                (directory, error.strerror),
             ) from error
     changed = wrong + modes
     return {
@@ -117,7 +113,9 @@ def found(directory, name):
         return None
     except OSError as error:
         raise FleetError(
-            "encodings.unreadable", "Cannot read %s: %s.", (path_of(directory, name), error.strerror)
+            "encodings.directory-unusable",
+            "Cannot read %s: %s. Check its mode and the mount.",
+            (path_of(directory, name), error.strerror),
         ) from error
 
 
@@ -190,50 +188,15 @@ def _from_controller(name, source, _variables, _ca_bundle):
 
 
 def _from_url(name, source, variables, ca_bundle):
+    from .http import Http, HttpFailure  # here, since no other source needs it
+
     url = source["base"].rstrip("/") + "/" + name + SUFFIX
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https"):
-        raise SourceFailed("is no http or https URL")
     try:
-        context = ssl.create_default_context(cafile=ca_bundle or variables.get("SSL_CERT_FILE"))
-        opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler(_proxies(parts.hostname, variables)),
-            urllib.request.HTTPSHandler(context=context),
-        )
-        with opener.open(_request(parts), timeout=URL_TIMEOUT_S) as answer:
-            # One byte more tells a longer file from the right one without reading all of it.
-            return answer.read(ENCODINGS[name]["size"] + 1)
-    except urllib.error.HTTPError as error:
-        raise SourceFailed("HTTP %d %s" % (error.code, error.reason)) from error
-    except urllib.error.URLError as error:
-        raise SourceFailed(str(error.reason)) from error
-    except (OSError, ValueError) as error:
-        raise SourceFailed(str(error)) from error
-
-
-def _request(parts):
-    """The request for a URL; what it says of user and password goes into a header, which no redirect carries on."""
-    request = urllib.request.Request(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
-    if parts.username is not None:
-        login = "%s:%s" % (urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or ""))
-        encoded = base64.b64encode(login.encode("utf-8")).decode("ascii")
-        request.add_unredirected_header("Authorization", "Basic " + encoded)
-    return request
-
-
-def _proxies(host, variables):
-    """{scheme: proxy URL} for a host, by the usual variables in either case."""
-    proxies = {
-        name.lower()[: -len("_proxy")]: value
-        for name, value in sorted(variables.items())  # upper case first: the lower case counts where both are set
-        if name.lower().endswith("_proxy") and value
-    }
-    if urllib.request.proxy_bypass_environment(host or "", proxies):
-        return {}
-    if "all" in proxies:
-        proxies.setdefault("http", proxies["all"])
-        proxies.setdefault("https", proxies["all"])
-    return {scheme: proxies[scheme] for scheme in ("http", "https") if scheme in proxies}
+        with Http(variables, ca_bundle, URL_TIMEOUT_S).get(url) as response:
+            # one more byte distinguishes a longer file from the right one
+            return response.read(ENCODINGS[name]["size"] + 1)
+    except HttpFailure as failure:
+        raise SourceFailed(failure.text) from failure
 
 
 FETCH = {"package": _from_package, "file": _from_file, "controller": _from_controller, "url": _from_url}

@@ -177,12 +177,12 @@ class Response:
 
     def read(self, most):
         """The body, at most `most` bytes of it. Raises HttpFailure."""
-        found = b""
+        found = bytearray()
         for block in self.blocks():
             found += block
             if len(found) >= most:
                 break
-        return found[:most]
+        return bytes(found[:most])
 
 
 def origin(url):

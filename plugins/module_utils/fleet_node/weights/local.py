@@ -34,26 +34,26 @@ def from_parameters(parameters):
     if request.source == "path":
         if not request.path:
             raise FleetError(
-                "weights.path-missing",
+                "weights.path-invalid",
                 "source is path, but path is not set; name the directory that holds the checkpoint.",
             )
         if not request.copy and os.path.normpath(request.path) != os.path.normpath(request.destination):
             raise FleetError(
-                "weights.path-is-not-destination",
+                "weights.path-invalid",
                 "Without copy the weights are served from path %s, but servers load destination %s. "
                 "Set copy to true, or both to the same directory.",
                 (request.path, request.destination),
             )
         if request.copy and os.path.realpath(request.path) == os.path.realpath(request.destination):
             raise FleetError(
-                "weights.copy-onto-itself",
-                "copy is true, but path and destination are the same directory %s.",
+                "weights.path-invalid",
+                "copy is true, but path and destination are the same directory %s. Set another destination.",
                 (request.path,),
             )
     if not os.path.isabs(request.destination) or os.path.normpath(request.destination) == "/":
         raise FleetError(
-            "weights.path-not-absolute",
-            "destination is %r; it must be the absolute path of a directory.",
+            "weights.path-invalid",
+            "destination is %r. Set the absolute path of a directory.",
             (request.destination,),
         )
     return request
@@ -106,7 +106,9 @@ def look_at_draft(draft, verify, check_mode=False, progress=None):
         return _ensure_in_place(request, verify, check_mode, progress or Progress(), checkpoints.inspect_draft)
     except OSError as error:
         raise FleetError(
-            "weights.draft-unreadable", "Cannot look at the draft model in %s: %s.", (draft, error)
+            "weights.cannot-bring",
+            "Cannot read the draft model in %s: %s. Check its mode and the mount.",
+            (draft, error),
         ) from error
 
 
@@ -246,7 +248,7 @@ def _check_origin(look):
         return
     if look.wrong and not os.path.isdir(request.path):
         raise FleetError(
-            "weights.rotted-source-missing",
+            "weights.rotted-and-unrepaired",
             "In %s %s, and %s is not there to copy from again; mount it, or check path.",
             (request.destination, manifests.faults_text(look.wrong), request.path),
             details={"rotted": sorted(look.wrong)},
@@ -380,14 +382,15 @@ def _check_made(request, made, wanted, recorded, due):
             promised = recorded[name]["sha256"]
         if name not in made:
             raise FleetError(
-                "weights.source-lacks-file",
-                "%s is part of %s, but its source %s does not give it.",
+                "weights.source-invalid",
+                "%s is part of %s, but its source %s does not give it. Check path.",
                 (name, request.repo, request.source),
             )
         if promised is not None and made[name]["sha256"] != promised:
             raise FleetError(
-                "weights.checksum-differs",
-                "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced.",
+                "weights.source-invalid",
+                "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced. "
+                "Check the source.",
                 (name, made[name]["sha256"], promised),
             )
 

@@ -274,7 +274,9 @@ def own_manifest(destination, repo, source, adopt=False):
         return None
     if not os.path.isdir(destination):
         raise FleetError(
-            "weights.not-a-directory", "%s is not a directory; remove it or choose another destination.", (destination,)
+            "weights.holds-other-files",
+            "%s is not a directory; remove it or choose another destination.",
+            (destination,),
         )
     manifest = begun_manifest(destination)
     if manifest is None:

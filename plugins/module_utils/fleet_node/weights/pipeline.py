@@ -62,7 +62,7 @@ def _check_texts(parameters):
             bad = re.search(r"[\x00-\x1f\x7f]", text) if isinstance(text, str) and name not in UNSHOWN else None
             if bad:
                 raise FleetError(
-                    "weights.control-character",
+                    "weights.argument-invalid",
                     "%s is %s; it holds a control character, which is no part of any name, path or address. Remove it.",
                     (name, json.dumps(_without_secrets(text) if name == "endpoint" else text)),
                 )
@@ -166,14 +166,14 @@ def wanted_from(parameters, check_mode=False):
     for name in ("repo", "draft_repo"):
         if parameters[name] and not REPO.fullmatch(parameters[name]):
             raise FleetError(
-                "weights.repository-invalid",
+                "weights.argument-invalid",
                 "%s is %r; allowed: a repository of %s, ORG/NAME.",
                 (name, parameters[name], hub.SOURCES[source]),
             )
     endpoint = (parameters["endpoint"] or hub.DEFAULT_ENDPOINTS[source]).rstrip("/")
     if not ENDPOINT.fullmatch(endpoint):
         raise FleetError(
-            "weights.endpoint-invalid",
+            "weights.argument-invalid",
             "endpoint is %r; allowed: the http or https address of a hub, without a user, such as %s.",
             (_without_secrets(endpoint), hub.DEFAULT_ENDPOINTS[source]),
         )
@@ -187,12 +187,12 @@ def wanted_from(parameters, check_mode=False):
     ):
         if parameters[name] < least:
             raise FleetError(
-                "weights.number-too-small", "%s is %d; allowed: %d or more.", (name, parameters[name], least)
+                "weights.argument-invalid", "%s is %d; allowed: %d or more.", (name, parameters[name], least)
             )
     if parameters["draft_repo"] and not parameters["draft"]:
         raise FleetError(
-            "weights.draft-directory-missing",
-            "draft_repo is %s, but draft, its directory, is not set.",
+            "weights.path-invalid",
+            "draft_repo is %s, but draft, its directory, is not set. Set draft.",
             (parameters["draft_repo"],),
         )
     return hub.Desired(
@@ -222,7 +222,7 @@ def variables_from(given):
     for name, value in found.items():
         if TOKEN_LIKE.search(name):
             raise FleetError(
-                "weights.token-in-environment",
+                "weights.argument-invalid",
                 "environment sets %s; a token is given by `token`, which keeps it out of logs. environment is for "
                 "proxies and the like.",
                 (name,),
@@ -237,7 +237,9 @@ def draft_from(parameters, wanted):
     destination = _real("draft", parameters["draft"])
     if destination == wanted.destination:
         raise FleetError(
-            "weights.draft-directory-shared", "draft and destination are the same directory %s.", (destination,)
+            "weights.path-invalid",
+            "draft and destination are the same directory %s. Set another directory for one of them.",
+            (destination,),
         )
     return replace(
         wanted,
@@ -270,9 +272,7 @@ def _without_secrets(address):
 
 def _real(name, path):
     if not os.path.isabs(path) or os.path.normpath(path) == "/":
-        raise FleetError(
-            "weights.path-not-absolute", "%s is %r; it must be the absolute path of a directory.", (name, path)
-        )
+        raise FleetError("weights.path-invalid", "%s is %r. Set the absolute path of a directory.", (name, path))
     return os.path.realpath(path)
 
 

@@ -37,8 +37,8 @@ def select(wanted, files):
                 continue
             if not any(matches(path, pattern) for path in files):
                 raise FleetError(
-                    "hub.pattern-matches-nothing",
-                    "%s has the pattern '%s', which matches no file of %s. It holds: %s.",
+                    "hub.patterns-invalid",
+                    "%s has the pattern '%s', which matches no file of %s. It holds: %s. Change it.",
                     (option, pattern, wanted.name, some(files)),
                 )
     kept = {
@@ -50,8 +50,8 @@ def select(wanted, files):
     }
     if not kept:
         raise FleetError(
-            "hub.patterns-leave-nothing",
-            "include and exclude leave no file of %s. It holds: %s.",
+            "hub.patterns-invalid",
+            "include and exclude leave no file of %s. It holds: %s. Change the patterns.",
             (wanted.name, some(files)),
         )
     return kept
@@ -83,7 +83,7 @@ def check_commit(wanted, listing):
     """Raise FleetError where a commit is wanted and the listing is of another one."""
     if COMMIT.match(wanted.revision) and listing.commit != wanted.revision:
         raise FleetError(
-            "hub.revision-not-kept",
+            "hub.listing-invalid",
             "%s lists commit %s for %s, which is a commit itself. The hub, a mirror or a proxy does not keep to the "
             "revision that it is asked for; choose another endpoint, or another revision.",
             (wanted.hub, listing.commit, wanted.name),
@@ -93,16 +93,22 @@ def check_commit(wanted, listing):
 def check_paths(wanted, files):
     """Raise FleetError where a listing names a file that would lie outside the destination, or none at all."""
     if not files:
-        raise FleetError("hub.lists-nothing", "%s lists no file for %s.", (wanted.hub, wanted.name))
+        raise FleetError(
+            "hub.listing-invalid", "%s lists no file for %s. Check the endpoint.", (wanted.hub, wanted.name)
+        )
     for path, record in files.items():
         if not is_inside(path):
             raise FleetError(
-                "hub.path-invalid",
-                "%s lists a file %s for %s; that is no path.",
+                "hub.listing-invalid",
+                "%s lists a file %s for %s; that is not a path. Check the endpoint.",
                 (wanted.hub, json.dumps(path), wanted.name),
             )
         if not isinstance(record["size"], int) or record["size"] < 0:
-            raise FleetError("hub.size-missing", "%s lists no size for %s of %s.", (wanted.hub, path, wanted.name))
+            raise FleetError(
+                "hub.listing-invalid",
+                "%s lists no size for %s of %s. Check the endpoint.",
+                (wanted.hub, path, wanted.name),
+            )
 
 
 def check_names(wanted, kept):
@@ -119,7 +125,7 @@ def check_names(wanted, kept):
             what = "the name of a folder"
         if what:
             raise FleetError(
-                "hub.path-unusable",
+                "hub.listing-invalid",
                 "%s lists a file %s for %s, which has %s. Leave it out by exclude, if servers do not need it.",
                 (wanted.hub, json.dumps(path), wanted.name, what),
             )
@@ -135,7 +141,7 @@ def check_sums(wanted, target):
     ]
     if wrong:
         raise FleetError(
-            "hub.checksums-not-as-given",
+            "sha256sums.differs",
             "%s is not what the list of sha256sums says: %s. Check the list (in a play: model_weights_sha256sums), the "
             "revision and the endpoint.",
             (wanted.name, "; ".join(wrong[:SHOWN]) + _more(wrong)),
@@ -161,7 +167,7 @@ def check_known(wanted, listing):
         files[path]["sha256"] = expected.files[path][1]
     if wrong:
         raise FleetError(
-            "hub.files-not-as-published",
+            "hub.listing-invalid",
             "%s does not list the files that %s commit %s is known to have: %s. The hub, a mirror or a proxy is not "
             "to be trusted; choose another endpoint.",
             (wanted.hub, wanted.repo, listing.commit, "; ".join(wrong[:SHOWN]) + _more(wrong)),
@@ -174,7 +180,7 @@ def check_checksums(wanted, kept):
     bare = [path for path, record in kept.items() if not (record["sha256"] or record["oid"])]
     if bare:
         raise FleetError(
-            "hub.checksum-missing",
+            "hub.listing-invalid",
             "%s lists no checksum of %s of %s, so that nobody could tell whether the right bytes come. Choose another "
             "endpoint, or leave out by exclude what servers do not need.",
             (wanted.hub, some(bare), wanted.name),
@@ -198,7 +204,11 @@ def check_index(wanted, kept, files, index):
     """Raise FleetError where a shard that the index (parsed) names is not among the selected files."""
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise FleetError("hub.weight-map-missing", "%s of %s has no weight_map.", (checkpoints.INDEX, wanted.name))
+        raise FleetError(
+            "hub.listing-invalid",
+            "%s of %s has no weight_map. Check repo and revision.",
+            (checkpoints.INDEX, wanted.name),
+        )
     shards = sorted({shard for shard in weight_map.values() if isinstance(shard, str)})
     _refuse(wanted, [shard for shard in shards if shard not in kept], files, "its index names")
 
@@ -207,13 +217,13 @@ def _refuse(wanted, absent, files, why):
     unlisted = [path for path in absent if path not in files]
     if unlisted:
         raise FleetError(
-            "hub.checkpoint-incomplete",
+            "hub.listing-invalid",
             "%s does not list %s for %s, and %s %s. The checkpoint is incomplete; check repo and revision.",
             (wanted.hub, some(unlisted), wanted.name, why, "it" if len(unlisted) == 1 else "them"),
         )
     if absent:
         raise FleetError(
-            "hub.patterns-leave-out-needed",
+            "hub.patterns-invalid",
             "include and exclude leave out %s of %s, and %s %s. Change the patterns.",
             (some(absent), wanted.name, why, "it" if len(absent) == 1 else "them"),
         )

@@ -22,20 +22,20 @@ def parse(text, where):
         match = LINE.fullmatch(line)
         if not match or not manifests.is_inside(match[2]):
             raise FleetError(
-                "sha256sums.line-invalid",
+                "sha256sums.invalid",
                 "%s, line %d is no line of a list of checksums; allowed: 64 hexadecimal digits, two blanks and the "
                 "path of a file below the checkpoint's directory, as `sha256sum *` writes it there.",
                 (where, number),
             )
         if found.setdefault(match[2], match[1].lower()) != match[1].lower():
             raise FleetError(
-                "sha256sums.file-twice",
-                "%s, line %d has another checksum of %s than a line before.",
+                "sha256sums.invalid",
+                "%s, line %d has another checksum of %s than a line before. Correct the list.",
                 (where, number, match[2]),
             )
     if not found:
         raise FleetError(
-            "sha256sums.empty", "%s names no file. Write it by `sha256sum *` in a directory that is right.", (where,)
+            "sha256sums.invalid", "%s names no file. Write it by `sha256sum *` in a directory that is right.", (where,)
         )
     return found
 
@@ -47,8 +47,8 @@ def read(path):
             return parse(stream.read(), path)
     except (OSError, UnicodeDecodeError) as error:
         raise FleetError(
-            "sha256sums.unreadable",
-            "sha256sums is %s, which can be read neither on the controller nor on this node: %s.",
+            "sha256sums.invalid",
+            "sha256sums is %s, which can be read neither on the controller nor on this node: %s. Check the path.",
             (path, getattr(error, "strerror", None) or "it is no text"),
         ) from error
 
@@ -68,7 +68,7 @@ def check(request, folder, records):
     if wrong:
         texts = manifests.faults_text(wrong)
         raise FleetError(
-            "weights.not-as-listed",
+            "sha256sums.differs",
             "%s does not hold what the list of sha256sums says: %s. Bring these files again, or check the list (in a "
             "play: model_weights_sha256sums).",
             (folder, texts),

@@ -205,7 +205,7 @@ def test_every_source_is_named_when_none_has_it(place, tmp_path, served):
         "No source has the encoding o200k_base (sha256 {sha}). Tried: package {python}: no such encoding; "
         "package /nowhere/python: there is no such environment; the step prepare makes those of engines; "
         "file {file}: gave 5 bytes with sha256 {wrong} instead of {sha}; "
-        "url {base}: HTTP 404 Not Found; url file:///etc: is no http or https URL. "
+        "url {base}: HTTP 404; url file:///etc: not an http or https address. "
         "Put o200k_base.tiktoken on the node or the controller and name it as a source of type file or controller, or "
         "name a URL that the node reaches."
     ).format(
@@ -277,7 +277,7 @@ def test_proxies_of_the_environment(place, served, tmp_path, monkeypatch):
 
 def test_a_certificate_bundle_that_is_not_there(place):
     failed = place.run(sources=[{"type": "url", "base": "https://127.0.0.1:1"}], ca_bundle="/nowhere/ca.pem")
-    assert "url https://127.0.0.1:1: [Errno 2] No such file or directory" in failed["msg"]
+    assert "certificates of /nowhere/ca.pem: No such file or directory" in failed["msg"]
 
 
 def test_from_the_package(place, tmp_path):
@@ -304,7 +304,8 @@ def test_from_a_python_without_the_package(place, tmp_path):
 
 def test_a_folder_that_cannot_be_made(place, tmp_path):
     (tmp_path / "lib").write_text("")
-    assert place.run(sources=[file_source(tmp_path)])["msg"] == "Cannot write to %s: File exists." % place.path
+    failed = place.run(sources=[file_source(tmp_path)])
+    assert failed["code"] == "encodings.directory-unusable" and "File exists" in failed["msg"]
 
 
 def test_what_the_controller_has_is_asked_for_in_its_turn(place, tmp_path):

@@ -33,7 +33,7 @@ def wanted_files(request):
     wrong, _touched = manifests.compare_status(request.path, manifest["files"])
     if wrong:
         raise FleetError(
-            "weights.source-rotted",
+            "weights.source-invalid",
             "%s is not what its manifest says: %s. Bring those files back, or remove %s if the change was meant.",
             (request.path, manifests.faults_text(wrong), os.path.join(request.path, manifests.MANIFEST)),
             details={"rotted": sorted(wrong)},
@@ -60,7 +60,7 @@ def fetch(request, names, folder, read=None):
 
     if not os.path.isdir(request.path):
         raise FleetError(
-            "weights.source-missing",
+            "weights.source-invalid",
             "There is no directory %s on this node to copy %s from; check path, or mount it.",
             (request.path, request.repo),
         )
@@ -68,8 +68,8 @@ def fetch(request, names, folder, read=None):
     absent = sorted(set(names) - set(wanted))
     if absent:
         raise FleetError(
-            "weights.source-lacks-files",
-            "%s no longer holds %s, which %s needs.",
+            "weights.source-invalid",
+            "%s no longer holds %s, which %s needs. Copy it there again.",
             (request.path, ", ".join(absent), request.repo),
         )
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
@@ -78,7 +78,7 @@ def fetch(request, names, folder, read=None):
     changed = [name for name in names if made[name]["size"] != wanted[name]["size"]]
     if changed:
         raise FleetError(
-            "weights.source-changed-meanwhile",
+            "weights.source-invalid",
             "%s changed while it was copied: %s. Try again.",
             (request.path, ", ".join(changed)),
         )
@@ -96,7 +96,7 @@ def _opened(source, name):
     if os.path.dirname(leads_to) not in within and not leads_to.startswith(within[0] + "/"):
         os.close(handle)
         raise FleetError(
-            "weights.source-link-leads-out",
+            "weights.source-invalid",
             "%s is a link that leads out of %s, to %s. Nothing was copied. Replace it with the file, or set path "
             "to the directory with the files.",
             (name, source, leads_to),

@@ -22,18 +22,18 @@ def wanted_files(request):
     try:
         return standin.read_description(request.packed).get("files") or None
     except standin.StandinError as error:
-        raise FleetError("standin.failed", str(error)) from error
+        raise FleetError("standin.failed", "Cannot read the stand-in: %s", (error,)) from error
 
 
 def fetch(request, names, folder, read=None):
     """Expand the packed form; all of its files are made, whichever are asked for."""
     if request.packed is None:
         raise NotOnNode(
-            "standin.not-on-node", "The packed stand-in is not on this node; give packed, the directory that holds it."
+            "standin.failed", "The packed stand-in is not on this node; give packed, the directory that holds it."
         )
     if not request.encodings_file or not os.path.isfile(request.encodings_file):
         raise FleetError(
-            "standin.encoding-missing",
+            "standin.failed",
             "The stand-in's tokenizer is made from the encoding %s, and encodings_file %s is not there. "
             "Run the role tiktoken_encodings before this one.",
             (gpt_oss.VOCABULARY, request.encodings_file or "(not set)"),

@@ -68,20 +68,14 @@ class TestPatterns:
 class TestListings:
     @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b", "a//b", "./a", "", "a/", None])
     def test_paths(self, path):
-        assert refused(selection.check_paths, WANTED, {path: SIZE}) == (
-            "Hugging Face (https://hub) lists a file %s for a/b at revision main; that is no path." % json.dumps(path)
-        )
+        assert "lists a file %s for" % json.dumps(path) in refused(selection.check_paths, WANTED, {path: SIZE})
 
     @pytest.mark.parametrize("size", [None, -1, "7"])
     def test_sizes(self, size):
-        assert refused(selection.check_paths, WANTED, {"a": {**SIZE, "size": size}}) == (
-            "Hugging Face (https://hub) lists no size for a of a/b at revision main."
-        )
+        assert "lists no size for a" in refused(selection.check_paths, WANTED, {"a": {**SIZE, "size": size}})
 
     def test_nothing(self):
-        assert refused(selection.check_paths, WANTED, {}) == (
-            "Hugging Face (https://hub) lists no file for a/b at revision main."
-        )
+        assert "lists no file" in refused(selection.check_paths, WANTED, {})
 
     def test_another_commit_than_the_one_that_is_wanted(self):
         wanted = replace(WANTED, revision="a" * 40)
@@ -103,9 +97,7 @@ class TestListings:
         )
 
     def test_an_index_without_shards(self):
-        assert refused(selection.check_index, WANTED, {}, {}, {"weight_map": {}}) == (
-            "model.safetensors.index.json of a/b at revision main has no weight_map."
-        )
+        assert "has no weight_map" in refused(selection.check_index, WANTED, {}, {}, {"weight_map": {}})
 
     def test_a_single_file_needs_no_index(self):
         whole = files("config.json", "tokenizer.json", "model.safetensors")

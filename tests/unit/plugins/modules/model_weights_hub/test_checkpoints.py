@@ -78,7 +78,7 @@ class TestWrongCheckpoint:
         for path in repository.files:
             repository.changed_in[commit, path] = commit
         node.hub.add(repository)
-        node.refused("hub.files-not-as-published", commit, repo=known.GPT_OSS_120B.repo, revision=None)
+        node.refused("hub.listing-invalid", commit, repo=known.GPT_OSS_120B.repo, revision=None)
 
 
 def draft_files(hidden_size=2880, vocab_size=201088):
@@ -221,7 +221,7 @@ class TestDraft:
     def test_a_model_that_lacks_a_shard_is_told_before_its_draft_comes(self, node):
         node.hub.add(Repository(DRAFT, draft_files()))
         node.refused(
-            "hub.patterns-leave-out-needed", SHARD,
+            "hub.patterns-invalid", SHARD,
             draft=str(node.models / "draft"), draft_repo=DRAFT, exclude=["*-00003-of-*"],
         )  # fmt: skip
         assert node.hub.sent(DRAFT, "model.safetensors") == 0

@@ -77,7 +77,8 @@ class TestCopy:
         rotten = snapshot(copied.destination)
         failed = copied.run(verify="full")
         assert failed["msg"] == (
-            "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced."
+            "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced. "
+            "Check the source."
             % (SHARD, hashlib.sha256((shared / SHARD).read_bytes()).hexdigest(), hashlib.sha256(good).hexdigest())
         )
         assert snapshot(copied.destination) == rotten
@@ -106,7 +107,7 @@ class TestCopy:
         (shared / "config.json").write_text('{"model_type": "llama"}')
         assert copied.run(check_mode)["msg"] == (
             '%s/config.json: model_type is "llama", allowed: "gpt_oss". '
-            "This collection serves gpt-oss checkpoints only." % shared
+            "This collection serves gpt-oss checkpoints only. Choose another checkpoint." % shared
         )
         assert not copied.destination.parent.exists()
 
@@ -262,11 +263,11 @@ class TestRefused:
             ),
             (
                 {"path": "/a", "destination": "/a", "copy": True},
-                "copy is true, but path and destination are the same directory /a.",
+                "copy is true, but path and destination are the same directory /a. Set another destination.",
             ),
             (
                 {"source": "standin", "destination": "models"},
-                "destination is 'models'; it must be the absolute path of a directory.",
+                "destination is 'models'. Set the absolute path of a directory.",
             ),
         ],
     )

@@ -95,7 +95,7 @@ class TestJob:
         (shared / "config.json").write_text('{"model_type": "llama"}')
         assert copied.run()["msg"] == (
             '%s/config.json: model_type is "llama", allowed: "gpt_oss". '
-            "This collection serves gpt-oss checkpoints only." % shared
+            "This collection serves gpt-oss checkpoints only. Choose another checkpoint." % shared
         )
         assert not copied.destination.exists()
 
@@ -196,8 +196,8 @@ class TestCarried:
         rot(carried / SHARD)
         failed = copied.run()
         assert failed["msg"] == (
-            "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced."
-            % (SHARD, hashlib.sha256((carried / SHARD).read_bytes()).hexdigest(), good)
+            "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced. "
+            "the source." % (SHARD, hashlib.sha256((carried / SHARD).read_bytes()).hexdigest(), good)
         )
         assert not copied.destination.exists()
 
