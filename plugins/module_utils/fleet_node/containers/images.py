@@ -83,7 +83,12 @@ def check_mirror(mirror):
 
 
 def _invalid(name, shown, allowed):
-    return FleetError("images.setting-invalid", "%s is %s; allowed: %s. Correct it.", (name, shown, allowed))
+    return FleetError(
+        "images.setting-invalid",
+        "%s is %s; allowed: %s. Set it to such a value. A registry without TLS belongs in "
+        "container_engine_insecure_registries.",
+        (name, shown, allowed),
+    )
 
 
 def mirrored(image, mirror):

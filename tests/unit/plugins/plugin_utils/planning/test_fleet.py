@@ -113,12 +113,9 @@ def test_invalid_variables(changes, code):
 
 
 def test_a_mirror_of_registries_does_not_show_its_password():
-    variables = {**LOCAL, "fleet_registry_mirror": "https://me:s3cret@mirror.example"}
-    assert message_of(variables) == (
-        "node1: fleet_registry_mirror is 'https://me:********@mirror.example'; allowed: HOST[:PORT][/PREFIX] without "
-        "https:// or a user, where HOST has a dot or a port and PREFIX is in small letters, such as "
-        "registry.example.org:5000/hub. A registry without TLS is named in container_engine_insecure_registries."
-    )
+    message = message_of({**LOCAL, "fleet_registry_mirror": "https://me:s3cret@mirror.example"})
+    assert message.startswith("node1: fleet_registry_mirror is 'https://me:********@mirror.example'; allowed: ")
+    assert "s3cret" not in message
 
 
 def test_every_variable_of_the_collection_is_guarded_against_slips():

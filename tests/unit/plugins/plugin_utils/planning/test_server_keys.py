@@ -78,10 +78,9 @@ def test_the_plan_depends_on_the_version_and_not_on_value_or_vault():
 
 def test_what_is_no_key_stops_a_deployment_and_nothing_else():
     wrong = {**LOCAL, "fleet_api_key": KEY + " x"}
-    assert refused(plan_of, wrong) == (
-        "node1: fleet_api_key has a space or tab as character 19 of 20; allowed: printable ASCII characters without "
-        "spaces, 1 to 1024 of them; or a list of such keys."
-    )
+    message = refused(plan_of, wrong)
+    assert message.startswith("node1: fleet_api_key has a space or tab as character 19 of 20. ")
+    assert KEY not in message
     assert entries_of(wrong, deploys=False)[0]["secrets"] == SECRETS
 
 
@@ -231,15 +230,17 @@ def broken():
         ({"vault_token": locked()}, LOCKED),
         ({"vault_token": undefined()}, "names 'vault_other', which is not set for this host; set it, best in a vault"),
         ({"vault_token": broken()}, "cannot be templated; look at what it refers to"),
-        ({"vault_token": [KEY]}, "cannot be used: vault_token is a list; allowed: a string"),
+        ({"vault_token": [KEY]}, "cannot be used: vault_token is a list"),
         (
             {"vault_token": KEY + "\0"},
-            "cannot be used: vault_token contains a NUL character, which no environment can hold",
+            "cannot be used: vault_token contains a NUL character",
         ),
     ],
 )
 def test_a_secret_without_a_value(variables, words):
-    assert lacking(variables, {"HF_TOKEN": "vault_token"}) == HEAD + LINE % words
+    found = lacking(variables, {"HF_TOKEN": "vault_token"})
+    assert found.startswith((HEAD + LINE % words).rstrip("."))
+    assert KEY not in found
 
 
 def test_all_of_them_in_one_message_and_equal_hosts_once():

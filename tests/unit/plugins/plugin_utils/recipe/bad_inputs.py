@@ -356,7 +356,7 @@ OVERRIDES = [
     ({"arguments": {"tensor-parallel-size": 2}}, "arguments.tensor-parallel-size"),
     ({"arguments": {"tensor-parallel-size": -1, "pipeline-parallel-size": -1}}, "arguments.tensor-parallel-size"),
     ({"arguments": {"tensor-parallel-size": "1_0"}}, "arguments.tensor-parallel-size"),
-    ({"arguments": {"tp": 1}}, "arguments.tp"),
+    ({"arguments": {"tp": 1}}, "unknown key 'tp'"),
     ({"arguments": {"tp": 1, "tensor-parallel-size": 1}}, "arguments.tp"),
     ({"arguments": {"max_num_seqs": 4}}, "arguments.max_num_seqs"),
     (
@@ -848,11 +848,8 @@ VALUES = {
     "api-key.invalid": {
         "fleet_api_key": [12345678, True, SECRET + " x", SECRET + "\nX", [SECRET, SECRET]],
     },
-    "tune.limits-invalid": {
-        "fleet_tune_limits": [3, {"ttft": 1}, [1], {}],
-    },
-    "tune.limit-no-number": {
-        "fleet_tune_limits": [{"ttft_ms": 0}, {"tpot_ms": "fast"}, {"ttft_ms": True}],
+    "measure.limit-invalid": {
+        "fleet_tune_limits": [3, {"ttft": 1}, [1], {}, {"ttft_ms": 0}, {"tpot_ms": "fast"}, {"ttft_ms": True}],
     },
     "measure.profile-unknown": {
         "benchmark_profile": ["nope", "guid"],
