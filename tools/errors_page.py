@@ -112,40 +112,18 @@ AREAS = {
     "weights": "Weights ([weights.md](weights.md))",
 }
 
-# What to do about errors of an area whose message does not say it, most often since it quotes what a program said.
-DEFAULTS = {
-    "arguments": "Correct the argument that the message names",
-    "artifact": "Remove what the message names from the archive or the folder, or export the artifact again",
-    "checkpoint": "Check the file and its rights, or bring the checkpoint again",
-    "clean": "Correct what the message names and run `clean.yml` again",
-    "containers": "Correct what the container engine or systemd says (`journalctl -u docker`), and run again",
-    "encodings": "Check the directory's rights and mount",
-    "entry": "Deploy again with `site.yml`; never edit entries",
-    "evaluate": "Correct what the message names, and run `evaluate.yml` again",
-    "host-key": "Correct what the message names, and run `replace_node.yml` again",
-    "hub": "Check `repo`, `revision`, `include`, `exclude` and the endpoint of the model; try again later",
-    "images": "Check `container.image`, its digest, `fleet_registry_auth` and `fleet_registry_mirror`",
-    "input": "Write a value that the message allows",
-    "inventory": "Correct the variable or the group that the message names",
-    "jobs": "Correct what the log says, and run again: a job goes on where it was",
-    "launch": "See `playbooks/logs.yml` and the container engine's log; `playbooks/stop.yml` ends what is left",
-    "libraries": "Correct what the package manager says, or set `toolkit_libraries: []` and install them yourself",
-    "measure": "Correct what the message names, and run again",
-    "neuron": "Correct what the message names; see [trainium.md](trainium.md)",
-    "node": "Correct what the message names, and run again",
-    "plan": "Correct the key that the message names, in the recipe or in `fleet_override`",
-    "platform": "Use a version of the collection that has this platform",
-    "preflight": "Each line has its own code and remedy",
-    "probes": "Correct the probe in the recipe or in `fleet_override`",
-    "readiness": "See `playbooks/logs.yml`; the last lines of the server's log are in the message",
-    "recipe": "Correct the line that the message names",
-    "secrets": "Give the variable another value",
-    "servers": "Correct what the message names, and run `site.yml` again",
-    "sha256sums": "Make the list again with `sha256sum`",
-    "standin": "Correct what the message names, and run again",
-    "tune": "Correct what the message names, and run `tune.yml` again",
-    "venv": "Correct what the package manager says, or remove the environment and run again",
-    "weights": "Correct `model.path` or the directory that the message names, and run again",
+# The remedies of templates that get theirs as a value.
+IN_VALUES = {
+    "inventory.one-machine-twice": "Give each host its own address, or remove all but one of them",
+    "inventory.secret-missing": "Set the variables that the message lists, for example in a vault",
+    "inventory.variable-unknown": "Use the suggested name",
+    "node.os-error": "Depends on the error of the operating system; the message contains it",
+    "plan.config-key-gone": "Use the key that the message suggests, or remove it",
+    "plan.config-key-too-new": "Remove the key, or use a release that has it",
+    "plan.config-key-unknown": "Correct or remove the key",
+    "recipe.key-invalid": "Correct the key that the message names",
+    "recipe.yaml-misread": "Quote the value as the message shows",
+    "weights.job-failed": "The message is the error of the job, with its remedy",
 }
 
 
@@ -404,7 +382,7 @@ def render(errors):
                 meanings, remedies = (list(dict.fromkeys(one[n] for one in both if one[n])) for n in (0, 1))
                 lines.append(
                     '| <a id="%s"></a>`%s` | %s | %s |'
-                    % (code, code, " <br> ".join(meanings), " <br> ".join(remedies) or DEFAULTS.get(area, "–"))
+                    % (code, code, " <br> ".join(meanings), " <br> ".join(remedies) or IN_VALUES.get(code, "–"))
                 )
         lines.append("")
     return IN_CODE.sub(lambda span: span.group().replace("*", ""), ADJACENT.sub("* ", "\n".join(lines))).rstrip() + "\n"

@@ -25,7 +25,7 @@ def reference_of(references, name, effort, model, platform):
             raise FleetError(
                 "evaluate.reference-invalid",
                 "evaluate_references[%d] is %r; it must have eval, models, source and a score from 0 to 100, and may "
-                "have platforms and efforts.",
+                "have platforms and efforts. Correct the entry.",
                 (number, one),
             )
         fits = one["eval"] == name and model in one["models"] and platform in (one.get("platforms") or [platform])

@@ -166,7 +166,7 @@ def _mapping_of(path, what):
     if not HAS_YAML:
         raise FleetError(
             "recipe.pyyaml-missing",
-            "The Python package PyYAML is missing on the controller; it comes with ansible-core.",
+            "The Python package PyYAML is missing on the control node. Install ansible-core again, which requires it.",
         )
     try:
         data = seen_files.read(path)  # one byte more than MAX_BYTES, where it has that
