@@ -141,11 +141,13 @@ def _clean(value, name, path, above, mistakes, count):
         return int(value)
     if isinstance(value, str):
         return str.__str__(value)
+    # The templating engine derives classes, whose names mean nothing to the reader.
+    kind = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "datetime"))
     mistakes.add(
         "input.type-unusable",
-        "%s is %s; allowed: strings, finite numbers up to %d, true, false, null, lists and mappings. Put it into "
-        "quotes.",
-        (key, "%s (%s)" % (show(value), type(value).__name__), MAX_NUMBER),
+        "%s is %s; allowed: strings, finite numbers up to %d, true, false, null, lists and mappings. Correct it, or "
+        "put it into quotes.",
+        (key, "%s (%s)" % (show(value), kind.__name__), MAX_NUMBER),
     )
     return None
 

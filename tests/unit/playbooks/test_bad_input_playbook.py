@@ -43,8 +43,8 @@ def play(folder, *arguments, inventory=None, more="", playbook="plan"):
     [
         ("    fleet_override: {on: 1}", ["fleet_override has the key true", 'Put it into quotes: "on"']),
         ("    fleet_override: {1: 1}", ["fleet_override has the key 1"]),
-        ("    fleet_override: {start: {budget_s: .nan}}", ["'start.budget_s' is nan", "finite"]),
-        ("    fleet_override: {model: {revision: 2024-01-01}}", ["'model.revision' is the date 2024-01-01"]),
+        ("    fleet_override: {start: {budget_s: .nan}}", ["'start.budget_s' is NaN (float)", "finite"]),
+        ("    fleet_override: {model: {revision: 2024-01-01}}", ["'model.revision' is \"2024-01-01\" (date)"]),
         ("    fleet_override: {arguments: &a {x: *a}}", ["Completely failed to parse inventory source", "hosts.yml"]),
         ("    fleet_override: {arguments: {a: 1, a: 2}}", ["'a'", "hosts.yml"]),
         ("    fleet_override: {arguments: {x: '{{ nope }}'}}", ["fleet_override cannot be worked out", "nope"]),
@@ -65,7 +65,7 @@ def test_an_inventory(tmp_path, more, parts):
     ("extra", "parts"),
     [
         ("fleet_override=port", ['fleet_override is "port"; allowed: a mapping of recipe keys', "With -e give JSON"]),
-        ('{"fleet_override": {"start": {"budget_s": NaN}}}', ["'start.budget_s' is nan"]),
+        ('{"fleet_override": {"start": {"budget_s": NaN}}}', ["'start.budget_s' is NaN (float)"]),
         ('{"fleet_override": {"arguments": {"max-model-len": 200000}}}', ["arguments.max-model-len is 200000"]),
         ("fleet_capacity=maybe", ['fleet_capacity is "maybe"; allowed: refuse, warn']),
         ("fleet_serial=some", ['fleet_serial is "some"']),
@@ -117,7 +117,7 @@ def test_every_playbook_refuses_an_inventory_without_hosts(tmp_path, playbook):
         ("verify", ["-e", "fleet_play_hosts=nope"], 'fleet_play_hosts is "nope", which names no host'),
         ("restart", [], "fleet_server is missing"),
         ("restart", ["-e", "fleet_server=nope"], 'fleet_server names "nope", which is not planned here'),
-        ("replace_node", ["-e", "fleet_node=nope"], "fleet_node 'nope'"),
+        ("replace_node", ["-e", "fleet_node=nope"], "fleet_node is 'nope'"),
         (
             "site",
             ["--limit", "other"],
