@@ -145,7 +145,8 @@ def test_a_second_run_is_one_call_on_each_and_changes_nothing(cluster):
 
 
 def test_status_reports_when_certificates_expire(cluster):
-    cluster.write(fleet_recipe="cpu-tiny", fleet_hardware={"accelerator": "cpu", "count": 1}, fleet_status_strict=False)
+    hardware = {"accelerator": "cpu", "count": 1, "cores": 2}
+    cluster.write(fleet_recipe="cpu-tiny", fleet_hardware=hardware, fleet_status_strict=False)
     output = cluster.play(playbook="playbooks/status.yml").output
     cluster.write()
     assert [output.count("%s: the certificate expires " % unit) for unit in ("etcd", "nats")] == [3, 3]
