@@ -39,10 +39,9 @@ options:
         V(one_by_one) and V(together) return the order in which to change them as RV(waves), and V(wave) changes those
         in C(only) and keeps their former definitions until V(verified) or V(rolled_back).
       - V(engine_servers) also takes C(secrets), a mapping of the variables in the entries' C(secrets) to values;
-        C(drain_s), seconds that a server may take to finish its requests; C(drop_ins), V(remove) or V(keep) for systemd
-        drop-ins of others; C(user), the account of servers without one; C(watchdog), a mapping with C(interval),
-        C(failures) and C(timeout); C(logs) with C(rate), C(file_mb) and C(files); C(start_on_boot) for supervisord;
-        C(purge) and C(purge_artifacts) with V(absent).
+        C(drain_s), seconds that a server may take to finish its requests; C(user), the account of servers without one;
+        C(watchdog), a mapping with C(interval), C(failures) and C(timeout); C(logs) with C(rate), C(file_mb) and
+        C(files); C(start_on_boot) for supervisord; C(purge) and C(purge_artifacts) with V(absent).
       - V(engine_ready) takes C(timeout), seconds for each request. V(engine_servers_info) takes C(log_lines), C(probe),
         whether each server is asked for a completion, and C(report), whether a table is shown.
     type: dict

@@ -41,10 +41,14 @@ VARIABLES = {
 # and then nothing more is said of them: it is not together with what somebody did to a process.
 TOGETHER = [
     ("a shared folder is closed to others", "a byte of the encoding is another", "the unit is edited"),
-    ("a file of the environment's packages is gone", "the checkpoint's config.json is another"),
-    ("the toolkit's marker is gone", "the guard is gone", "everybody may read the secrets"),
-    ("the watchdog's timer is stopped", "the record of its start is gone"),
-    ("its process runs as another user", "the checkpoint's manifest is gone"),
+    (
+        "a file of the environment's packages is gone",
+        "the checkpoint's config.json is another",
+        "the toolkit's marker is gone",
+    ),
+    ("everybody may read the secrets", "the record of its start is gone"),
+    ("the watchdog's timer is stopped", "its process runs as another user"),
+    ("the guard is gone", "the checkpoint's manifest is gone"),
 ]
 BY_NAME = {one.name: one for one in BREAKAGES}
 

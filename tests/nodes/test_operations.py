@@ -158,7 +158,7 @@ def test_a_replaced_node_comes_back_by_one_command(pair, nodes):
     replace = ("playbooks/replace_node.yml", "--skip-tags", "prepare,weights")
     run = pair.play(*replace, fleet_node=first.name).failed("No fingerprint of the new host key")
     assert "%s (ssh-ed25519)" % right in run.output
-    pair.play(*replace, fleet_node=first.name, fleet_host_key=stale).failed("is not the one that was expected")
+    pair.play(*replace, fleet_node=first.name, fleet_host_key=stale).failed("is not the expected one")
     assert pair.known.read_bytes() == known
 
     run = pair.play(*replace, fleet_node=first.name, fleet_host_key=right).ok()

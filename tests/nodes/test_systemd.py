@@ -208,18 +208,6 @@ def test_a_server_that_hangs_is_restarted_by_the_next_play(site):
     assert site_run(site).ok().count("changed") == 0
 
 
-def test_a_record_that_is_gone_is_made_anew(site):
-    before = site.state("server-0")
-    site.node.ssh("rm /run/inference-fleet/servers/server-0.json")
-    assert site_run(site).ok().count("changed") == 1
-    after = site.state("server-0")
-    assert {key: after[key] for key in ("pid", "ticks", "hash", "user")} == {
-        key: before[key] for key in ("pid", "ticks", "hash", "user")
-    }
-    assert site.node.ssh("stat -c %U /run/inference-fleet/servers/server-0.json").strip() == "inference-fleet"
-    assert site_run(site).ok().count("changed") == 0
-
-
 def test_the_watchdog_restarts_what_hangs_and_goes_when_it_is_switched_off(site):
     watch = {"fleet_watchdog": True, "fleet_watchdog_interval_s": 1, "fleet_watchdog_failures": 2,
              "fleet_watchdog_timeout_s": 2}  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pathlib
+import re
 
 import pytest
 import yaml
@@ -130,3 +131,10 @@ def test_options_equal_the_argument_spec(name, monkeypatch):
 
 def test_documented_operations_are_found():
     assert set(MODULES) - set(OPERATIONS) == {"node", "plan", "report"}
+
+
+def test_operations_that_roles_and_playbooks_run_exist():
+    files = [path for folder in ("roles", "playbooks") for path in (PLUGINS.parent / folder).rglob("*.yml")]
+    names = {name for path in files for name in re.findall(r"^ *operation: (\S+)$", path.read_text(), re.MULTILINE)}
+    assert "engine_servers" in names
+    assert [name for name in names if operation_of(name) is None] == ["host_key"]  # runs on the control node

@@ -14,7 +14,7 @@ FILES = {
     ),
     "measure": ("benchmark_run", "evaluation_datasets", "evaluation_run"),
     "weights": ("model_weights", "tiktoken_encodings"),
-    "services": ("etcd_member", "nats_server", "service_certificate"),
+    "services": ("etcd_member", "nats_server", "service_certificate", "certificate_expiry"),
     "containers": ("container_engine", "container_image"),
     "node": ("accelerator_info", "node_layout", "python_environment", "shared_libraries"),
     "check": ("check",),

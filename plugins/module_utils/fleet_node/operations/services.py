@@ -69,8 +69,14 @@ def service_certificate_due(result):
     return "; ".join(result["reasons"]) or None
 
 
+def certificate_expiry(params, _check_mode):
+    """The end of a certificate's validity as `expires`, None without a certificate. Raises FleetError."""
+    return {"changed": False, "expires": certificates.expiry(params["path"])}
+
+
 OPERATIONS = {
     "etcd_member": Operation(ETCD_MEMBER, etcd_member.run),
     "nats_server": Operation(NATS_SERVER, nats_server.run),
     "service_certificate": Operation(SERVICE_CERTIFICATE, service_certificate, due=service_certificate_due),
+    "certificate_expiry": Operation({"path": {"type": "path", "required": True}}, certificate_expiry, reads=True),
 }

@@ -77,7 +77,7 @@ def unit(monkeypatch):
 
 
 def run(module, check_mode=False, names="a", **changed):
-    params = {name: option.get("default") for name, option in module.ARGUMENTS.items()}
+    params = {name: option.get("default") for name, option in module.arguments.items()}
     members = [{"name": name, "address": "127.0.0.%d" % (index + 1)} for index, name in enumerate(names)]
     return module.run({**params, "name": "a", "members": members, "state": "looked", **changed}, check_mode)
 
