@@ -58,6 +58,10 @@ addEventListener("load", function () {
     first: focus[0].className, stops: focus.length,
     drawn: Array.from(document.querySelectorAll("svg.chart")).map(function (one) {
       var box = one.getBoundingClientRect(); return Math.round(Math.min(box.width, 3 * box.height)); }),
+    smallest: Math.min.apply(null, Array.from(document.querySelectorAll("svg.chart text")).map(function (one) {
+      return parseFloat(getComputedStyle(one).fontSize) * one.ownerSVGElement.getScreenCTM().a; })),
+    scrolled: Array.from(document.querySelectorAll("figure")).filter(function (one) {
+      return one.scrollWidth > one.clientWidth; }).length,
     paper: getComputedStyle(document.body).backgroundColor
   });
 });
@@ -131,6 +135,7 @@ def test_it_can_be_read_wide_and_narrow_light_and_dark(browser, text, dark, widt
     assert found["worst"] >= 4.5 and found["count"] > 500, found["where"]
     assert found["wide"] == [] and found["scroll"] <= found["width"] == width
     assert len(found["drawn"]) == CHARTS and min(found["drawn"]) > 200
+    assert found["smallest"] >= 11 and (found["scrolled"] == 0 or width == 500)
     assert (found["out"], found["first"]) == (0, "skip") and found["stops"] > 10
     assert (max(parts(found["paper"])) < 60) == dark
 

@@ -27,10 +27,10 @@ SHAPES = (
     "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0Z", "M-3.5,-3.5h7v7h-7Z", "M0,-4.5L4.5,3.5L-4.5,3.5Z", "M0,-5L5,0L0,5L-5,0Z",
 )  # fmt: skip
 TICKS = 5
-LEFT, RIGHT, ROW = 62, 344, 26  # of the plot of lines; height of a bar with its gap
+LEFT, RIGHT, ROW = 62, 340, 26  # of the plot of lines; height of a bar with its gap
 LEGEND, HEIGHT = 18, 200  # of an entry; of the plot
-NAMES, BARS_RIGHT = 210, 470  # where bars begin and end
-LONGEST = 32  # characters of a bar's name
+NAMES, BARS_RIGHT = 300, 600  # where bars begin and end
+LONGEST = 46  # characters of the name of a bar or a line
 
 
 def specification(name, rows, label, titles=None):
@@ -98,11 +98,11 @@ def _lines(chart):
             for row in own
         ]  # fmt: skip
         lines.append(
-            {"name": cut(name, 46), "color": "var(--s%d)" % (number % 4 + 1), "shape": SHAPES[number % 4],
+            {"name": cut(name, LONGEST), "color": "var(--s%d)" % (number % 4 + 1), "shape": SHAPES[number % 4],
              "points": points, "legend": 14 + LEGEND * number}
         )  # fmt: skip
     return {
-        "width": RIGHT + 16, "height": top + HEIGHT + 42, "left": LEFT, "right": RIGHT, "top": top,
+        "width": RIGHT + 20, "height": top + HEIGHT + 42, "left": LEFT, "right": RIGHT, "top": top,
         "bottom": top + HEIGHT, "x_title": x_title, "y_title": y_title, "x_marks": x_marks,
         "y_marks": [(at_y(mark), text_of(mark)) for mark in y_marks], "lines": lines, "bars": [],
     }  # fmt: skip
