@@ -263,7 +263,7 @@ def test_what_cannot_be_done_is_said(node):
     unordered = [rehash(zero, start={"after": ["server-1"]}), rehash(one, start={"after": ["server-0"]})]
     cases = [
         ({"only": ["server-7"]}, [zero, one], "servers.only-unknown"),
-        ({"manager": "systemd"}, [zero], "services.manager-unknown"),
+        ({"manager": "systemd"}, [zero], "services.manager-invalid"),
         ({"root": "relative"}, [zero], "node.root-not-absolute"),
         ({}, [rehash(zero, start={"after": ["leader"]})], "servers.start-order-invalid"),
         ({}, unordered, "servers.start-order-invalid"),
