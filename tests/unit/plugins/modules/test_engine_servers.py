@@ -345,7 +345,8 @@ def test_through_ansible_itself(node, tmp_path):
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
-    assert json.loads(run.stdout.split("=>", 1)[1])["servers"][0]["state"] == "running"
+    # the engine may still be starting
+    assert json.loads(run.stdout.split("=>", 1)[1])["servers"][0]["state"] in ("running", "waiting")
     node.ready([entry])
     assert program.current_fault(node.paths.lib) is None
     assert node.servers([entry])["changed"] is False

@@ -155,7 +155,9 @@ def test_a_wildcard_bind_is_reached_over_loopback(bind, url):
 
 
 def test_https_is_refused_in_words():
-    with pytest.raises(ValueError, match=r"^http_client requests http:// URLs, or https:// with a context, got 'https://x/'$"):
+    with pytest.raises(
+        ValueError, match=r"^http_client requests http:// URLs, or https:// with a context, got 'https://x/'$"
+    ):
         http_client.request("GET", "https://x/")
 
 

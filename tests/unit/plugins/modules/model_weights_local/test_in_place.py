@@ -67,8 +67,8 @@ class TestPublished:
         )
         assert weight_manifest.MANIFEST not in os.listdir(shared)
         assert copied.run(revision=revision)["msg"] == (
-            "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced. Check "
-            "the source." % (SHARD, now, self.sha256[SHARD])
+            "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced. "
+            "Check the source." % (SHARD, now, self.sha256[SHARD])
         )
         assert not copied.destination.exists()
 

@@ -196,8 +196,8 @@ class TestCarried:
         rot(carried / SHARD)
         failed = copied.run()
         assert failed["msg"] == (
-            "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced. Check "
-            "the source." % (SHARD, hashlib.sha256((carried / SHARD).read_bytes()).hexdigest(), good)
+            "%s came with sha256 %s, expected %s; its source is damaged or another version. Nothing was replaced. "
+            "Check the source." % (SHARD, hashlib.sha256((carried / SHARD).read_bytes()).hexdigest(), good)
         )
         assert not copied.destination.exists()
 
