@@ -107,7 +107,7 @@ def main(arguments, make=("make", "--no-print-directory")):
                 return
             run(step, make, say)
 
-    workers = [threading.Thread(target=work) for _ in range(WORKERS)]
+    workers = [threading.Thread(target=work) for _number in range(WORKERS)]
     for worker in workers:
         worker.start()
     for worker in workers:

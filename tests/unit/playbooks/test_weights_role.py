@@ -116,8 +116,8 @@ def test_a_failure_ends_the_polling_with_one_message(tmp_path):
         status, screen = site.play()
     assert status == 2
     message = (
-        "Hugging Face (%s) does not know the repository made-up/gpt-oss-small (HTTP 404), or hides it. Check repo; if "
-        "it is private, give a token that may read it." % hub.endpoint
+        "Hugging Face (%s) has no repository for made-up/gpt-oss-small at revision main (HTTP 404), or hides it. "
+        % hub.endpoint
     )
     assert screen.count(message) == 1, screen
     assert "RETRYING" not in screen
@@ -150,7 +150,8 @@ def test_the_budget_ends_the_play_but_not_the_job(tmp_path):
         assert status == 2, screen
         held.release()
         status, screen = site.play()
-        assert status == 0 and "changed=1" in screen, screen
+        assert status == 0, screen  # the job may have ended before, and then this play changes nothing
+        assert weights_came(tmp_path / "root")
         assert hub.asked(REPO, SHARD) == 1
 
 

@@ -22,7 +22,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.shared_
 from ansible_collections.inference.fleet.tests.runs import play
 
 TASKS = Path(__file__).resolve().parents[5] / "roles" / "shared_service" / "tasks"
-NAMES = ["etcd-1", "127.0.0.1", "fd00::1"]
+NAMES = ("etcd-1", "127.0.0.1", "fd00::1")
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 
 
