@@ -228,9 +228,9 @@ def test_no_source_at_all(place):
 
 
 def test_a_source_without_its_place(place):
-    assert place.run(sources=[{"type": "url", "path": "/x"}])["msg"] == (
-        "type is url but all of the following are missing: base found in sources."
-    )
+    result = place.run(sources=[{"type": "url", "path": "/x"}])
+    assert result["code"] == "arguments.invalid"
+    assert "base found in sources" in result["msg"]
 
 
 def test_from_a_url(place, served, tmp_path):
