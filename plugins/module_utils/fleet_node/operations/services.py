@@ -8,46 +8,40 @@ from __future__ import annotations
 from ..operation import Operation
 from ..shared_services import certificates, etcd_member, nats_server
 
-ETCD_MEMBER = {
-    "state": {"type": "str", "required": True, "choices": list(etcd_member.STATES)},
+MEMBER = {  # of a cluster of either service
     "name": {"type": "str", "required": True},
     "members": {"type": "list", "elements": "dict", "required": True},
     "names": {"type": "list", "elements": "str", "default": []},
     "tls": {"type": "dict"},
     "tls_given": {"type": "bool", "default": False},
     "renew_days": {"type": "int", "default": 30},
-    "client_port": {"type": "int", "default": 2379},
-    "peer_port": {"type": "int", "default": 2380},
-    "data_dir": {"type": "path", "default": "/var/lib/etcd"},
-    "unit": {"type": "str", "default": "etcd.service"},
     "files": {"type": "dict", "default": {}},
     "programs": {"type": "list", "elements": "path", "default": []},
     "version": {"type": "str", "default": ""},
     "container": {"type": "dict", "default": {}},
-    "initial": {"type": "path", "default": "/etc/etcd/initial.env"},
-    "empty": {"type": "list", "elements": "str", "default": []},
     "timeout_s": {"type": "int", "default": 120},
 }
 
+ETCD_MEMBER = {
+    **MEMBER,
+    "state": {"type": "str", "required": True, "choices": list(etcd_member.STATES)},
+    "client_port": {"type": "int", "default": 2379},
+    "peer_port": {"type": "int", "default": 2380},
+    "data_dir": {"type": "path", "default": "/var/lib/etcd"},
+    "unit": {"type": "str", "default": "etcd.service"},
+    "initial": {"type": "path", "default": "/etc/etcd/initial.env"},
+    "empty": {"type": "list", "elements": "str", "default": []},
+}
+
 NATS_SERVER = {
+    **MEMBER,
     "state": {"type": "str", "required": True, "choices": list(nats_server.STATES)},
-    "name": {"type": "str", "required": True},
-    "members": {"type": "list", "elements": "dict", "required": True},
-    "names": {"type": "list", "elements": "str", "default": []},
-    "tls": {"type": "dict"},
-    "tls_given": {"type": "bool", "default": False},
-    "renew_days": {"type": "int", "default": 30},
     "login": {"type": "str", "default": "", "no_log": True},
     "jetstream": {"type": "bool", "default": False},
     "client_port": {"type": "int", "default": 4222},
     "cluster_port": {"type": "int", "default": 6222},
     "monitor_port": {"type": "int", "default": 8222},
     "unit": {"type": "str", "default": "nats.service"},
-    "files": {"type": "dict", "default": {}},
-    "programs": {"type": "list", "elements": "path", "default": []},
-    "version": {"type": "str", "default": ""},
-    "container": {"type": "dict", "default": {}},
-    "timeout_s": {"type": "int", "default": 120},
 }
 
 SERVICE_CERTIFICATE = {
