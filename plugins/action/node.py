@@ -13,7 +13,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.operations import 
 
 
 class ActionModule(NodeProgram, ActionBase):
-    """Action plugin of inference.fleet.node, and of each module with the name of an operation (meta/runtime.yml)."""
+    """Action plugin of inference.fleet.node, and of each module with the name of an operation."""
 
     TRANSFERS_FILES = False
     _supports_async = True
