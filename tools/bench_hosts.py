@@ -158,7 +158,7 @@ def deploy(folder, most):
     encodings = nodes.share_encodings()[0][0]
     shutil.copytree(encodings, shared / "encodings")
     sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
-    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import accounts
+    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import accounts
     from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import standin
 
     standin.expand(str(PACKED), str(shared / "model"), str(shared / "encodings" / "o200k_base.tiktoken"))

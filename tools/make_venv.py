@@ -52,7 +52,7 @@ def main():
             fail("python -m venv failed; on Debian and Ubuntu install python3-venv.\n" + made.stdout + made.stderr)
     link_collection()
     sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
-    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python_environment as uv_tool
+    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as uv_tool
 
     pip = [str(python), "-m", "pip"]
     quiet = ["--quiet", "--disable-pip-version-check"]

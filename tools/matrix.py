@@ -106,7 +106,7 @@ def other(chosen, own):
 
 def make(release, python):
     """The environment of a release, brought up to date. CalledProcessError where it cannot be made."""
-    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python_environment as uv_tool
+    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as uv_tool
 
     venv = CACHE / release
     mark = venv / "made-with"

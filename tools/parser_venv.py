@@ -74,7 +74,7 @@ def _places(venv, python):
     Where a build of PyTorch for CPUs is at hand pip knows of it.
     """
     sys.path.insert(0, str(ROOT / ".ansible" / "collections"))
-    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python_environment as uv
+    from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as uv
 
     pip = uv.pip_configuration([str(python)], dict(os.environ))
     return uv.places(pip, os.environ, extra_index_urls=[] if pip.get("find-links") else [TORCH_INDEX])[0]

@@ -18,8 +18,8 @@ import zipfile
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_bytes, write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_bytes, write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.plugin_utils.connection.to_node import is_here, to_node
 from ansible_collections.inference.fleet.plugins.plugin_utils.errors import action_fail
 

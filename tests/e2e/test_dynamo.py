@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 
 MODEL = "gpt-oss-tiny-standin"
 UNTOLD = {

@@ -13,7 +13,7 @@ import signal
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import engine as container_engine
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import trtllm
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files, processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, processes
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
 from ansible_collections.inference.fleet.tests.nodes.words import NASTY, SLEEP, TEXT
 from ansible_collections.inference.fleet.tests.unit.engines import small_node

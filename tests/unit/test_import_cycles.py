@@ -78,7 +78,7 @@ FLOORS = (
      "plugin_utils/registry",
      "plugin_utils/seen_files"),
     ("fleet_node/errors",),
-    ("fleet_node/node", "plugin_utils/connection", "plugin_utils/errors", "plugin_utils/models"),
+    ("fleet_node/host", "plugin_utils/connection", "plugin_utils/errors", "plugin_utils/models"),
     ("fleet_node/program_check",),
     ("fleet_node/program",),
     ("fleet_node/containers", "fleet_node/engines", "fleet_node/weights", "plugin_utils/base"),
@@ -123,6 +123,6 @@ def test_folders_import_lower_floors_only():
 
 
 def test_an_import_of_a_higher_floor_is_seen():
-    node, servers = PACKAGE + ".module_utils.fleet_node.node.files", PACKAGE + ".module_utils.fleet_node.servers.model"
+    node, servers = PACKAGE + ".module_utils.fleet_node.host.files", PACKAGE + ".module_utils.fleet_node.servers.model"
     for source in ("from ..servers import model", "from %s.module_utils.fleet_node.servers import model" % PACKAGE):
         assert climbs(imports({node: source, servers: ""})) == ["%s imports %s" % (node, servers)]

@@ -11,7 +11,7 @@ import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.called import operation_of
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.redact import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import (
     parameter_secrets,
     url_secrets,
 )

@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.manifest import MANIFEST, PARTIAL
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.transfer import bytes_of, part_of
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub

@@ -33,7 +33,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import sha256_file
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import sha256_file
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import encodings_worker, standin
 from torch import nn
 from transformers import GptOssConfig

@@ -11,7 +11,7 @@ import pkgutil
 
 from . import engines, operations, platforms
 from .errors import FleetError
-from .node.redact import parameter_secrets, read_on_node
+from .host.redact import parameter_secrets, read_on_node
 
 
 def run(name, arguments, check_mode, validate, hide, unkept=None):

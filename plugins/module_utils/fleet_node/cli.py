@@ -30,7 +30,7 @@ import os
 import sys
 import time
 
-from .node.server_spec import read_entry
+from .host.server_spec import read_entry
 from .supervise.state import BURST, RESTART_DELAY_S, say
 
 

@@ -23,10 +23,10 @@ import tempfile
 
 from . import program_check
 from .errors import FleetError
-from .node import trust
-from .node.directories import make_directory
-from .node.files import folder_lock
-from .node.os_errors import about, os_words, remedy
+from .host import trust
+from .host.directories import make_directory
+from .host.files import folder_lock
+from .host.os_errors import about, os_words, remedy
 from .program_check import CURRENT, MANIFEST, current, place, record_of, version_of
 
 ROOT = "fleet_node"  # the package's name in an archive and in a version's folder

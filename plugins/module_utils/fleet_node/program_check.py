@@ -15,7 +15,7 @@ import json
 import os
 import stat
 
-from .node import trust
+from .host import trust
 
 FOLDER = "program"  # below the node's own folder (NodePaths.lib)
 CURRENT = "current"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 import yaml
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json, read_text
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json, read_text
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 
 COLLECTION = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))

@@ -9,8 +9,8 @@ import json
 import os
 import time
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import readable_json, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import readable_json, write_atomic
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import certificate as certificates
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import measured_page
 

@@ -18,7 +18,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import registry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.processes import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.processes import (
     MARKER_ROOT,
     MARKER_SERVER,
 )

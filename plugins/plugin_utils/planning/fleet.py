@@ -12,10 +12,10 @@ import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import format_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import readable_json
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import canonical
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import format_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import readable_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.api_keys import is_file
 from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
 from ansible_collections.inference.fleet.plugins.plugin_utils.base import checks as input_checks

@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import (
     format_cpu_list,
     parse_cpu_list,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import NAME
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import NAME
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import (
     Mistakes,
     check_number,

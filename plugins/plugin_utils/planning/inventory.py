@@ -11,7 +11,7 @@ import os
 import jinja2
 from ansible import context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import canonical
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import show, some
 from ansible_collections.inference.fleet.plugins.plugin_utils.plain import clean
 

@@ -10,9 +10,9 @@ import posixpath
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import format_cpu_list
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import format_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import (
     SCHEMA,
     check_entries,
     entry_hash,
@@ -517,7 +517,7 @@ def _resolved(recipe, site, host):
 
 
 def plan_host(host, recipe, hardware, site):
-    """The servers of ``host``: a list of plan entries (fleet_node/node/server_spec.py), in the order of the recipe.
+    """The servers of ``host``: a list of plan entries (fleet_node/host/server_spec.py), in the order of the recipe.
 
     Pure: no node is touched. The same input gives the same bytes. Raises FleetError with one sentence; the caller
     says for which host.

@@ -26,12 +26,12 @@ import stat
 import sys
 
 from ansible.release import __version__ as ansible_version
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import (
     fits,
     read_bytes,
     write_atomic,
 )
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import canonical
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
 from ansible_collections.inference.fleet.plugins.plugin_utils import seen_files
 
 VARIABLE = "INFERENCE_FLEET_PLAN_CACHE"  # of the environment: another folder; empty: none

@@ -16,8 +16,8 @@ import multiprocessing
 import os
 
 from ansible import constants as C
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import canonical
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import canonical
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import one_machine
 
 NAME = "inference-fleet-plan.json"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import (
     leaders_to_follow,
     start_order,
 )

@@ -17,7 +17,7 @@ import sys
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import API_KEYS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import parse_cpu_list
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import parse_cpu_list
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import probes
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import MAX_LINE, invisible
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.placeholders import RESERVED

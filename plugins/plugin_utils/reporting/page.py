@@ -13,8 +13,8 @@ import hashlib
 import os
 import urllib.parse
 
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import PROBED_ROLES
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import PROBED_ROLES
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
 from ansible_collections.inference.fleet.plugins.plugin_utils.engines import ENGINES
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS

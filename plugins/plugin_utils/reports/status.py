@@ -10,8 +10,8 @@ import json
 import os
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import write_atomic
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.os_errors import remedy
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_atomic
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.os_errors import remedy
 from ansible_collections.inference.fleet.plugins.plugin_utils.plain import clean
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_plan
 

@@ -11,8 +11,8 @@ import os
 import yaml
 from ansible.errors import AnsibleActionFail
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_text, write_atomic
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result as results
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_text, write_atomic
 from ansible_collections.inference.fleet.plugins.plugin_utils.base.words import some
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import points, tune
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.fleet import plan_fleet

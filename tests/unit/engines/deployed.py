@@ -13,8 +13,8 @@ import socket
 import subprocess
 import sys
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 
 DEPLOYER = {"by": "ada@ctl", "at": "2026-01-01T10:00:00Z", "run": "abc123", "recipe": "a-recipe"}
 FORWARDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "forwarder.py")

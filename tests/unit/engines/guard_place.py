@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import readable_json
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import PATH
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import readable_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import PATH
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash
 
 
 def compile_cache(key, leaders=(), variable="NEURON_COMPILED_ARTIFACTS"):

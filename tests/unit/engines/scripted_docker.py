@@ -63,7 +63,7 @@ class ScriptedEngine:
     """Clients of these kinds in a folder that the collection finds them in, and their state."""
 
     def __init__(self, folder, monkeypatch, kinds=("docker",)):
-        from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import paths as node_paths
+        from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import paths as host_paths
 
         self.bin = folder / "engine-bin"
         self.file = folder / "engine.json"
@@ -77,7 +77,7 @@ class ScriptedEngine:
             (self.bin / tool).symlink_to(shutil.which(tool))
         for kind in kinds:
             self.add(kind)
-        monkeypatch.setattr(node_paths, "PATH", str(self.bin))
+        monkeypatch.setattr(host_paths, "PATH", str(self.bin))
 
     def add(self, kind):
         """Install a client."""

@@ -24,9 +24,9 @@ import tempfile
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import entry_hash
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import MARKER, Supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries

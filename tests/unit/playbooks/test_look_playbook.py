@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import health_request as asking
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
 from ansible_collections.inference.fleet.tests.runs import CLONE, play
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import (
     SmallNode,

@@ -10,7 +10,7 @@ import os
 import subprocess
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.processes import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.processes import (
     MARKER_ROOT,
     MARKER_SERVER,
 )

@@ -18,12 +18,12 @@ import re
 import shutil
 
 from ..errors import FleetError
-from ..node import processes
-from ..node.directories import mount_points
-from ..node.files import read_text
-from ..node.jobs import DetachedJob
-from ..node.python_environment import MARKER, PARTIAL
-from ..node.server_spec import ARTIFACT_RECORD, NAME, artifact_key
+from ..host import processes
+from ..host.directories import mount_points
+from ..host.files import read_text
+from ..host.jobs import DetachedJob
+from ..host.python_environment import MARKER, PARTIAL
+from ..host.server_spec import ARTIFACT_RECORD, NAME, artifact_key
 from ..supervise.state import read_record
 from ..weights.encodings import ENCODINGS, SUFFIX
 from ..weights.jobs import Job

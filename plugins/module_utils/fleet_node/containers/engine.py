@@ -17,8 +17,8 @@ import shutil
 import time
 
 from ..errors import FleetError
-from ..node import commands
-from ..node import paths as node_paths
+from ..host import commands
+from ..host import paths as host_paths
 
 ENGINES = ("docker", "podman")
 LABEL_SERVER = "inference.fleet.server"
@@ -107,7 +107,7 @@ class Container:
 def container_name(server, root):
     """Name of a server's container. Roots of their own have their own names, so that two can share an engine."""
     suffix = "-" + hashlib.sha256(os.fsencode(root)).hexdigest()[:8] if root else ""
-    return node_paths.PREFIX + server + suffix
+    return host_paths.PREFIX + server + suffix
 
 
 def kind_of(words):
@@ -149,7 +149,7 @@ class Engine:
 
     def client_environment(self):
         """{str: str} that the client runs with: who runs it, and nothing that would lead it elsewhere."""
-        environment = {"PATH": node_paths.PATH, "LANG": "C.UTF-8", "HOME": os.path.expanduser("~")}
+        environment = {"PATH": host_paths.PATH, "LANG": "C.UTF-8", "HOME": os.path.expanduser("~")}
         runtime = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
         if os.path.isdir(runtime):  # a rootless engine finds its socket there
             environment["XDG_RUNTIME_DIR"] = runtime
@@ -160,7 +160,7 @@ class Engine:
 
     def program(self):
         """The client's path. EngineError (missing) where there is none."""
-        found = shutil.which(self.kind, path=node_paths.PATH)
+        found = shutil.which(self.kind, path=host_paths.PATH)
         if found is None:
             raise EngineError("missing", "there is no program %s" % self.kind)
         return found

@@ -20,12 +20,12 @@ import stat
 import time
 
 from ..errors import FleetError
-from ..node import commands
-from ..node import paths as node_paths
-from ..node.directories import make_directory
-from ..node.files import read_json, read_text, write_atomic
-from ..node.paths import NodePaths
-from ..node.server_spec import canonical
+from ..host import commands
+from ..host import paths as host_paths
+from ..host.directories import make_directory
+from ..host.files import read_json, read_text, write_atomic
+from ..host.paths import NodePaths
+from ..host.server_spec import canonical
 from .engine import LABEL_SERVER, Engine, EngineError
 from .launcher import engine_failure, engine_problem
 
@@ -73,7 +73,7 @@ class Host:
 
     def missing(self):
         """[program that is not installed]: the engine, or the init that podman requires."""
-        if shutil.which(self.kind, path=node_paths.PATH) is None:
+        if shutil.which(self.kind, path=host_paths.PATH) is None:
             return [self.kind]
         folders = PODMAN_INIT_FOLDERS if self.kind == "podman" else ()
         if folders and not any(os.path.exists("%s%s/%s" % (self.sysroot, one, PODMAN_INIT)) for one in folders):
@@ -121,7 +121,7 @@ class Host:
     def has_systemd(self):
         """The path of systemctl if systemd runs, else None."""
         runs = os.path.isdir(self.sysroot + SYSTEMD_RUNS)
-        return shutil.which("systemctl", path=node_paths.PATH) if runs else None
+        return shutil.which("systemctl", path=host_paths.PATH) if runs else None
 
     def systemctl(self, *arguments):
         """The output of systemctl. Raises FleetError."""
@@ -144,7 +144,7 @@ class Host:
 
     def _journal(self):
         """The last error in docker's journal, for an error message; an empty string if there is none."""
-        journalctl = shutil.which("journalctl", path=node_paths.PATH)
+        journalctl = shutil.which("journalctl", path=host_paths.PATH)
         if journalctl is None:
             return ""
         argv = [journalctl, "--unit=docker.service", "--lines=20", "--no-pager", "--quiet", "--output=cat"]

@@ -18,11 +18,11 @@ import shutil
 import time
 
 from ..errors import FleetError
-from ..node import paths as node_paths
-from ..node.files import read_text, write_atomic
-from ..node.jobs import DetachedJob, fresh
-from ..node.paths import NodePaths
-from ..node.redact import url_secrets
+from ..host import paths as host_paths
+from ..host.files import read_text, write_atomic
+from ..host.jobs import DetachedJob, fresh
+from ..host.paths import NodePaths
+from ..host.redact import url_secrets
 from .engine import (
     ENGINES,
     Engine,
@@ -56,7 +56,7 @@ LAYER_DONE = re.compile(r"^(?:Pull complete|Already exists|done|skipped: already
 def choose_engine(engine, address=None, environment=None):
     """The Engine for docker, podman or auto (docker where there is one). EngineError (missing) for auto without any."""
     if engine == "auto":
-        found = [kind for kind in ENGINES if shutil.which(kind, path=node_paths.PATH)]
+        found = [kind for kind in ENGINES if shutil.which(kind, path=host_paths.PATH)]
         if not found:
             raise EngineError("missing", "there is neither docker nor podman")
         engine = found[0]

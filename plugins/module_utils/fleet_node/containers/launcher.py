@@ -13,8 +13,8 @@ import re
 import time
 
 from ..errors import FleetError
-from ..node import processes
-from ..node.files import read_text
+from ..host import processes
+from ..host.files import read_text
 from .engine import EngineError, check_architecture, container_name, engine_of_entry, pinned_reference
 
 TERM_S = 15

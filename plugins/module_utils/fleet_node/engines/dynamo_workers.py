@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ..node import values
+from ..host import values
 
 REQUESTS = "dynamo_component_requests_total"
 MOVED = "vllm:nixl_bytes_transferred_sum"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from ..node import http_client
-from ..node.server_spec import health_port
+from ..host import http_client
+from ..host.server_spec import health_port
 from .registry import API_KEYS
 
 METRICS_S = 5.0

@@ -9,8 +9,8 @@ import os
 import shutil
 
 from ..errors import FleetError
-from ..node import paths as node_paths
-from ..node import processes
+from ..host import paths as host_paths
+from ..host import processes
 
 TERM_S = 15  # as long as a service manager gives it
 KILL_S = 5
@@ -21,7 +21,7 @@ def program_problem(entry):
     if entry["launcher"] != "process":
         return None
     program = entry["launch"][0] if entry["launch"] else ""
-    path = entry["environment"].get("PATH", node_paths.PATH)
+    path = entry["environment"].get("PATH", host_paths.PATH)
     found = program if "/" in program else shutil.which(program, path=path)
     if found and os.path.isabs(found) and os.access(found, os.X_OK) and not os.path.isdir(found):
         return None

@@ -16,7 +16,7 @@ import json
 import os
 import re
 
-from ..node import files
+from ..host import files
 from . import verdict
 from .tools.reading import json_lines, short
 

@@ -10,8 +10,8 @@ import os
 import shutil
 
 from ..errors import FleetError
-from ..node import commands
-from ..node.server_spec import check_entries
+from ..host import commands
+from ..host.server_spec import check_entries
 from ..servers.model import Node
 from . import aisbench, own_engine, result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run

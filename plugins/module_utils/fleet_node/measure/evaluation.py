@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 from ..errors import FleetError
-from ..node import http_client
-from ..node.server_spec import check_entries
+from ..host import http_client
+from ..host.server_spec import check_entries
 from ..servers.model import Node
 from . import datasets, result
 from .run import LONGEST, TIMED_OUT, UNREADABLE, Run

@@ -17,8 +17,8 @@ import os
 import re
 
 from ..errors import FleetError
-from ..node import files
-from ..node.server_spec import canonical
+from ..host import files
+from ..host.server_spec import canonical
 
 SCHEMA = 1
 KINDS = ("benchmark", "evaluation")

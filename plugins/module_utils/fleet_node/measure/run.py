@@ -17,11 +17,11 @@ import shutil
 import time
 
 from ..errors import FleetError
-from ..node import files, http_client
-from ..node.directories import make_directory
-from ..node.jobs import DetachedJob
-from ..node.paths import PATH
-from ..node.server_spec import canonical
+from ..host import files, http_client
+from ..host.directories import make_directory
+from ..host.jobs import DetachedJob
+from ..host.paths import PATH
+from ..host.server_spec import canonical
 from ..servers import identity
 from ..servers.api_keys import client_key, common_client_key
 from ..servers.model import Observed

@@ -11,8 +11,8 @@ import json
 import zlib
 
 from ..errors import FleetError
-from ..node import processes
-from ..node.commands import hangs
+from ..host import processes
+from ..host.commands import hangs
 from ..operation import Operation
 
 CHECK = {

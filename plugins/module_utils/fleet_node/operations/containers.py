@@ -8,8 +8,8 @@ from __future__ import annotations
 from ..containers.engine import ENGINES
 from ..containers.host_settings import Host, apply_pending, check, record, remove
 from ..containers.images import ensure_image, remove_image
-from ..node.os_errors import os_error
-from ..node.redact import checked_variables
+from ..host.os_errors import os_error
+from ..host.redact import checked_variables
 from ..operation import Operation
 
 STRINGS = {"type": "list", "elements": "str", "default": []}

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from ..clean.unused_files import clean
 from ..errors import FleetError
+from ..host.os_errors import os_error
+from ..host.paths import NodePaths
+from ..host.redact import Redactor
+from ..host.server_spec import check_entries
 from ..model import gpt_oss
-from ..node.os_errors import os_error
-from ..node.paths import NodePaths
-from ..node.redact import Redactor
-from ..node.server_spec import check_entries
 from ..operation import Operation
 from ..servers.decide import AT_ONCE, CHANGES
 from ..servers.model import CLOSINGS, NODE_ARGUMENTS, SERVERS_ARGUMENTS, STATES, Node

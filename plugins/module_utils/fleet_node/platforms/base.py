@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import typing
 
-from ..node import processes
-from ..node.cpu_list import format_cpu_list, parse_cpu_list
-from ..node.packages import at_least
+from ..host import processes
+from ..host.cpu_list import format_cpu_list, parse_cpu_list
+from ..host.packages import at_least
 
 # Properties that a recipe can require and that not every platform has, with the attribute of Accelerators or Device.
 OPTIONAL_NEEDS = ("lnc", "driver", "compute_capability")

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from ..node import processes
-from ..node.cpu_list import format_cpu_list
+from ..host import processes
+from ..host.cpu_list import format_cpu_list
 from .base import used
 
 COMMAND_SHOWN = 120

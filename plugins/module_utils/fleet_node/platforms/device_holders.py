@@ -10,13 +10,13 @@ import os
 import re
 
 from ..errors import FleetError
-from ..node import paths as node_paths
-from ..node import processes
+from ..host import paths as host_paths
+from ..host import processes
 from .host import System
 from .registry import PLATFORMS
 
 TERM_S, KILL_S = 5, 5
-UNIT = re.compile(r"/%s([a-z0-9-]+)\.service(/|$)" % node_paths.PREFIX)
+UNIT = re.compile(r"/%s([a-z0-9-]+)\.service(/|$)" % host_paths.PREFIX)
 
 
 def holders(entries, system=None):

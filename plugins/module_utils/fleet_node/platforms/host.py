@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 
-from ..node.cpu_list import parse_cpu_list
-from ..node.files import read_text
+from ..host.cpu_list import parse_cpu_list
+from ..host.files import read_text
 
 # "MemTotal:  24684092 kB"; the memory of a NUMA node has "Node 0 " before it, and HugePages_* have no unit.
 MEMORY_LINE = re.compile(r"^(?:Node\s+[0-9]+\s+)?([\w()]+):\s*([0-9]+)(?:\s+kB)?$")

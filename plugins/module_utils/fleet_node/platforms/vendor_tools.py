@@ -9,16 +9,16 @@ import os
 import re
 import shutil
 
-from ..node import commands
-from ..node import paths as node_paths
-from ..node.cpu_list import format_cpu_list
+from ..host import commands
+from ..host import paths as host_paths
+from ..host.cpu_list import format_cpu_list
 
 PCI = "/sys/bus/pci/devices"
 
 
 def tool(system, name):
     """Path of a program of the node, None where it is not installed."""
-    return shutil.which(name, path=system.sysroot + "/usr/bin" if system.sysroot else node_paths.PATH)
+    return shutil.which(name, path=system.sysroot + "/usr/bin" if system.sysroot else host_paths.PATH)
 
 
 def run(argv):

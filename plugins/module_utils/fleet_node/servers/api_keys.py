@@ -12,9 +12,9 @@ from __future__ import annotations
 from ..engines.health_request import PRINTABLE
 from ..engines.registry import API_KEYS, OTHER_API_KEYS
 from ..errors import FleetError
-from ..node import redact
-from ..node.files import read_json
-from ..node.os_errors import os_words
+from ..host import redact
+from ..host.files import read_json
+from ..host.os_errors import os_words
 
 VARIABLE = "fleet_api_key"
 LONGEST = 1024

@@ -17,12 +17,12 @@ from .. import program
 from ..engines import health_request as asking
 from ..engines.registry import ENGINES, engine_of
 from ..errors import FleetError
+from ..host import http_client, processes, trust
+from ..host import python as host_python
+from ..host.files import as_bytes, place, read_bytes, read_text
+from ..host.os_errors import about
+from ..host.server_spec import health_port, start_order
 from ..launchers import get_launcher
-from ..node import http_client, processes, trust
-from ..node import python as node_python
-from ..node.files import as_bytes, place, read_bytes, read_text
-from ..node.os_errors import about
-from ..node.server_spec import health_port, start_order
 from ..services.base import LOG_LIMITS
 from . import previous
 from .config_check import check_configs
@@ -98,8 +98,8 @@ def apply(node, actions, desired, observed, shared, purge=False, drain_s=0, keep
             node.manager.start(start_order({name: observed[name].entry for name in stop_first if observed[name].entry}))
             raise
         if python_link_differs(node):
-            make_folder(os.path.dirname(node_python.link(node.paths)))
-            node_python.put(node.paths, node.manager.interpreter)
+            make_folder(os.path.dirname(host_python.link(node.paths)))
+            host_python.put(node.paths, node.manager.interpreter)
 
     for action in actions:
         if action.kind in STARTS:
@@ -337,4 +337,4 @@ def shared_fault(paths, path, text):
 
 def python_link_differs(node):
     """Whether this run chose a Python that the node's link does not lead to, or somebody else made that link."""
-    return node.manager.interpreter is not None and not node_python.leads_to(node.paths, node.manager.interpreter)
+    return node.manager.interpreter is not None and not host_python.leads_to(node.paths, node.manager.interpreter)

@@ -21,9 +21,9 @@ import uuid
 from ..containers.engine import EngineError, engine_of_entry
 from ..engines.registry import engine_of
 from ..errors import FleetError
-from ..node import commands
-from ..node.files import read_json, write_atomic
-from ..node.paths import PREFIX
+from ..host import commands
+from ..host.files import read_json, write_atomic
+from ..host.paths import PREFIX
 from .server_files import make_folder
 
 CHECK_S = 180  # an engine's own modules take long to import

@@ -9,7 +9,7 @@ import dataclasses
 import json
 
 from ..engines.registry import engine_of
-from ..node.server_spec import leaders_to_follow, start_order
+from ..host.server_spec import leaders_to_follow, start_order
 from ..supervise import state as guard_state
 from . import drift
 from .drift import changed_weights, changed_weights_words, entry_changes, secret_summary

@@ -14,9 +14,9 @@ import re
 
 from ..engines.registry import OTHER_API_KEYS
 from ..errors import FleetError
-from ..node import processes
-from ..node.cpu_list import format_cpu_list, parse_cpu_list
-from ..node.files import read_text
+from ..host import processes
+from ..host.cpu_list import format_cpu_list, parse_cpu_list
+from ..host.files import read_text
 from .api_keys import is_file, secret_value
 from .model import DesiredServer, config_path
 

@@ -19,7 +19,7 @@ import time
 from .. import program_check
 from ..containers.engine import EngineError, engine_of_entry
 from ..engines.registry import OTHER_API_KEYS
-from ..node import commands, processes
+from ..host import commands, processes
 
 GUARD_S = 30  # within which a process of a unit has become the guard, or what the guard executes
 INTERPRETER_S = 20

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 
-from ..node import http_client, processes
-from ..node.files import readable_json
-from ..node.paths import NodePaths
-from ..node.python_environment import MARKER
-from ..node.server_spec import entry_hash, health_port
+from ..host import http_client, processes
+from ..host.files import readable_json
+from ..host.paths import NodePaths
+from ..host.python_environment import MARKER
+from ..host.server_spec import entry_hash, health_port
 from ..supervise import state as guard_state
 from . import ports
 from .drift import entry_changes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ..node.paths import NodePaths
+from ..host.paths import NodePaths
 from ..services import MANAGERS, get_manager
 
 STATES = ("started", "stopped", "restarted", "absent")

@@ -14,12 +14,12 @@ import stat
 from ..containers.launcher import our_containers
 from ..engines.registry import OTHER_API_KEYS, engine_of
 from ..errors import FleetError
+from ..host import files, processes
+from ..host.directories import make_directory
+from ..host.files import read_bytes, read_json, read_text
+from ..host.redact import Redactor
+from ..host.server_spec import NAME, entry_hash, read_entry
 from ..model import gpt_oss
-from ..node import files, processes
-from ..node.directories import make_directory
-from ..node.files import read_bytes, read_json, read_text
-from ..node.redact import Redactor
-from ..node.server_spec import NAME, entry_hash, read_entry
 from ..supervise import state as guard_state
 from ..supervise.run import shared_folder_mark
 from ..visible import visible

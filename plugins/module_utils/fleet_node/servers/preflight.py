@@ -12,14 +12,14 @@ import sys
 from ..containers.host_settings import faults as engine_faults
 from ..containers.launcher import our_containers, port_holder
 from ..errors import FleetError
-from ..node import processes
-from ..node.commands import hangs
-from ..node.cpu_list import format_cpu_list, parse_cpu_list
-from ..node.directories import existing_parent
-from ..node.os_errors import os_words, read_only, remedy
-from ..node.paths import NodePaths
-from ..node.server_spec import check_entries
-from ..node.shared_libraries import missing_libraries
+from ..host import processes
+from ..host.commands import hangs
+from ..host.cpu_list import format_cpu_list, parse_cpu_list
+from ..host.directories import existing_parent
+from ..host.os_errors import os_words, read_only, remedy
+from ..host.paths import NodePaths
+from ..host.server_spec import check_entries
+from ..host.shared_libraries import missing_libraries
 from ..platforms.base import Context
 from ..platforms.cpu import describe_cpu
 from ..platforms.host import System

@@ -16,8 +16,8 @@ import os
 import stat
 
 from ..containers.engine import EngineError, engine_of_entry
-from ..node.files import read_bytes, readable_json, write_atomic
-from ..node.server_spec import start_order
+from ..host.files import read_bytes, readable_json, write_atomic
+from ..host.server_spec import start_order
 from .model import STARTS, config_path
 from .server_files import Staging, forget_state, make_folder, unlink
 

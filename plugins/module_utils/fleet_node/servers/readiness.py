@@ -11,9 +11,9 @@ import time
 from ..engines import health_request as asking
 from ..engines.registry import engine_of
 from ..errors import FleetError
+from ..host import http_client, processes
+from ..host.server_spec import check_entries, health_port
 from ..model import gpt_oss
-from ..node import http_client, processes
-from ..node.server_spec import check_entries, health_port
 from ..supervise import state as guard_state
 from ..visible import visible
 from . import causes, identity

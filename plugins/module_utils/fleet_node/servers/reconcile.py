@@ -11,10 +11,10 @@ import os
 import time
 
 from ..errors import FleetError
+from ..host import python as host_python
+from ..host.os_errors import os_error
+from ..host.server_spec import check_entries, check_order
 from ..launchers import get_launcher
-from ..node import python as node_python
-from ..node.os_errors import os_error
-from ..node.server_spec import check_entries, check_order
 from ..platforms import device_holders
 from ..services import boot, watchdog
 from . import previous
@@ -134,7 +134,7 @@ def _reconcile(node, planned, state, only, secrets, purge, check, purge_artifact
     shared = {}
     if deploys and planned:
         check_secrets([planned[name] for name in named], secrets, check)
-        node.manager.interpreter = node_python.choose(
+        node.manager.interpreter = host_python.choose(
             node.paths, sorted({one.user for one in desired.values()} - {None})
         )
         desired = {name: desired_server(node, entry, secrets) for name, entry in planned.items()}
@@ -226,7 +226,7 @@ def _add_shared(node, diff, shared):
         diff["before"] += "%s: %s\n" % (path, shared_fault(node.paths, path, shared[path]))
         diff["after"] += "%s: as this collection has it\n" % path
     if python_link_differs(node):
-        link = node_python.link(node.paths)
+        link = host_python.link(node.paths)
         diff["before"] += "%s: %s\n" % (link, "to another Python" if os.path.lexists(link) else "missing")
         diff["after"] += "%s: to %s\n" % (link, node.manager.interpreter)
     return diff

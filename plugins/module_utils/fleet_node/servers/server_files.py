@@ -13,10 +13,10 @@ import shutil
 import tempfile
 
 from ..errors import FleetError
-from ..node import files
-from ..node.directories import make_directory
-from ..node.files import as_bytes
-from ..node.os_errors import about, os_error
+from ..host import files
+from ..host.directories import make_directory
+from ..host.files import as_bytes
+from ..host.os_errors import about, os_error
 from .model import config_path
 
 

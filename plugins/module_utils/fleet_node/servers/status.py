@@ -9,11 +9,11 @@ import contextlib
 
 from ..containers.launcher import silent_engine
 from ..errors import FleetError
+from ..host import processes
+from ..host import python as host_python
+from ..host.redact import Redactor
+from ..host.server_spec import check_entries
 from ..launchers.process import program_problem
-from ..node import processes
-from ..node import python as node_python
-from ..node.redact import Redactor
-from ..node.server_spec import check_entries
 from ..services.base import ManagerSilent
 from ..visible import visible
 from . import drift
@@ -107,7 +107,7 @@ def status(node, entries, only=None, log_lines=0, probes=False, timeout=10, secr
     if planned:
         users = {entry["user"] or node.user for entry in planned.values()} - {None}
         with contextlib.suppress(FleetError):  # which the definitions raise again
-            node.manager.interpreter = node_python.choose(node.paths, sorted(users))
+            node.manager.interpreter = host_python.choose(node.paths, sorted(users))
     changed = sorted(shared_changes(node).items()) if planned else []
     shared = ["%s %s" % (path, shared_fault(node.paths, path, text)) for path, text in changed]
     holders = port_holders(node, {name: planned[name] for name in names if name in planned}, observed)

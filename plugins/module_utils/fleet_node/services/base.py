@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 
 from ..errors import FleetError
-from ..node.files import read_json
+from ..host.files import read_json
 
 SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
 

@@ -9,8 +9,8 @@ import os
 import shlex
 
 from ..errors import FleetError
-from ..node import commands
-from ..node.paths import PREFIX
+from ..host import commands
+from ..host.paths import PREFIX
 
 PROGRAM = "crontab"
 

@@ -26,11 +26,11 @@ import time
 import xmlrpc.client
 
 from ..errors import FleetError
-from ..node import commands, processes
-from ..node import paths as node_paths
-from ..node import python as node_python
-from ..node.files import read_end, read_text
-from ..node.paths import PREFIX
+from ..host import commands, processes
+from ..host import paths as host_paths
+from ..host import python as host_python
+from ..host.files import read_end, read_text
+from ..host.paths import PREFIX
 from ..supervise.state import START_LIMIT_EXIT
 from .base import ManagerSilent, ServiceManager, Status, Unit
 
@@ -121,7 +121,7 @@ class Supervisord(ServiceManager):
     def __init__(self, paths, toolkit, python=None):
         self.paths = paths
         self.toolkit = toolkit
-        self.python = python or node_python.link(paths)
+        self.python = python or host_python.link(paths)
         self.program = toolkit + "/bin/supervisord"
         self.conf = paths.etc + "/supervisord.conf"
         self.programs = paths.etc + "/supervisor.d"
@@ -353,7 +353,7 @@ class Supervisord(ServiceManager):
         """The variables that supervisord is started with, {name: value}."""
         home = pwd.getpwuid(os.getuid()).pw_dir
         root = self.paths.root or "/"
-        return {"PATH": node_paths.PATH, "HOME": home, "LANG": "C.UTF-8", "PYTHONUTF8": "1", MARKER: root}
+        return {"PATH": host_paths.PATH, "HOME": home, "LANG": "C.UTF-8", "PYTHONUTF8": "1", MARKER: root}
 
     def _start_daemon(self):
         """Start supervisord unless it answers. It outlives this process and holds none of its files."""

@@ -22,12 +22,12 @@ import shlex
 import shutil
 
 from ..errors import FleetError
+from ..host import commands, processes, server_spec
+from ..host import paths as host_paths
+from ..host import python as host_python
+from ..host.files import read_text
+from ..host.paths import PREFIX
 from ..model import gpt_oss
-from ..node import commands, processes, server_spec
-from ..node import paths as node_paths
-from ..node import python as node_python
-from ..node.files import read_text
-from ..node.paths import PREFIX
 from ..platforms.registry import REGISTERED
 from ..supervise.state import START_LIMIT_EXIT
 from .base import LOG_RATE_S, SYSTEMD_RUNS, ServiceManager, Status, Unit
@@ -102,7 +102,7 @@ class Systemd(ServiceManager):
 
     def __init__(self, paths, python=None, units=UNITS):
         self.paths = paths
-        self.python = python or node_python.link(paths)
+        self.python = python or host_python.link(paths)
         self.interpreter = python
         self.units = units
 
@@ -202,7 +202,7 @@ class Systemd(ServiceManager):
         systemd orders mounts of the network before remote-fs.target alone, and those with nofail before nothing.
         """
         # of programs the folder: a link to this or that version of Python is no other unit
-        self.interpreter = self.interpreter or node_python.choose(self.paths)
+        self.interpreter = self.interpreter or host_python.choose(self.paths)
         paths = [os.path.dirname(self.interpreter), self.paths.lib, *entry["weights"], *entry["directories"].values()]
         if entry["container"]:
             paths += [mount["source"] for mount in entry["container"]["mounts"]]
@@ -266,10 +266,10 @@ class Systemd(ServiceManager):
 
     def _call(self, program, *arguments, more_s=0):
         """What the program prints. FleetError where it fails, with its words, or takes more_s longer than usual."""
-        path = shutil.which(program, path=node_paths.PATH)
+        path = shutil.which(program, path=host_paths.PATH)
         if path is None:
             raise self._failed(program, arguments, "%s is not installed" % program)
-        environment = {"PATH": node_paths.PATH, "LANG": "C.UTF-8"}
+        environment = {"PATH": host_paths.PATH, "LANG": "C.UTF-8"}
         done = commands.run([path, *arguments], limit_s=commands.LIMIT_S + more_s, env=environment)
         if done.returncode:
             raise self._failed(program, arguments, (done.stderr or done.stdout).strip() or "no output")

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 
 from ..errors import FleetError
-from ..node import python as node_python
-from ..node import trust
-from ..node.directories import make_directory
-from ..node.files import read_text, write_atomic
-from ..node.paths import PREFIX
+from ..host import python as host_python
+from ..host import trust
+from ..host.directories import make_directory
+from ..host.files import read_text, write_atomic
+from ..host.paths import PREFIX
 from . import supervisord, systemd
 
 NAME = PREFIX + "watchdog"
@@ -70,7 +70,7 @@ def _words(files, active):
 def _files(node, settings):
     """{path: text} of all that the watchdog consists of."""
     paths = node.paths
-    argv = [node_python.link(paths), "-I", paths.guard, "watch", paths.etc, "--state", paths.state]
+    argv = [host_python.link(paths), "-I", paths.guard, "watch", paths.etc, "--state", paths.state]
     argv += ["--root", paths.root, "--memory", paths.run + "/watchdog.json", "--failures", str(settings.failures)]
     argv += ["--timeout", str(settings.timeout)]
     found = {}

@@ -14,7 +14,7 @@ import socket
 import ssl
 
 from ..errors import FleetError
-from ..node import commands
+from ..host import commands
 
 AUTHORITY_KEY = "ca.key"
 DAY_S = 86400

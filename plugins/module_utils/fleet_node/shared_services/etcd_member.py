@@ -9,8 +9,8 @@ import os
 import ssl
 
 from ..errors import FleetError
-from ..node import http_client
-from ..node.files import write_atomic
+from ..host import http_client
+from ..host.files import write_atomic
 from .etcd_decisions import ADD, BOOTSTRAP, KEEP, REPLACE, decide
 from .service import ACTIONS, Service, look, shown
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ..node import http_client
+from ..host import http_client
 from .service import ACTIONS, Service
 
 CALL_S = 10

@@ -16,9 +16,9 @@ import time
 from ..containers.engine import Engine, EngineError, pinned_reference
 from ..containers.images import ensure_image
 from ..errors import FleetError
-from ..node import commands
-from ..node.files import read_text
-from ..node.processes import port_holder
+from ..host import commands
+from ..host.files import read_text
+from ..host.processes import port_holder
 from . import certificates
 
 CALL_S = 120

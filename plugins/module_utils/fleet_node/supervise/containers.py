@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from ..containers import engine as container_engine
-from ..node.processes import MARKER_ROOT, MARKER_SERVER
+from ..host.processes import MARKER_ROOT, MARKER_SERVER
 
 STOP_S = 5
 ENGINE_S = 120.0  # how long a container engine may take to come up again

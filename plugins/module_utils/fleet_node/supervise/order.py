@@ -18,8 +18,8 @@ import time
 import urllib.parse
 
 from ..engines import health_request as asking
-from ..node.processes import process
-from ..node.server_spec import health_port, read_entry
+from ..host.processes import process
+from ..host.server_spec import health_port, read_entry
 from .state import read_record, read_secrets, say
 
 REQUEST_S = 5.0

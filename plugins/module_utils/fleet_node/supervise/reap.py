@@ -10,9 +10,9 @@ import os
 import signal
 import threading
 
-from ..node.paths import PREFIX
-from ..node.processes import process
-from ..node.server_spec import read_entry
+from ..host.paths import PREFIX
+from ..host.processes import process
+from ..host.server_spec import read_entry
 from .state import read_record, take_back
 
 FOLLOWER_S = 15.0

@@ -17,10 +17,10 @@ import time
 
 from ..engines.registry import engine_of
 from ..engines.stays_registered import MARK, mark_of
-from ..node.cpu_list import parse_cpu_list
-from ..node.paths import PATH
-from ..node.processes import MARKER_ROOT, MARKER_SERVER, marked_processes, terminate_found
-from ..node.server_spec import read_entry
+from ..host.cpu_list import parse_cpu_list
+from ..host.paths import PATH
+from ..host.processes import MARKER_ROOT, MARKER_SERVER, marked_processes, terminate_found
+from ..host.server_spec import read_entry
 from .state import (
     KILL_S,
     START_LIMIT_EXIT,

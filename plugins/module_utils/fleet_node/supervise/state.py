@@ -14,9 +14,9 @@ import stat
 import sys
 import time
 
+from ..host.files import fits, folder_lock, readable_json, sha256_file, write_json
+from ..host.processes import process
 from ..model import gpt_oss
-from ..node.files import fits, folder_lock, readable_json, sha256_file, write_json
-from ..node.processes import process
 
 START_LIMIT_EXIT = 194  # the one exit after which a service manager must not start again
 BURST = 5  # starts

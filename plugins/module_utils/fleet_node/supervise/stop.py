@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 from ..containers.engine import EngineError, engine_of_entry
-from ..node.processes import ENDED, marked_processes, process, terminate_found
-from ..node.server_spec import read_entry
+from ..host.processes import ENDED, marked_processes, process, terminate_found
+from ..host.server_spec import read_entry
 from .state import KILL_S, TERM_S, read_record, say, take_back
 
 CALL_S = 8  # of each call of `end --remove`: two of them, TERM and KILL fit into the unit's TimeoutStopSec

@@ -15,10 +15,10 @@ import sys
 import time
 
 from ..engines import health_request as asking
-from ..node.files import fits, readable_json, write_json
-from ..node.http_client import FAILURES
-from ..node.processes import ENDED, markers_of, process, terminate_found
-from ..node.server_spec import health_port, read_entry
+from ..host.files import fits, readable_json, write_json
+from ..host.http_client import FAILURES
+from ..host.processes import ENDED, markers_of, process, terminate_found
+from ..host.server_spec import health_port, read_entry
 from .state import KILL_S, TERM_S, read_record, read_secrets
 
 MEMORY = {"*": {"pid": int, "ticks": int, "answered": bool, "failures": int}}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 
+from ..host import http_client, values
 from ..model import gpt_oss
-from ..node import http_client, values
 from ..servers import causes
 from .asking import GOT_LIMIT, GOT_SHORT, Asking, Failed, NotMeasured, finished
 

@@ -11,8 +11,8 @@ import threading
 import time
 
 from ..engines.registry import engine_of
+from ..host import http_client
 from ..model import gpt_oss
-from ..node import http_client
 from ..servers import causes
 from . import chat
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 
+from ..host.values import count, dig, items_of, text_of
 from ..model import gpt_oss
-from ..node.values import count, dig, items_of, text_of
 from ..servers import causes
 
 ENDS = frozenset(("stop", "length", "tool_calls", "function_call", "content_filter"))

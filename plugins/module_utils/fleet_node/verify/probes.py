@@ -9,9 +9,9 @@ import json
 import re
 import time
 
+from ..host import http_client
+from ..host.values import count
 from ..model import gpt_oss
-from ..node import http_client
-from ..node.values import count
 from ..servers import causes
 from . import chat, workers
 from .asking import CHAT, GOT_LIMIT, GOT_SHORT, LOOK_S, MAX_TOKENS, PROMPT_TOKENS, WARM_UP_FACTOR, Failed, NotMeasured

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import re
 
+from ..host import http_client
 from ..model import gpt_oss
-from ..node import http_client
 from ..servers import causes
 from . import chat
 from .asking import GOT_LIMIT, GOT_SHORT, RESPONSES, Failed, NotMeasured, response_of

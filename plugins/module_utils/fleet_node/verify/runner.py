@@ -10,10 +10,10 @@ import copy
 import datetime
 
 from ..errors import FleetError
-from ..node import http_client
-from ..node.redact import Redactor
-from ..node.server_spec import PROBED_ROLES, check_entries
-from ..node.values import all_ok
+from ..host import http_client
+from ..host.redact import Redactor
+from ..host.server_spec import PROBED_ROLES, check_entries
+from ..host.values import all_ok
 from ..servers import identity
 from ..servers.api_keys import client_key
 from ..servers.model import Node

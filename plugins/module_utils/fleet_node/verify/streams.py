@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+from ..host import http_client
 from ..model import gpt_oss
-from ..node import http_client
 from ..servers import causes
 from .asking import CHAT, GOT_LIMIT, GOT_SHORT, PROMPT_TOKENS, Failed, NotMeasured, compact, finished
 from .tools import Tools

@@ -15,7 +15,7 @@ import os
 import time
 
 from ..errors import FleetError
-from ..node import files
+from ..host import files
 from . import checkpoints, known, selection
 from . import manifest as manifests
 from . import staging as stagings

@@ -14,10 +14,10 @@ import tempfile
 import urllib.parse
 
 from ..errors import FleetError
+from ..host import commands, files
+from ..host.directories import make_directory
+from ..host.redact import checked_variables
 from ..model import gpt_oss
-from ..node import commands, files
-from ..node.directories import make_directory
-from ..node.redact import checked_variables
 
 ENCODINGS = gpt_oss.VOCABULARIES
 SUFFIX = gpt_oss.VOCABULARY_SUFFIX

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from .. import program
 from ..errors import FleetError
-from ..node import files
-from ..node.jobs import ENDED, DetachedJob, fresh
+from ..host import files
+from ..host.jobs import ENDED, DetachedJob, fresh
 from .lock import WAITING
 
 STUCK_S = 30  # without a byte; then a worker with other settings replaces it

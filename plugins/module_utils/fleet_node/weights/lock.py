@@ -20,8 +20,8 @@ import stat
 import time
 
 from ..errors import FleetError
-from ..node.directories import existing_parent, make_directory
-from ..node.files import fits, read_json
+from ..host.directories import existing_parent, make_directory
+from ..host.files import fits, read_json
 from .manifest import lock_of
 
 POLL_S = 0.5

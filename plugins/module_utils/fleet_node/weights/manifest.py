@@ -15,8 +15,8 @@ import stat
 import tempfile
 
 from ..errors import FleetError
-from ..node import files
-from ..node.directories import existing_parent, mount_points
+from ..host import files
+from ..host.directories import existing_parent, mount_points
 from . import checkpoints
 
 MANIFEST = ".inference-fleet-manifest.json"

@@ -13,9 +13,9 @@ import time
 from dataclasses import asdict, replace
 
 from ..errors import FleetError
-from ..node.directories import existing_parent
-from ..node.paths import NodePaths
-from ..node.redact import PROXY_LIKE, TOKEN_LIKE, checked_variables, clean_token, proxy_address
+from ..host.directories import existing_parent
+from ..host.paths import NodePaths
+from ..host.redact import PROXY_LIKE, TOKEN_LIKE, checked_variables, clean_token, proxy_address
 from . import checkpoints, jobs, known, selection, sha256sums
 from . import local as local_weights
 from . import wanted as hub

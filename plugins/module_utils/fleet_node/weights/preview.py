@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from dataclasses import replace
 
-from ..node import files
+from ..host import files
 from . import checkpoints, draft_heads, selection
 from . import manifest as manifests
 from .fetch.hub import HubProblem, explained

@@ -24,8 +24,8 @@ import stat
 import tempfile
 
 from ..errors import FleetError
-from ..node import files
-from ..node.directories import make_directory
+from ..host import files
+from ..host.directories import make_directory
 from .checkpoints import CONFIG
 from .manifest import (
     INSTALLING,

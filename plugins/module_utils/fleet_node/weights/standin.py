@@ -27,8 +27,8 @@ import os
 import shutil
 import struct
 
+from ..host.files import write_hashed
 from ..model import gpt_oss
-from ..node.files import write_hashed
 from . import checkpoints
 
 DESCRIPTION = "standin.json"

@@ -19,8 +19,8 @@ import threading
 import time
 
 from ..errors import FleetError
-from ..node import files
-from ..node.directories import make_directory
+from ..host import files
+from ..host.directories import make_directory
 from . import manifest as manifests
 from . import selection
 from . import staging as stagings

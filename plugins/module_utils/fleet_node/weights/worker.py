@@ -17,9 +17,9 @@ import time
 import traceback
 
 from ..errors import FleetError
-from ..node import files
-from ..node.jobs import ENDED
-from ..node.redact import Masked, Redactor
+from ..host import files
+from ..host.jobs import ENDED
+from ..host.redact import Masked, Redactor
 from . import local
 from .download import Download
 from .fetch.hub import Hub

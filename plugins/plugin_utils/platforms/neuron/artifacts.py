@@ -13,7 +13,7 @@ import hashlib
 import re
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import artifact_key, canonical
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import artifact_key, canonical
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.kinds import uses_nxdi
 
 VERSION = 1  # raise it where the key's own make-up changes: every artifact is compiled again

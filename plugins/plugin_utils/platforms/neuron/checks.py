@@ -16,7 +16,7 @@ import os
 import posixpath
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.cpu_list import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.cpu_list import (
     format_cpu_list,
     parse_cpu_list,
 )

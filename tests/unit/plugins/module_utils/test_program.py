@@ -19,7 +19,7 @@ import zipfile
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program, program_check
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
 

@@ -14,7 +14,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import EngineError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.images import ensure_image
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.commands import hangs
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.commands import hangs
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.operating import operate
 

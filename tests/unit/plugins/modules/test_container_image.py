@@ -14,8 +14,8 @@ import time
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers import images as container_images
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import pinned_reference
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import containers as guard_containers
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_docker import CANNOT_BE_USED, ScriptedEngine, image
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until

@@ -18,9 +18,9 @@ import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program, services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as node_python
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import apply, reconcile
@@ -284,7 +284,7 @@ def test_a_server_of_another_user():
     node = SmallNode(folder)
     shutil.copy(small_node.ENGINE, folder)  # where every user may read it
     python = shutil.which("python3", path="/usr/bin")
-    if python is None or not node_python.can_execute("nobody", python):
+    if python is None or not host_python.can_execute("nobody", python):
         pytest.skip("there is no /usr/bin/python3 that every user may execute")
     try:
         with small_node.watched(folder):

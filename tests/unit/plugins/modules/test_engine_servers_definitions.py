@@ -10,8 +10,8 @@ import os
 import pathlib
 import sys
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as node_python
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import SmallNode, rehash, wait_until
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import environment, pids, row
@@ -56,7 +56,7 @@ def test_a_changed_service_definition_restarts_nothing(node):
 
 def test_a_daemon_that_read_another_reaper_gets_the_new_one_with_the_next_start(node, monkeypatch, tmp_path):
     entry = node.entry("server-0")
-    monkeypatch.setattr(node_python, "link", lambda paths: str(tmp_path / "python"))
+    monkeypatch.setattr(host_python, "link", lambda paths: str(tmp_path / "python"))
     first = pids(node.servers([entry]))
     reaper = wait_until(lambda: _reaper(node))
     monkeypatch.undo()
@@ -70,9 +70,9 @@ def test_a_daemon_that_read_another_reaper_gets_the_new_one_with_the_next_start(
 def test_another_python_of_the_node_changes_a_link_alone(node, tmp_path):
     entry = node.entry("server-0")
     first = pids(node.servers([entry]))
-    link = node_python.link(node.paths)
+    link = host_python.link(node.paths)
     chosen = os.readlink(link)
-    node_python.put(node.paths, str(tmp_path / "gone"))
+    host_python.put(node.paths, str(tmp_path / "gone"))
     result = node.servers([entry], check=True)
     assert result["diff"] == {"before": link + ": to another Python\n", "after": "%s: to %s\n" % (link, chosen)}
     result = node.servers([entry])

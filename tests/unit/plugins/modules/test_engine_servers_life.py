@@ -17,11 +17,11 @@ import sys
 import time
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import paths as host_paths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.launchers import process as process_launcher
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import paths as node_paths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as node_python
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
@@ -273,7 +273,7 @@ def _check_arrival(node, names, drawn):
     ]
     node.servers(entries)
     user = guard_state.user_of_process()
-    base = {"PATH": node_paths.PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name,
+    base = {"PATH": host_paths.PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name,
             "LANG": "C.UTF-8", "SPT_NOENV": "1"}  # fmt: skip
     for entry in entries:
         (pid,) = wait_until(lambda name=entry["name"]: _executed(node, name))
@@ -304,7 +304,7 @@ def test_a_kill_is_healed_when_the_environment_of_ansible_is_gone(node, tmp_path
         )  # fmt: skip
         assert run.returncode == 0, run.stdout + run.stderr
         result = json.loads(run.stdout)
-        found.append((result["changed"], result["servers"][0]["pid"], os.readlink(node_python.link(node.paths))))
+        found.append((result["changed"], result["servers"][0]["pid"], os.readlink(host_python.link(node.paths))))
         shutil.rmtree(controller)
     assert found == [(True, *found[0][1:]), (False, *found[0][1:])]
     node.ready([entry])

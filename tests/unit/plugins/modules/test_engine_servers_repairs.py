@@ -13,8 +13,8 @@ import subprocess
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files, http_client, processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import read_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, http_client, processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import boot, supervisord
 from ansible_collections.inference.fleet.tests.unit.engines import small_node

@@ -12,7 +12,7 @@ import pathlib
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Engine
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import http_client
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import previous
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash, wait_until

@@ -12,9 +12,9 @@ import sys
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import accounts as layout
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import directories as node_directories
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import accounts as layout
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import directories as node_directories
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module
 from ansible_collections.inference.fleet.tests.unit.operating import Operation
 

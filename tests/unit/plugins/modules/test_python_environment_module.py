@@ -13,7 +13,7 @@ import sys
 import zipfile
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python_environment as pe
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as pe
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import free_port
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     build_index,

@@ -15,7 +15,7 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.clean import unused_files as files
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations.servers import unused_table
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import compile_cache, plan_entry
 from ansible_collections.inference.fleet.tests.unit.node_helpers import four_steps, run_module

@@ -20,7 +20,7 @@ import statistics
 import urllib.parse
 from dataclasses import dataclass, field
 
-from ...node import files
+from ...host import files
 from . import reading
 from .reading import Reading, counted, json_lines, short
 

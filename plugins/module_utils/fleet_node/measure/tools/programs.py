@@ -12,7 +12,7 @@ import shutil
 from ...containers.engine import engine_of_entry
 from ...containers.launcher import container_name
 from ...errors import FleetError
-from ...node.files import write_atomic
+from ...host.files import write_atomic
 from ...program import work
 from ...supervise import containers
 from ...supervise.run import engine_environment

@@ -26,7 +26,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from ...node import files
+from ...host import files
 from .. import result
 
 PLACEHOLDER = re.compile(r"\$\{(\*?)(\w+)\}")

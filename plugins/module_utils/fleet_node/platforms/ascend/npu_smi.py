@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from ...node.packages import numbers
+from ...host.packages import numbers
 
 BUS = re.compile(r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$")
 NAMED = re.compile(r"^([0-9]{1,9})\s+([A-Za-z0-9]\S*)$")  # "0     910B3", "32768   310P3"

@@ -12,7 +12,7 @@ import re
 import typing
 
 from ...errors import FleetError
-from ...node.cpu_list import format_cpu_list
+from ...host.cpu_list import format_cpu_list
 from .. import device_checks, vendor_tools
 from ..base import Accelerators, Detector, Device
 from . import npu_smi

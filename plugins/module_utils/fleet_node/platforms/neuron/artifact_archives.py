@@ -21,9 +21,9 @@ import time
 from functools import partial
 
 from ...errors import FleetError
-from ...node import files
-from ...node.directories import make_directory
-from ...node.server_spec import artifact_directory, artifact_key, check_entries
+from ...host import files
+from ...host.directories import make_directory
+from ...host.server_spec import artifact_directory, artifact_key, check_entries
 from ...weights.manifest import check_space, hash_files
 from . import artifacts
 

@@ -22,11 +22,11 @@ import shutil
 import socket
 import time
 
-from ...node.files import fits, folder_lock, readable_json, write_json
-from ...node.paths import PATH
-from ...node.processes import ENDED, process
-from ...node.server_spec import ARTIFACT_RECORD as RECORD
-from ...node.server_spec import artifact_directory, read_entry
+from ...host.files import fits, folder_lock, readable_json, write_json
+from ...host.paths import PATH
+from ...host.processes import ENDED, process
+from ...host.server_spec import ARTIFACT_RECORD as RECORD
+from ...host.server_spec import artifact_directory, read_entry
 from ...supervise.order import is_healthy
 from ...supervise.state import digest, read_record, say, weight_records, written
 

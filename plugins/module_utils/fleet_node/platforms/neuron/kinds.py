@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ...node.packages import at_least
+from ...host.packages import at_least
 
 # Engines: NxD Inference if the variable has this value, else the vLLM Neuron plugin.
 FRAMEWORK, NXDI = "VLLM_NEURON_FRAMEWORK", "neuronx-distributed-inference"

@@ -10,8 +10,8 @@ import os
 import re
 import shutil
 
-from ...node import commands
-from ...node.cpu_list import format_cpu_list, parse_cpu_list
+from ...host import commands
+from ...host.cpu_list import format_cpu_list, parse_cpu_list
 from ..base import Device
 from .kinds import KINDS, kind_of_instance
 

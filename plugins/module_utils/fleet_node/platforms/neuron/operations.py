@@ -9,7 +9,7 @@ import os
 import shutil
 
 from ...errors import FleetError
-from ...node.packages import (
+from ...host.packages import (
     check_install,
     check_installed,
     check_packages,

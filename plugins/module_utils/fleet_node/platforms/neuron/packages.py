@@ -10,7 +10,7 @@ environment that was built for it.
 from __future__ import annotations
 
 from ...errors import FleetError
-from ...node.packages import at_least, check_packages, lacking, listed, package_versions
+from ...host.packages import at_least, check_packages, lacking, listed, package_versions
 from .kinds import DRIVER, RUNTIME, mismatch
 
 VARIABLE = "neuron_packages"

@@ -13,8 +13,8 @@ import re
 import typing
 
 from ...errors import FleetError
-from ...node.cpu_list import format_cpu_list
-from ...node.packages import package_versions
+from ...host.cpu_list import format_cpu_list
+from ...host.packages import package_versions
 from ..base import Accelerators, Detector, Device
 from ..vendor_tools import PCI, listed
 from . import artifacts, neuron_ls, packages, preflight

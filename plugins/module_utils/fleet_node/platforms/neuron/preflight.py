@@ -11,9 +11,9 @@ import json
 import os
 
 from ...errors import FleetError
-from ...node.cpu_list import format_cpu_list
-from ...node.files import read_json
-from ...node.server_spec import artifact_directory, artifact_key
+from ...host.cpu_list import format_cpu_list
+from ...host.files import read_json
+from ...host.server_spec import artifact_directory, artifact_key
 from ...weights import checkpoints, draft_heads
 from .. import device_checks
 from . import artifacts, start_script

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from ...node.files import read_text
-from ...node.processes import is_narrow
+from ...host.files import read_text
+from ...host.processes import is_narrow
 
 COMMAND_SHOWN = 120
 # Set by the plan for each server; a script that sets one itself makes servers share cores or files.

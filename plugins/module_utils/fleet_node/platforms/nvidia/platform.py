@@ -10,7 +10,7 @@ import os
 import typing
 
 from ...errors import FleetError
-from ...node.packages import numbers
+from ...host.packages import numbers
 from .. import vendor_tools
 from ..base import Accelerators, Detector, Device, used
 from . import preflight, smi

@@ -10,7 +10,7 @@ import os
 import re
 
 from ...containers.engine import Engine, EngineError
-from ...node.packages import numbers
+from ...host.packages import numbers
 from .. import device_checks
 from ..vendor_tools import listed, run, tool
 from . import smi

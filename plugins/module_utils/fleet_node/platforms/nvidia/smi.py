@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 from xml.sax import saxutils
 
 from ...errors import FleetError
-from ...node.cpu_list import format_cpu_list, parse_cpu_list
-from ...node.packages import at_least
+from ...host.cpu_list import format_cpu_list, parse_cpu_list
+from ...host.packages import at_least
 from ..vendor_tools import run, whole
 
 # name: (compute capability, memory.total of nvidia-smi in MiB, what product names hold). Capabilities:

@@ -15,10 +15,10 @@ import shutil
 
 from ...containers.engine import Engine, EngineError
 from ...errors import FleetError
-from ...node import paths as node_paths
-from ...node.directories import make_directory
-from ...node.files import read_json, write_atomic
-from ...node.packages import (
+from ...host import paths as host_paths
+from ...host.directories import make_directory
+from ...host.files import read_json, write_atomic
+from ...host.packages import (
     check_install,
     check_installed,
     check_packages,
@@ -28,7 +28,7 @@ from ...node.packages import (
     package_manager,
     package_versions,
 )
-from ...node.paths import NodePaths
+from ...host.paths import NodePaths
 from ..host import System
 from ..vendor_tools import listed as names_in
 
@@ -67,7 +67,7 @@ def compare(servers, packages, installed=False, root="", check_mode=False, sysro
               "keep": False, "diff": {"before": "", "after": ""}}  # fmt: skip
     if not wanted:
         return {**result, "message": "no server of this node gets GPUs in a container"}
-    if not sysroot and shutil.which("nvidia-smi", path=node_paths.PATH) is None:
+    if not sysroot and shutil.which("nvidia-smi", path=host_paths.PATH) is None:
         raise FleetError(
             "nvidia.toolkit-needs-driver",
             "This node has no NVIDIA driver: nvidia-smi is missing. The role does not install it, because a driver "
@@ -162,7 +162,7 @@ def paths_in(text):
 def holders(engine):
     """Names of an engine's running containers that have GPUs by --gpus or the vendor's runtime: a daemon-reload, which
     the installation of the toolkit's package does, removes these. [] if the engine cannot be asked."""
-    if shutil.which(engine.kind, path=node_paths.PATH) is None:
+    if shutil.which(engine.kind, path=host_paths.PATH) is None:
         return []
     try:
         idents = engine.call("ps", "--quiet").split()

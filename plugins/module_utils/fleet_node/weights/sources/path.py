@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 from ...errors import FleetError
-from ...node.directories import make_directory
-from ...node.files import write_hashed
+from ...host.directories import make_directory
+from ...host.files import write_hashed
 from .. import manifest as manifests
 
 BLOCK = 4 << 20

@@ -23,8 +23,8 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
     container_name,
 )
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.launchers import get_launcher
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services import systemd
 from ansible_collections.inference.fleet.tests.unit.engines import guard_place, small_node
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
@@ -254,7 +254,7 @@ def test_a_unit_ends_in_time_though_its_engine_hangs(engine, tmp_path, marked, o
     """As systemd calls it: nothing runs any more when it is through, within the unit's TimeoutStopSec."""
     root, child = marked
     (tmp_path / "server-0.json").write_text(json.dumps(entry(tmp_path)))
-    program = guard_place.altered(tmp_path, "node/paths.py", 'PATH = "', 'PATH = "%s:' % engine.bin)
+    program = guard_place.altered(tmp_path, "host/paths.py", 'PATH = "', 'PATH = "%s:' % engine.bin)
     (engine.bin / "docker").write_text("#!/bin/sh\nexec /bin/sleep 600\n")
     reaper = threading.Thread(target=child.wait)
     reaper.start()

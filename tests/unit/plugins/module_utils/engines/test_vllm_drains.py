@@ -10,7 +10,7 @@ import os
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import vllm_drains
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import engine_of
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 
 CHAT = "/v1/chat/completions"
 

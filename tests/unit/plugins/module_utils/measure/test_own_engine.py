@@ -12,10 +12,10 @@ import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import own_engine
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import programs
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.supervisord import Supervisord
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.systemd import Systemd
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import tools

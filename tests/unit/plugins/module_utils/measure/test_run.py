@@ -14,11 +14,11 @@ import types
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import Response
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import benchmark, result, run
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools import programs
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure.tools.benchmarks import Point
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.http_client import Response
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.jobs import DetachedJob
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure import compare
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import points, tools

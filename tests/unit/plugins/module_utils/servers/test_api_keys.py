@@ -12,8 +12,8 @@ import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import health_request as asking
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import vllm_api_keys
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import write_json
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import write_json
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import api_keys
 from hypothesis import given
 from hypothesis import strategies as st

@@ -16,7 +16,7 @@ import sys
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo, trtllm, vllm
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import config_check
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.desired import config_text
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import DesiredServer, Node

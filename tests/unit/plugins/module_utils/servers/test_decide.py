@@ -12,9 +12,9 @@ import pathlib
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Container
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import entry_hash, start_order
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import entry_hash, start_order
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import decide as deciding
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe as observing
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.decide import describe

@@ -15,7 +15,7 @@ import time
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Container
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.registry import OTHER_API_KEYS
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes as node_processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes as node_processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import drift
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.decide import decide
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import (

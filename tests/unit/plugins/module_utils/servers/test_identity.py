@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.containers.engine import Container
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import identity
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Node, Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner

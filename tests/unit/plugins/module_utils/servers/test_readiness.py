@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness, status
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Node, Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
@@ -36,7 +36,7 @@ def test_status_tells_it_too(monkeypatch):
     monkeypatch.setattr(status, "log_tail", lambda *unused: [])
     monkeypatch.setattr(status, "probe_all", lambda *unused: {"server-0": "health: no answer"})
     monkeypatch.setattr(status, "shared_changes", lambda *unused: {})
-    monkeypatch.setattr(status.node_python, "choose", lambda *unused: None)
+    monkeypatch.setattr(status.host_python, "choose", lambda *unused: None)
     monkeypatch.setattr(status, "differences", lambda *unused: [])
     monkeypatch.setattr(status, "port_holders", lambda *unused: {})
     (row,) = status.status(Node(NodePaths("/nowhere"), SimpleNamespace()), [entry], probes=True)

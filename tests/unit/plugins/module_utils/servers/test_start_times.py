@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.identity import start_times
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 

@@ -12,9 +12,9 @@ import re
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import services
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import commands
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as node_python
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import commands
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.apply import apply
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import (
     Action,
@@ -515,7 +515,7 @@ def test_the_timer_of_the_watchdog_comes_and_goes(manager, tmp_path):
     command = [word.decode() for word in read_words(text.split("ExecStart=")[1].split("\n")[0])]
     run = node.paths.run
     assert command == [
-        node_python.link(node.paths), "-I", node.paths.guard, "watch", node.paths.etc,
+        host_python.link(node.paths), "-I", node.paths.guard, "watch", node.paths.etc,
         "--state", node.paths.state, "--root", node.paths.root, "--memory", run + "/watchdog.json", "--failures", "3",
         "--timeout", "5",
     ]  # fmt: skip
@@ -553,9 +553,9 @@ def script(folder, name, text):
 
 
 def test_a_program_that_fails_is_told_with_its_words(tmp_path, monkeypatch):
-    monkeypatch.setattr(systemd.node_paths, "PATH", "%s:/usr/bin:/bin" % tmp_path)
+    monkeypatch.setattr(systemd.host_paths, "PATH", "%s:/usr/bin:/bin" % tmp_path)
     made = systemd.Systemd(NodePaths(""), units=str(tmp_path))
-    monkeypatch.setattr(systemd.node_paths, "PATH", str(tmp_path))
+    monkeypatch.setattr(systemd.host_paths, "PATH", str(tmp_path))
     with pytest.raises(FleetError) as caught:
         made.log_tail("server-0", 5)
     assert (caught.value.code, caught.value.values[2]) == ("systemd.command-failed", "journalctl is not installed")

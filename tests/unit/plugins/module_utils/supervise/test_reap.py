@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files, processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import reap as reaper
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 

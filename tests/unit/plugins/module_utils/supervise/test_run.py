@@ -13,8 +13,8 @@ import signal
 import subprocess
 import time
 
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import paths as node_paths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import paths as host_paths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state
 from ansible_collections.inference.fleet.tests.unit.engines import guard_place, small_node
 
@@ -53,7 +53,7 @@ def test_the_engine_finds_what_the_plan_says_and_nothing_that_leaks(place):
     shown = json.loads(run.stdout)
     user = guard_state.user_of_process()
     assert shown["environ"] == {
-        "PATH": node_paths.PATH,
+        "PATH": host_paths.PATH,
         "HOME": user.pw_dir,
         "USER": user.pw_name,
         "LOGNAME": user.pw_name,
@@ -125,7 +125,7 @@ def test_it_waits_between_starts(place):
 def test_what_cannot_be_executed_is_recorded(place):
     cases = [
         ({"command": ["/no/such/engine"]}, "it cannot be executed: [Errno 2] No such file or directory"),
-        ({"command": ["no-such-engine"]}, "it cannot be executed: there is no 'no-such-engine' in " + node_paths.PATH),
+        ({"command": ["no-such-engine"]}, "it cannot be executed: there is no 'no-such-engine' in " + host_paths.PATH),
         ({"cpus": "4000-4003"}, "it cannot be executed: cpus 4000-4003 are not among this node's"),
         ({"directories": {"work": "/no/such/folder"}}, "it cannot be executed: [Errno 2] No such file or directory: "
                                                        "'/no/such/folder'"),

@@ -13,7 +13,7 @@ import subprocess
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 
 

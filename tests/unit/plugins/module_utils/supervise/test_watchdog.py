@@ -12,7 +12,7 @@ import time
 import types
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import http_client
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import watchdog
 
 ENTRY = {

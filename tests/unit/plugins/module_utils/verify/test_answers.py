@@ -9,8 +9,8 @@ import json
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines.vllm import ENGINE as VLLM
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.http_client import Event, Response
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.model import gpt_oss
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.http_client import Event, Response
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import causes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import chat, probes, streams
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import directories as node_layout
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import directories as node_layout
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import download
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import lock as weight_lock
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest

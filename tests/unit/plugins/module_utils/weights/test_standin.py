@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.files import sha256_file
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import sha256_file
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import encodings_worker, standin
 
 PACKED = pathlib.Path(standin.__file__).resolve().parents[4] / "roles/model_weights/files/gpt-oss-tiny-standin"

@@ -14,7 +14,7 @@ import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.redact import Redactor
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import Redactor
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import jobs, pipeline, worker
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.progress import Progress
 from ansible_collections.inference.fleet.tests.hubs.hub import Hub

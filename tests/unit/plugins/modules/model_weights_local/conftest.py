@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import standin
 from ansible_collections.inference.fleet.tests.unit.node_helpers import (
     build_checkpoint,

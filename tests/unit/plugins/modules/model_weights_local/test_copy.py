@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import directories as node_layout
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import directories as node_layout
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import manifest as weight_manifest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights import pipeline as model_weights
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.weights.sources import path as path_source

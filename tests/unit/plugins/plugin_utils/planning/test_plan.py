@@ -9,7 +9,7 @@ import re
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import (
     canonical,
     check_entries,
     entry_hash,

@@ -241,7 +241,7 @@ def test_the_code_of_a_plan_is_this_collection():
         "plugins/action/plan.py",
         "plugins/plugin_utils/planning/variables.yml",
         "plugins/plugin_utils/engines/vllm_flags.json",
-        "plugins/module_utils/fleet_node/node/server_spec.py",
+        "plugins/module_utils/fleet_node/host/server_spec.py",
         "recipes/recipe.schema.json",
         "recipes/images.yml",
         "roles/serve/meta/argument_specs.yml",

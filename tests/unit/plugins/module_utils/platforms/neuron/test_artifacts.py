@@ -15,7 +15,7 @@ import time
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files, processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifacts
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import order
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise import state as guard_state

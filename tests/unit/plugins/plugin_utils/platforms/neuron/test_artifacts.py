@@ -7,7 +7,7 @@ import posixpath
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import (
     artifact_key,
     check_entry,
     entry_hash,

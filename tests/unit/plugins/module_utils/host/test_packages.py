@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import packages
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import packages
 
 
 @pytest.mark.parametrize(

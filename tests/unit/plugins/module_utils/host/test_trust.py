@@ -9,8 +9,8 @@ import os
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import trust
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import trust
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="gives folders away")
 OTHER = 4_000_000

@@ -11,8 +11,8 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as node_python
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.paths import NodePaths
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 
 WORKS = "3 11 0"
 
@@ -20,8 +20,8 @@ WORKS = "3 11 0"
 @pytest.fixture
 def node(tmp_path, monkeypatch):
     """Makes interpreters that answer the probe, in two folders of the system's and anywhere else."""
-    monkeypatch.setattr(node_python, "DIRECTORIES", (str(tmp_path / "usr"), str(tmp_path / "local")))
-    monkeypatch.setattr(node_python, "base_executable", lambda: str(tmp_path / "base" / "python3"))
+    monkeypatch.setattr(host_python, "DIRECTORIES", (str(tmp_path / "usr"), str(tmp_path / "local")))
+    monkeypatch.setattr(host_python, "base_executable", lambda: str(tmp_path / "base" / "python3"))
     return Node(tmp_path)
 
 
@@ -38,11 +38,11 @@ class Node:
         return str(file)
 
     def chosen(self):
-        return os.path.relpath(node_python.choose(self.paths), self.folder)
+        return os.path.relpath(host_python.choose(self.paths), self.folder)
 
     def record(self, target):
-        os.makedirs(os.path.dirname(node_python.link(self.paths)), exist_ok=True)
-        node_python.put(self.paths, str(self.folder / target))
+        os.makedirs(os.path.dirname(host_python.link(self.paths)), exist_ok=True)
+        host_python.put(self.paths, str(self.folder / target))
 
 
 @pytest.mark.parametrize(
@@ -94,17 +94,17 @@ def test_a_shim_in_a_virtual_environment_is_refused_by_its_place(node):
 def test_users_must_be_able_to_start_it(node, monkeypatch):
     node.python("usr/python3")
     node.python("local/python3")
-    monkeypatch.setattr(node_python, "can_execute", lambda user, python: user != "blind" or "local" in python)
-    assert node_python.choose(node.paths, ["seeing"]) == str(node.folder / "usr" / "python3")
-    assert node_python.choose(node.paths, ["seeing", "blind"]) == str(node.folder / "local" / "python3")
+    monkeypatch.setattr(host_python, "can_execute", lambda user, python: user != "blind" or "local" in python)
+    assert host_python.choose(node.paths, ["seeing"]) == str(node.folder / "usr" / "python3")
+    assert host_python.choose(node.paths, ["seeing", "blind"]) == str(node.folder / "local" / "python3")
 
 
 def test_where_none_is_fit_it_says_why_of_each(node, monkeypatch):
     usr, local = node.python("usr/python3", "3 8 0"), node.python("local/python3", "3 11 1")
     base = node.python("base/python3")
-    monkeypatch.setattr(node_python, "can_execute", lambda user, python: False)
+    monkeypatch.setattr(host_python, "can_execute", lambda user, python: False)
     with pytest.raises(FleetError) as caught:
-        node_python.choose(node.paths, ["fleet"])
+        host_python.choose(node.paths, ["fleet"])
     assert caught.value.code == "node.python-missing"
     assert caught.value.values[2] == (
         "%s is Python 3.8; %s is in a virtual environment; %s may not be executed by the user 'fleet'"
@@ -115,7 +115,7 @@ def test_where_none_is_fit_it_says_why_of_each(node, monkeypatch):
 def test_what_an_environment_was_made_from(tmp_path):
     """Also one that was made with the Python of another one."""
     code = (
-        "from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python as p; "
+        "from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as p; "
         "print(p.base_executable())"
     )
     made = sys.executable
@@ -125,5 +125,5 @@ def test_what_an_environment_was_made_from(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([made, "-c", code], env=environment, capture_output=True, text=True, check=True)
     found = done.stdout.strip()
-    assert found == node_python.base_executable()
+    assert found == host_python.base_executable()
     assert not found.startswith((str(tmp_path), sys.prefix + "/"))

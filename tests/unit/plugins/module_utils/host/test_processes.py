@@ -14,7 +14,7 @@ import sys
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import processes
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import alive, wait_until
 
 PORTS = range(18180, 18200)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from ..node import accounts
-from ..node import python_environment as environments
-from ..node.shared_libraries import missing_libraries
+from ..host import accounts
+from ..host import python_environment as environments
+from ..host.shared_libraries import missing_libraries
 from ..operation import Operation
 from ..platforms.registry import detect
 

@@ -15,7 +15,7 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import commands
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import commands
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 
 PLUGINS = pathlib.Path(commands.__file__).parents[3]

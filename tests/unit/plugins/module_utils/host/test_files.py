@@ -9,8 +9,8 @@ import json
 import os
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.server_spec import read_entry
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.server_spec import read_entry
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.supervise.state import (
     read_record,
     read_secrets,

@@ -12,7 +12,7 @@ from urllib.parse import quote, quote_plus, urlsplit
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node.redact import (
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.redact import (
     Masked,
     Redactor,
     clean_token,

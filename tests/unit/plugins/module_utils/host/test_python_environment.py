@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import files
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import python_environment as pe
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as pe
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 

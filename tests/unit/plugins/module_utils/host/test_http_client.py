@@ -7,7 +7,7 @@ import socket
 import time
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.node import http_client
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import http_client
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine, free_port
 from hypothesis import given
 from hypothesis import strategies as st
