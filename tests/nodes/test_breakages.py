@@ -1,9 +1,10 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whatever somebody breaks on a converged node, the next run says and repairs, and the run after that changes nothing.
+"""After each fault on a converged node, status.yml and the next run report it, the run repairs it, and the run after
+that changes nothing.
 
-`make test` breaks one of each class, several at once; `make soak` each alone, with the look and without.
+`make test` has one fault of each class, several at once; `make soak` each alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible_collections.inference.fleet.tests.nodes.breakages import BREAKAGES, HARMLESS
+from ansible_collections.inference.fleet.tests.nodes.breakages import BREAKAGES, ENTRY, HARMLESS, UNIT
 
 VARIABLES = {
     "fleet_recipe": "cpu-tiny",
@@ -37,25 +38,32 @@ VARIABLES = {
 }  # fmt: skip
 
 
-# One of each class, several at once: what `make test` breaks. A checkpoint that is written again restarts its servers,
-# and then nothing more is said of them: it is not together with what somebody did to a process.
+# A run that writes the checkpoint again restarts its servers and reports no other fault of theirs, so such a fault is
+# not combined with one of a server.
 TOGETHER = [
-    ("a shared folder is closed to others", "a byte of the encoding is another", "the unit is edited"),
     (
-        "a file of the environment's packages is gone",
-        "the checkpoint's config.json is another",
-        "the toolkit's marker is gone",
+        "a shared directory is closed to others",
+        "a byte of the encoding is corrupt",
+        "the unit is edited",
+        "the unit of the second server is disabled",
     ),
-    ("everybody may read the secrets", "the record of its start is gone"),
-    ("the watchdog's timer is stopped", "its process runs as another user"),
-    ("the guard is gone", "the checkpoint's manifest is gone"),
+    (
+        "a file of the environment's packages is lost",
+        "the checkpoint's config.json is edited",
+        "the toolkit's marker is lost",
+    ),
+    ("everybody may read the secrets", "the record of its start is lost"),
+    ("the watchdog's timer is stopped", "it runs without its service manager"),
+    ("the program is deleted", "the checkpoint's manifest is lost"),
+    ("its process hangs",),
+    ("its port is taken by another program",),
 ]
 BY_NAME = {one.name: one for one in BREAKAGES}
 
 
 @pytest.fixture(scope="module")
 def converged(nodes, make_site):
-    """A node on which all of site.yml has nothing left to do."""
+    """A node on which site.yml has nothing to do."""
     name = "break-%d" % os.getpid()
     try:
         site = make_site(nodes.create([name], "cpu", ["wheels", "encodings"]))
@@ -70,23 +78,31 @@ def again(site, *arguments, **others):
     return site.play("playbooks/site.yml", *arguments, **VARIABLES, **others).ok()
 
 
+def status(site):
+    return site.play("playbooks/status.yml", **VARIABLES)
+
+
 def words(run):
     return " ".join(run.output.replace("\\n", " ").split())
 
 
-def broken_and_repaired(site, breakages, **others):
+def broken_and_repaired(site, breakages):
     for one in breakages:
         site.node.ssh(one.how)
         if one.reboot:
             site.node.reboot()
     try:
+        reported = [one.status for one in breakages if one.status]
+        if reported:
+            run = status(site)
+            assert (run.status, [text for text in reported if text not in words(run)]) == (2, [])
         for one in breakages:
             if one.release:
-                run = site.play("playbooks/site.yml", **VARIABLES, **others)
+                run = site.play("playbooks/site.yml", **VARIABLES)
                 assert run.status != 0
                 assert all(text in words(run) for text in one.says), one.name
                 site.node.ssh(one.release)
-        run = again(site, "-v", "--diff", **others)
+        run = again(site, "-v", "--diff")
         assert run.count("changed") > 0, [one.name for one in breakages]
         said = words(run)
         for one in breakages:
@@ -100,24 +116,43 @@ def broken_and_repaired(site, breakages, **others):
 
 
 @pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names[0])
-def test_what_is_broken_is_said_and_repaired(converged, names):
+def test_faults_are_reported_and_repaired(converged, names):
     broken_and_repaired(converged, [BY_NAME[name] for name in names])
 
 
-def test_what_only_looks_like_a_change_restarts_nothing(converged):
-    before = converged.node.ssh("systemctl show --property=MainPID --value inference-fleet-server-0.service")
-    for what, how in HARMLESS:
+def test_harmless_changes_restart_nothing(converged):
+    before = converged.pids()
+    for _what, how in HARMLESS:
         converged.node.ssh(how)
-        assert again(converged).count("changed") == 0, what
-    assert converged.node.ssh("systemctl show --property=MainPID --value inference-fleet-server-0.service") == before
+    assert again(converged).count("changed") == 0
+    assert "override.conf" in status(converged).ok().output
+    converged.node.ssh("rm -r /etc/systemd/system/%s.d && systemctl daemon-reload" % UNIT)
+    assert converged.pids() == before
 
 
-def test_the_look_sees_what_all_steps_see(converged):
-    broken_and_repaired(converged, [BY_NAME[name] for name in TOGETHER[0]], fleet_look=False)
+def test_a_full_and_a_read_only_file_system_leave_the_servers_unchanged(converged):
+    site, folder = converged, os.path.dirname(ENTRY)
+    before, files = site.pids(), site.node.ssh("cat %s/*" % folder)
+    change = {"instances": {"server-0": {"arguments": {"max-num-seqs": 4}}}}
+
+    def refused(reason):
+        run = site.play("playbooks/site.yml", override=change, **VARIABLES).failed(ENTRY)
+        assert reason in words(run)
+
+    mount = "cp -a {0} /tmp/kept && mount -t tmpfs -o size=64k,mode=755 none {0} && cp -a /tmp/kept/. {0} && "
+    fill = "(dd if=/dev/zero of={0}/.fill bs=1k 2> /dev/null; true)"
+    try:
+        site.node.ssh((mount + fill).format(folder))
+        refused("No space left on device")
+        site.node.ssh("rm %s/.fill && mount -o remount,ro %s" % (folder, folder))
+        refused("Read-only file system")
+    finally:
+        site.node.ssh("umount %s" % folder)
+    assert (site.pids(), site.node.ssh("cat %s/*" % folder)) == (before, files)
+    assert again(site).count("changed") == 0
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("one", BREAKAGES, ids=lambda one: one.name)
-@pytest.mark.parametrize("look", [True, False], ids=["look", "every step"])
-def test_each_breakage_alone(converged, one, look):
-    broken_and_repaired(converged, [one], fleet_look=look)
+def test_each_fault_alone(converged, one):
+    broken_and_repaired(converged, [one])

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 
@@ -15,10 +14,12 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.contain
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import trtllm
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files, processes
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import container as container_launch
-from ansible_collections.inference.fleet.tests.nodes.words import NASTY, SLEEP, TEXT
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+
+NASTY = ['%n %% $HOME ${HOME} $$ " \' \\ \\x41 \t\n; # {"a": [1]} é 漢 \U0001f600', "", " ", "-", "--", "--env=A=b",
+         "=", "a=b", "\r\n", "\x7f", "*", "~", "|", "@file", "a,b", 'a"b,"c', "\n", "\ufeff", "x" * 5000,
+         "{{ 1 + 1 }}", "{% raw %}", "`id` $(id)", "%h%i%%", "\\", "'"]  # fmt: skip
+SLEEP = ["/usr/bin/python3", "-I", "-S", "-c", "import time; time.sleep(900)"]
 
 
 class ContainerNode(small_node.SmallNode):
@@ -130,29 +131,17 @@ def environment_of(pid):
     return {os.fsdecode(key): os.fsdecode(value) for key, value in processes.environment_of(pid).items()}
 
 
-def test_every_word_arrives_as_planned(each_node):
-    """What is in the entry is what the kernel shows of the process inside: argv and environment, byte for byte."""
-    numbers = itertools.count()
-
-    @settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @example(words=NASTY, values=NASTY)
-    @given(words=st.lists(TEXT, max_size=30), values=st.lists(TEXT, max_size=30))
-    def arrives(words, values):
-        name = "word-%d" % next(numbers)
-        environment = {"V%d" % number: value for number, value in enumerate(values)}
-        command = [*SLEEP, name, *words]
-        entry = each_node.contained(each_node.entry(name, environment=environment), command, mounts=[], workdir="/")
-        each_node.servers([entry])
-        try:
-            pid = small_node.wait_until(lambda: [one for one in each_node.inside(name, name)
-                                                 if processes.argv(one)[0] == SLEEP[0]])[0]  # fmt: skip
-            assert processes.argv(pid) == command
-            found = environment_of(pid)
-            assert {key: found[key] for key in environment} == environment
-        finally:
-            each_node.servers([entry], state="absent", purge=True)
-
-    arrives()
+def test_words_arrive_as_planned(each_node):
+    """The kernel shows the process inside with the argv and environment of the entry, byte for byte."""
+    environment = {"V%d" % number: value for number, value in enumerate(NASTY)}
+    command = [*SLEEP, "word", *NASTY]
+    entry = each_node.contained(each_node.entry("word", environment=environment), command, mounts=[], workdir="/")
+    each_node.servers([entry])
+    pid = small_node.wait_until(lambda: [one for one in each_node.inside("word", "word")
+                                         if processes.argv(one)[0] == SLEEP[0]])[0]  # fmt: skip
+    assert processes.argv(pid) == command
+    found = environment_of(pid)
+    assert {key: found[key] for key in environment} == environment
 
 
 def test_from_the_start_to_nothing(each_node):
@@ -203,7 +192,7 @@ def restarted(node, entry, container, seconds=300):
     return small_node.wait_until(look, seconds, "another container")
 
 
-@pytest.mark.parametrize("victim", ["client", "init", "engine"])
+@pytest.mark.parametrize("victim", ["client", pytest.param("init", marks=pytest.mark.soak), "engine"])
 def test_whatever_is_killed_there_is_one_container_afterwards(each_node, victim):
     entry = each_node.contained(each_node.entry("server-0", "--child", "--away"))
     each_node.servers([entry])
@@ -324,7 +313,8 @@ def test_an_image_that_is_gone_is_said_and_the_start_limit_holds(node):
     assert "the image inference-fleet-nothing:1 is not on this node." in node.module("engine_servers", [missing])["msg"]
 
 
-def test_a_network_of_its_own(node):
+@pytest.mark.soak
+def test_a_separate_network(node):
     """The port that the engine's proxy listens on is the server's, so that it can be restarted."""
     name = "inference-fleet-test-%d" % os.getpid()
     try:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import subprocess
@@ -133,6 +134,30 @@ def test_clean_lists_and_deletes_what_nothing_uses(pair):
     assert (pair.pids(first), pair.pids(second)) == before
 
 
+def test_a_node_that_is_down_does_not_hold_up_the_other(pair, nodes):
+    first, second = pair.site.nodes
+    nodes.docker("stop", "--time", "20", first.container)
+    before = pair.pids(second)
+    run = pair.site.site()
+    assert (run.status, run.count("unreachable"), run.count("failed")) == (4, 1, 0), run.output
+    assert (pair.verified, pair.pids(second)) == ([second.name], before)
+    assert (pair.report["ok"], pair.report["run"]["hosts"]) == (None, pair.names)
+    cause = pair.report["hosts"][first.name]["missing"]["cause"]
+    assert cause.startswith("Unreachable: ")
+    assert html.escape(cause) in (pair.site.reports / "verdict.html").read_text()
+
+    run = pair.play("playbooks/restart.yml", fleet_server="server-0")
+    assert run.status == 4, run.output
+    after = pair.pids(second)
+    assert (after[0] != before[0], after[1] == before[1]) == (True, True)
+    assert pair.site.site("--limit", second.name).ok().count("changed") == 0
+
+    nodes.docker("start", first.container)
+    nodes.wait_for_boot(first)
+    pair.site.site().ok()
+    assert (pair.report["ok"], pair.verified, pair.pids(second)) == (True, pair.names, after)
+
+
 def test_a_replaced_node_comes_back_by_one_command(pair, nodes):
     """An empty machine under the old name. Its host key counts only with the right fingerprint."""
     first, second = pair.site.nodes
@@ -169,19 +194,5 @@ def test_a_replaced_node_comes_back_by_one_command(pair, nodes):
     assert len(lines) == 3
     assert lines[2].startswith("|1|")
     assert pair.report["run"]["hosts"] == [first.name]
-    # the same command again has nothing to do, and a run for all gets through as well
+    # the same command has nothing to do now
     assert pair.play(*replace, fleet_node=first.name, fleet_host_key=right).ok().count("changed") == 0
-    pair.site.site().ok()
-    assert (pair.pids(second), pair.verified) == (before, pair.names)
-
-
-def test_nodes_that_are_down_do_not_hold_up_a_restart(pair, nodes):
-    first, second = pair.site.nodes
-    nodes.docker("stop", "--time", "20", first.container)
-    before = pair.pids(second)
-    run = pair.play("playbooks/restart.yml", fleet_server="server-0")
-    assert run.status == 4, run.output
-    after = pair.pids(second)
-    assert (after[0] != before[0], after[1] == before[1]) == (True, True)
-    assert pair.verified == [second.name]
-    assert pair.report["hosts"][first.name]["missing"]["cause"].startswith("Unreachable: ")

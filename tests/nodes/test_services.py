@@ -134,16 +134,6 @@ def test_three_bare_nodes_become_a_cluster(cluster):
     wait_for(lambda: {cluster.routes(name) for name in cluster.names} == {2}, 300, "a connection of each with each")
 
 
-def test_a_second_run_is_one_call_on_each_and_changes_nothing(cluster):
-    before = [cluster.started(name) for name in cluster.names]
-    run = cluster.play().ok()
-    assert run.count("changed") == 0
-    # the plan, and for each service the inclusion of the role, the checks of its arguments and its image, and the look,
-    # which is the only remote call
-    assert run.count("ok") == 1 + 8 * len(cluster.names)
-    assert [cluster.started(name) for name in cluster.names] == before
-
-
 def test_status_reports_when_certificates_expire(cluster):
     hardware = {"accelerator": "cpu", "count": 1, "cores": 2}
     cluster.write(fleet_recipe="cpu-tiny", fleet_hardware=hardware, fleet_status_strict=False)
@@ -174,6 +164,8 @@ def test_a_dead_member_comes_back_empty_and_takes_its_place_in_one_run(cluster):
     assert cluster.play().ok().count("changed") == 0
 
 
+@pytest.mark.soak
+@pytest.mark.usefixtures("converged")
 def test_a_configuration_that_the_server_refuses_does_not_replace_the_old(cluster):
     name = cluster.names[0]
     before = cluster.started(name, "nats"), cluster.node(name).ssh("cat /etc/nats/nats.conf")

@@ -11,11 +11,6 @@ import random
 import signal
 
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.systemd import unit_command
-from ansible_collections.inference.fleet.tests.nodes.words import NASTY as NASTY_WORDS
-from ansible_collections.inference.fleet.tests.nodes.words import SLEEP, TEXT
-from ansible_collections.inference.fleet.tests.unit.engines import small_node
-from hypothesis import HealthCheck, Phase, example, given, settings
-from hypothesis import strategies as st
 
 TOKEN = "hf_test_0123456789abcdef"
 NASTY = '%n %% $HOME $ \'single\' "double" \\ \\x41 \t; # {"a": [1, null]} é 漢 & | > * ~ `id` $(id) \nline'
@@ -100,44 +95,6 @@ def test_nasty_words_arrive_and_secrets_stay_in_their_file(site):
     assert site_run(site).ok().count("changed") == 0
 
 
-def of_process(site, pid):
-    """(argv, {variable: value}) of a process of the node."""
-    code = "import sys; print(*(open(path, 'rb').read().hex() for path in sys.argv[1:]), sep=',')"
-    shown = site.node.ssh('python3 -c "%s" /proc/%d/cmdline /proc/%d/environ' % (code, pid, pid)).strip().split(",")
-    argv, environment = ([word.decode() for word in bytes.fromhex(one).split(b"\0")[:-1]] for one in shown)
-    return argv, dict(item.split("=", 1) for item in environment)
-
-
-def test_every_word_arrives_as_planned(site):
-    """What is in the entry is what the kernel shows: few plays, many words in each. None is shrunk, each is a play."""
-    file, name = site.reports.parent / "servers.json", "words"
-    plain = small_node.SmallNode("").entry(name, port=1, role="decode", user="inference-fleet")
-
-    def play(entry, state):
-        file.write_text(json.dumps([entry]))
-        site.play("tests/nodes/servers.yml", servers_file=str(file), servers_state=state).ok()
-
-    words_of = st.lists(TEXT, min_size=50, max_size=50)
-
-    @settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck),
-              phases=[Phase.explicit, Phase.generate])  # fmt: skip
-    @example(words=NASTY_WORDS, values=NASTY_WORDS)
-    @given(words=words_of, values=words_of)
-    def arrives(words, values):
-        environment = {"V%d" % number: value for number, value in enumerate(values)}
-        entry = small_node.rehash(plain, port=None, command=[*SLEEP, *words], environment=environment)
-        play(entry, "started")
-        # the guard records its pid and becomes the engine then
-        site.wait_for(lambda: of_process(site, site.state(name)["pid"])[0] == entry["command"], 60, "the words")
-        found = of_process(site, site.state(name)["pid"])[1]
-        assert {key: found[key] for key in environment} == environment
-
-    try:
-        arrives()
-    finally:
-        play(plain, "absent")
-
-
 def test_what_systemd_makes_of_a_command(site):
     """The writer's own property, judged by systemd: 400 arguments of random bytes in one command."""
     chance = random.Random(7)
@@ -176,36 +133,9 @@ def test_restarts_by_an_operator_do_not_count(site):
     for _restart in range(6):
         pid = site.state("server-1")["pid"]
         site.node.ssh("systemctl restart " + unit("server-1"))
-        site.wait_for(lambda pid=pid: site.state("server-1")["pid"] != pid and site.healthy("server-1"), 300, "restart")
+        site.wait_for(lambda pid=pid: site.state("server-1")["pid"] != pid, 300, "a restart")
+    site.wait_for(lambda: site.healthy("server-1"), 300, "server-1 after the restarts")
     assert site.state("server-1")["starts"][:-1] == before[:-1]
-
-
-def test_a_disabled_unit_is_enabled_again_without_a_restart(site):
-    before = site.pids()
-    for name in ("server-0", "server-1"):
-        site.node.ssh("systemctl disable --quiet " + unit(name))
-    status = site_run(site, playbook="playbooks/status.yml")
-    assert status.status == 2
-    assert "its unit is not enabled, so a reboot would not start it" in " ".join(status.output.split())
-    for arguments in (["--check"], []):
-        assert site_run(site, *arguments).ok().count("changed") == 1
-    assert site_run(site).ok().count("changed") == 0
-    assert site.node.ssh("systemctl is-enabled %s %s" % (unit("server-0"), unit("server-1"))).split() == ["enabled"] * 2
-    assert site.pids() == before
-
-
-def test_a_server_that_hangs_is_restarted_by_the_next_play(site):
-    site_run(site).ok()  # sees them ready: one that is not known to have been has its whole start budget
-    before = site.pids()
-    site.node.ssh("kill -STOP %d" % before["server-1"])
-    assert site_run(site, "--check").ok().count("changed") == 1
-    run = site_run(site).ok()
-    assert "server-1 was repaired: it was ready and does not answer any more: its process %d is" % before[
-        "server-1"
-    ] in " ".join(run.output.split())
-    after = site.pids()
-    assert {name for name in before if before[name] != after[name]} == {"server-1"}
-    assert site_run(site).ok().count("changed") == 0
 
 
 def test_the_watchdog_restarts_what_hangs_and_goes_when_it_is_switched_off(site):
