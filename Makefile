@@ -57,7 +57,7 @@ e2e: .venv ## the local deployment end to end, with real vLLM
 nodes nodes-test: .venv ## servers on test nodes; needs root and Docker
 	$(BIN)/python tools/run.py pytest tests/nodes
 
-# Molecule's scenarios, each on nodes of its own: make molecule SCENARIO=default, all of them without.
+# Molecule's scenarios, each on separate nodes: make molecule SCENARIO=default; without a name all except soak_*.
 molecule: .venv ## Molecule's scenarios; SCENARIO=default for one
 	$(BIN)/python tools/scenarios.py $(SCENARIO)
 
@@ -92,6 +92,7 @@ node-stop: .venv ## remove the test nodes of this clone
 soak: .venv ## random kills and more examples; SOAK_ROUNDS=10, SOAK_SEED=…
 	$(BIN)/python tools/run.py pytest tests/unit -m 'hypothesis and not soak' --hypothesis-profile=soak
 	$(BIN)/python tools/run.py pytest tests/e2e tests/unit tests/nodes -m soak -s
+	$(BIN)/python tools/scenarios.py soak
 
 # model_weights against hf download on this machine: times, ratios, promises.
 bench-weights: .venv ## model_weights against hf download

@@ -1,11 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs Molecule's scenarios, each on nodes of its own, and says what each cost and what failed first in it.
+"""Runs Molecule's scenarios, each on separate nodes, and prints the time of each and its first failure.
 
-    .venv/bin/python tools/scenarios.py [NAME…]      # all of molecule/ without names
+    .venv/bin/python tools/scenarios.py [NAME…]      # without names: all except those of `make soak`
+    .venv/bin/python tools/scenarios.py soak         # soak_*
 
-Where nodes cannot be started it says why, and what it leaves out; with CI set that is a failure.
+If nodes cannot be started, it prints the reason and the scenarios that are left out; with CI set it fails.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ import nodes
 import run
 
 ROOT = Path(__file__).resolve().parent.parent
+SOAK = "soak"  # how names of the scenarios of `make soak` begin
 MISSING = "Missing playbook"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-HEADER = re.compile(r"(TASK|RUNNING HANDLER|PLAY) \[|PLAY RECAP ")
 FAILURE = re.compile(r"fatal: |failed: |\[ERROR\]: |ERROR! ")  # Ansible's
 VERDICT = re.compile(r"(CRITICAL|ERROR)\s")  # Molecule's
 LINES, WIDTH = 6, 200  # of a failure that are shown
 
 
-def scenario_names():
-    return sorted(path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml"))
+def scenario_names(soak=False):
+    """Returns the names of the scenarios of `make test`, or of those of `make soak`."""
+    found = sorted(path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml"))
+    return [name for name in found if name.startswith(SOAK) == soak]
 
 
 def molecule(name, environment):
@@ -48,42 +51,22 @@ def molecule(name, environment):
 
 
 def first_failure(lines):
-    """The lines of a failed scenario that say why: the task, its first failure, and Molecule's verdict."""
-    end = next((number for number, line in enumerate(lines) if VERDICT.match(line)), None)
-    if end is None:
-        return [line for line in lines if MISSING in line][:LINES] or lines[-LINES:]
-    plays = [number for number in range(end) if lines[number].startswith("PLAY [")]
-    recaps = [number for number in range(plays[-1]) if lines[number].startswith("PLAY RECAP")] if plays else []
-    run = range(min(number for number in plays if number > recaps[-1]) if recaps else 0, end)  # of the last playbook
-    failures = [number for number in run if FAILURE.match(lines[number])]
-    found = []
-    if failures:
-        # what a block rescued came before what it did not
-        first = failures[-1 if any(re.search(r"rescued=[1-9]", lines[number]) for number in run) else 0]
-        found = [lines[number] for number in run if number < first and HEADER.match(lines[number])][-1:]
-        found += block(lines[first:end], HEADER)
-    return [cut(line) for line in [*found, *block(lines[end:], re.compile(r"[A-Z]+ +\S"))]]
-
-
-def block(lines, stop):
-    """The first line and the next ones that say something, up to one that begins something else."""
-    end = next((number for number, line in enumerate(lines) if number and stop.match(line)), None)
-    return [line for line in lines[:end] if line][:LINES]
-
-
-def cut(line):
-    """Both ends of a long line: a command names its playbook at its end."""
-    return line if len(line) <= WIDTH else line[: WIDTH // 2 - 3] + " ... " + line[-(WIDTH // 2 - 2) :]
+    """Returns the lines that report Ansible's failure and Molecule's verdict, else the last lines."""
+    verdict = next((number for number, line in enumerate(lines) if VERDICT.match(line) or MISSING in line), len(lines))
+    failures = [number for number in range(verdict) if FAILURE.match(lines[number])][-1:]  # others were rescued
+    found = [line for number in [*failures, verdict] for line in lines[number : number + LINES]]
+    return [line if len(line) <= WIDTH else line[:WIDTH] + " ..." for line in found or lines[-LINES:]]
 
 
 def main(names):
     """Exit status: 0 where every scenario passed or could not be run outside CI."""
-    known = scenario_names()
+    names = scenario_names(soak=True) if names == [SOAK] else names
+    known = scenario_names() + scenario_names(soak=True)
     unknown = sorted(set(names) - set(known))
     if unknown:
-        print("scenarios: there is no %s; there are: %s." % (", ".join(unknown), ", ".join(known)), file=sys.stderr)
+        print("scenarios: unknown: %s; allowed: %s." % (", ".join(unknown), ", ".join(known)), file=sys.stderr)
         return 2
-    chosen = list(names) or known
+    chosen = list(names) or scenario_names()
     try:
         nodes.build()
     except nodes.Unavailable as error:

@@ -60,7 +60,7 @@ def test_the_end_of_a_failure_is_repeated_last(tool, capsys):
     assert lines[-1] == "checks: a: FAILED x::y - " + 186 * "z"
 
 
-def test_a_star_is_every_scenario(tool):
+def test_a_star_is_every_scenario_of_make_test(tool):
     names = [step.arguments for step in tool.parse(["molecule/*"])]
     assert ["molecule", "SCENARIO=default"] in names
-    assert len(names) == len(list((PATH.parents[1] / "molecule").glob("*/molecule.yml")))
+    assert not [name for name in names if "soak" in name[1]]
