@@ -24,6 +24,11 @@ FIRST_PORT = 18500
 KEYS = ['sk-e2e-"first"\\&/%41', "sk-e2e-second"]  # the servers ask for one of them, clients of ours send the first
 
 
+def patience(seconds):
+    """Returns how long to wait for what takes so many seconds at most on a machine that does nothing else."""
+    return int(seconds * max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0))))
+
+
 class Deployment:
     """A fleet_root with its reports, ports and the playbooks run against it."""
 
@@ -43,7 +48,10 @@ class Deployment:
 
     def play(self, playbook, *arguments, override=None, cold=False):
         """Run a playbook of the clone; ``override`` is laid over the recipe as a layer of its own."""
-        variables = {"fleet_override_e2e": self.layers, "fleet_reports_dir": str(self.reports)}
+        variables = {
+            "fleet_override_e2e": self.layers, "fleet_reports_dir": str(self.reports),
+            "verify_timeout_s": patience(60), "verify_quick_timeout_s": patience(20),
+        }  # fmt: skip
         if override:
             variables["fleet_override_test"] = override
         return play(

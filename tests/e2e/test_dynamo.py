@@ -18,6 +18,7 @@ import urllib.request
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
+from ansible_collections.inference.fleet.tests.e2e.conftest import patience
 
 MODEL = "gpt-oss-tiny-standin"
 UNTOLD = {
@@ -78,8 +79,9 @@ def answers(dynamo):
     body = {"model": MODEL, "messages": [{"role": "user", "content": "How are you?"}], "max_tokens": 64}
     url = "http://127.0.0.1:%d/v1/chat/completions" % dynamo.ports[0]
     headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60) as got:
+        with urllib.request.urlopen(request, timeout=patience(60)) as got:
             return bool(json.load(got)["choices"])
     except (urllib.error.URLError, OSError):
         return False
@@ -114,9 +116,8 @@ def test_what_listens_where(dynamo):
     assert {address for address, _port in found if not address.startswith("127.")} <= {"0.0.0.0", "::"}
 
 
-@pytest.mark.parametrize(
-    "name", ["prefill-0", *(pytest.param(one, marks=pytest.mark.soak) for one in ("frontend-0", "decode-0"))]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("name", NAMES)
 def test_a_killed_server_is_back_and_verified_without_a_play(dynamo, name):
     before = pids(dynamo)
     os.kill(before[name], signal.SIGKILL)
@@ -135,7 +136,7 @@ def test_a_worker_that_stood_still_starts_again_and_is_found(dynamo):
     before = pids(dynamo)
     os.kill(before["decode-0"], signal.SIGSTOP)
     try:
-        dynamo.wait_for(lambda: not is_registered(dynamo, "decode-0"), 60, "the end of the registration")
+        dynamo.wait_for(lambda: not is_registered(dynamo, "decode-0"), patience(60), "the end of the registration")
     finally:
         os.kill(before["decode-0"], signal.SIGCONT)
     dynamo.wait_for(lambda: dynamo.state("decode-0")["pid"] != before["decode-0"], 300, "a new process")

@@ -1,10 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The main job, in the order in which a user meets it. The tests of this file build on each other.
-
-test_local_changes.py goes on with its deployment and takes it down.
-"""
+"""The main job, in the order in which a user meets it. The tests of this file build on each other."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import json
 import os
 import signal
 import socket
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -21,7 +17,7 @@ from pathlib import Path
 import openai
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure import result
-from ansible_collections.inference.fleet.tests.e2e.conftest import killed_while_asked
+from ansible_collections.inference.fleet.tests.e2e.conftest import killed_while_asked, patience
 
 MODEL = "gpt-oss-tiny-standin"
 TOOL = {
@@ -77,20 +73,6 @@ def test_a_port_of_somebody_else_is_an_error_before_anything_is_installed(deploy
     assert not deployment.root.exists()
 
 
-@pytest.mark.parametrize(
-    ("override", "text"),
-    [
-        ({"needs": {"host_memory_gib": 4000}}, "memory"),
-        ({"needs": {"disk_gib": 1000000}, "venv": {"verify_imports": ["json"]}}, "disk"),
-        ({"model": {"source": "path", "path": "/nowhere/model"}}, "/nowhere/model"),
-    ],
-)
-def test_too_little_memory_or_disk_or_no_model_is_an_error_before_anything_is_installed(deployment, override, text):
-    run = deployment.site(override=override)
-    run.failed("Preflight found 1 problem", text)
-    assert not deployment.root.exists()
-
-
 def test_site_ends_with_two_verified_servers(deployment):
     run = deployment.site(cold=True).ok()
     assert "VERDICTS" in run.output
@@ -133,19 +115,6 @@ def test_second_run_changes_nothing_and_restarts_nothing(deployment):
     assert run.processor_s < 8 * deployment.play("playbooks/plan.yml", cold=True).ok().processor_s
 
 
-def test_check_mode_on_a_converged_machine_changes_nothing(deployment):
-    before = deployment.pids()
-    run = deployment.site("--check", "--diff").ok()
-    assert run.count("changed") == 0
-    assert deployment.pids() == before
-
-
-def test_full_verification_passes_again(deployment):
-    run = deployment.play("playbooks/verify.yml", "-e", "fleet_verify=full").ok()
-    assert run.count("changed") == 0
-    assert all(all_passed(probes) for probes in deployment.verdicts().values())
-
-
 def test_status_and_logs(deployment):
     run = deployment.play("playbooks/status.yml").ok()
     for name, port in zip(("server-0", "server-1"), deployment.ports):
@@ -157,10 +126,10 @@ def test_status_and_logs(deployment):
     assert run.output.count("Application startup complete") == 2
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_the_openai_client_gets_answers(deployment, index):
-    url, key = "http://127.0.0.1:%d/v1" % deployment.ports[index], deployment.api_keys[index]
-    client = openai.OpenAI(base_url=url, api_key=key, timeout=60)
+def test_the_openai_client_gets_answers(deployment):
+    """With the second of the keys."""
+    url, key = "http://127.0.0.1:%d/v1" % deployment.ports[1], deployment.api_keys[1]
+    client = openai.OpenAI(base_url=url, api_key=key, timeout=patience(60))
     messages = [{"role": "user", "content": "Hey, quick check: is everything up and running?"}]
     plain = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=512)
     assert plain.choices[0].finish_reason == "stop"
@@ -227,14 +196,11 @@ def test_a_server_killed_in_the_middle_of_a_benchmark_fails_it_and_is_back_and_v
     assert deployment.pids()["server-0"] == before["server-0"]
 
 
-def test_a_changed_argument_restarts_one_of_two(deployment):
+def test_a_mistyped_flag_is_refused_before_anything_is_touched(deployment):
     before = deployment.pids()
-    override = {"instances": {"server-1": {"arguments": {"max-num-seqs": 4}}}}
-    run = deployment.site(override=override).ok()
-    assert run.count("changed") == 1
-    after = deployment.pids()
-    assert after["server-0"] == before["server-0"]
-    assert after["server-1"] != before["server-1"]
+    run = deployment.site(override={"arguments": {"max-num-sequence": 4}})
+    run.failed("max-num-sequence", "max-num-seqs")
+    assert deployment.pids() == before
 
 
 def test_without_the_tool_parser_the_play_fails_and_names_the_cause(deployment):
@@ -276,10 +242,8 @@ def test_with_multiprocessing_kill_and_stop_leave_no_process(deployment):
         pass
 
 
-def test_stopped_stays_stopped_and_site_starts_again(deployment):
-    run = deployment.play("playbooks/stop.yml").ok()
-    assert run.count("changed") == 0
-    time.sleep(3)
+def test_purge_leaves_nothing(deployment):
+    deployment.play("playbooks/stop.yml", "-e", "fleet_purge=true").ok()
     assert deployment.processes() == []
-    deployment.site().ok()
-    assert all(all_passed(probes) for probes in deployment.verdicts().values())
+    assert [str(path) for path in Path(deployment.root).rglob("*") if not path.is_dir()] == []
+    assert deployment.play("playbooks/stop.yml", "-e", "fleet_purge=true").ok().count("changed") == 0

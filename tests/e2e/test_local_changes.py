@@ -1,10 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A converged node with two servers is changed while a client asks it twice a second: wrong changes, and a right one.
-
-The deployment is the one of test_local.py, and is removed at the end.
-"""
+"""For `make soak`: a converged node with two servers is changed while a client asks it twice a second."""
 
 from __future__ import annotations
 
@@ -16,9 +13,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.soak
 
 MODEL = "gpt-oss-tiny-standin"
 EVERY_S = 0.5
@@ -104,14 +102,6 @@ def converged(deployment):
     return deployment
 
 
-def test_a_mistyped_flag_is_refused_before_anything_is_touched(converged):
-    before = converged.pids()
-    with asked(converged):
-        run = converged.site(override={"arguments": {"max-num-sequence": 4}})
-    run.failed("max-num-sequence", "max-num-seqs")
-    assert converged.pids() == before
-
-
 def test_a_change_that_the_engine_alone_refuses_is_put_back(converged):
     # vLLM reads this file when it is imported, and nobody before
     override, cause = {"environment": {"VLLM_LOGGING_CONFIG_PATH": "/nowhere/logging.json"}}, "server-0: "
@@ -129,7 +119,6 @@ def test_a_change_that_the_engine_alone_refuses_is_put_back(converged):
     assert converged.site().ok().count("changed") == 0
 
 
-@pytest.mark.soak
 def test_a_change_under_load_loses_no_request(converged):
     before = converged.pids()
     with asked(converged):
@@ -138,12 +127,3 @@ def test_a_change_under_load_loses_no_request(converged):
     assert all(pid != before[name] for name, pid in converged.pids().items())
     assert re.search(r"msg:\n +- server-0\n +- server-1\n", run.output)  # one after the other
     assert "2 of 2 servers verified" in (converged.reports / "verdict.html").read_text()
-
-
-def test_purge_leaves_nothing(deployment):
-    deployment.play("playbooks/stop.yml", "-e", "fleet_purge=true").ok()
-    assert deployment.processes() == []
-    left = [str(path) for path in Path(deployment.root).rglob("*") if not path.is_dir()]
-    assert left == []
-    run = deployment.play("playbooks/stop.yml", "-e", "fleet_purge=true").ok()
-    assert run.count("changed") == 0

@@ -184,10 +184,8 @@ def test_failures_come_first_and_everything_is_there(browser):
 @pytest.mark.parametrize(
     ("place", "count", "hosts"),
     [
-        ("#show=failed", 2, {"node-1", "node-4"}),
         ("#show=all&host=NODE-4", 8, {"node-4"}),
         ("#show=failed&host=node-4", 1, {"node-4"}),
-        ("#show=unknown", 0, set()),
         ("#host=%3Cimg%20src%3Dx%3E", 0, set()),
     ],
 )

@@ -128,8 +128,7 @@ def parts(color):
     return [int(part) for part in re.findall("[0-9]+", color)]
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [500, 1280])
+@pytest.mark.parametrize(("dark", "width"), [(True, 500), (False, 1280)], ids=["dark and narrow", "light and wide"])
 def test_it_can_be_read_wide_and_narrow_light_and_dark(browser, text, dark, width):
     found = measured(browser, text, dark, width)
     assert found["worst"] >= 4.5 and found["count"] > 500, found["where"]
