@@ -53,18 +53,6 @@ def playbook(folder, *tasks):
     return path
 
 
-def test_every_run_has_names_of_its_own(tmp_path):
-    """A role that polls a job tells its own by the identity of its task."""
-    (tmp_path / "filter_plugins").mkdir()
-    (tmp_path / "filter_plugins" / "names.py").write_text(
-        "from ansible.utils.vars import get_unique_id\n"
-        "class FilterModule:\n    def filters(self):\n        return {'name_for': lambda _value: get_unique_id()}\n"
-    )
-    path = playbook(tmp_path, {"ansible.builtin.debug": {"msg": "name {{ 1 | name_for }}"}})
-    names = [runs.ansible_playbook([path, "-i", "localhost,"]).output.partition("name ")[2][:36] for _run in range(2)]
-    assert len(set(names)) == 2 and all(names), names
-
-
 def test_a_run_that_takes_too_long_is_killed_and_the_next_one_goes_on(tmp_path):
     path = playbook(tmp_path, {"ansible.builtin.pause": {"seconds": 300}})
     with pytest.raises(subprocess.TimeoutExpired):

@@ -89,7 +89,7 @@ def test_another_file_than_the_named_one_is_refused(source):
     assert source.script is None
 
 
-@pytest.mark.parametrize("what", ["source", "checksum", "patches"])
+@pytest.mark.parametrize("what", ["source", "patches"])
 def test_a_source_that_is_not_named_is_one_error(source, what):
     missing = "benchmark_llmperf_" + what
     empty = [] if missing.endswith("patches") else ""

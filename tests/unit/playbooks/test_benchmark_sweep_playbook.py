@@ -79,7 +79,9 @@ class Swept(Fleet):
         (self.tool / "hold").unlink()
 
 
-@pytest.mark.parametrize("tool_too", [False, True], ids=["the-tool-goes-on", "the-tool-is-killed-too"])
+@pytest.mark.parametrize(
+    "tool_too", [pytest.param(False, marks=pytest.mark.soak), True], ids=["the-tool-goes-on", "the-tool-is-killed-too"]
+)
 def test_a_sweep_that_is_interrupted_at_each_point_goes_on(tmp_path, tool_too):
     fleet, again = Swept(tmp_path), 2 if tool_too else 1
     with ScriptedEngine(model="gpt-oss-small") as engine, fleet.deployed(engine):

@@ -80,11 +80,6 @@ def test_the_last_page_that_was_written_is_the_last_line(tmp_path):
     assert "Page: " not in screen(tmp_path, tasks, "--check")
 
 
-def test_verbose_shows_what_the_default_shows(tmp_path):
-    output = screen(tmp_path, [{"name": "Fail", "ansible.builtin.fail": {"msg": "why"}}], "-v")
-    assert "changed: false" in output
-
-
 def test_ordinary_retries_look_as_always(tmp_path):
     task = {
         "name": "Poll", "ansible.builtin.command": "false", "register": "polled", "until": "polled is success",
@@ -242,20 +237,6 @@ def test_a_terminal_has_one_line_for_each_host(transfer):
     assert max(map(len, lines_of("\n".join(screen), "node1"))) < 60
     # The two hosts' lines stood one below the other at some time.
     assert re.search(r"node1: downloading[^\n]*\nnode2: |node2: downloading[^\n]*\nnode1: ", output)
-
-
-def test_a_terminal_that_cannot_go_back_gets_a_log(transfer):
-    output = on_terminal(transfer, TERM="dumb")[1].replace("\r\n", "\n")
-    assert "\x1b" not in output
-    assert lines_of(output, "node1") == ["node1: %s" % line for line in LOGGED]
-
-
-def test_live_lines_go_to_the_log_file_now_and_then(transfer, tmp_path):
-    on_terminal(transfer, ANSIBLE_LOG_PATH=str(tmp_path / "log"))
-    log = (tmp_path / "log").read_text()
-    assert log.count("node1: downloading") == 1
-    assert log.count("node1: verifying") == 1
-    assert "\x1b" not in log
 
 
 class Screen:

@@ -170,15 +170,6 @@ def test_hosts_that_are_down_or_not_verified_get_no_load(tmp_path):
     ("more", "words"),
     [
         (
-            {"fleet_regression_limit": "ten"},
-            'fleet_regression_limit is "ten"; allowed: a number above 0, at most 100.',
-        ),
-        (
-            {"benchmark_profile": "long"},
-            'the recipe node-small has no benchmark profile "long"; allowed: quick. Set benchmark_profile to one of '
-            "these.",
-        ),
-        (
             {"evaluate_evals": ["aime25"], "evaluate_files": [], "evaluate_datasets": ""},
             "2 file(s) of datasets below %s/root1/var/lib/inference-fleet/datasets cannot be used: aime2025-I.jsonl "
             "(aime25) is missing; aime2025-II.jsonl (aime25) is missing. Set evaluate_datasets ",

@@ -22,16 +22,15 @@ print("{}")
 
 @pytest.mark.parametrize(
     ("tags", "installs"),
-    [([], True), (["--tags", "prepare"], True), (["--tags", "preflight"], True), (["--tags", "serve"], False)],
+    [(["--tags", "prepare"], True), (["--tags", "serve"], False)],
 )  # fmt: skip
 def test_what_is_not_prepared_is_not_installed(tmp_path, tags, installs):
     assert given_packages(tmp_path, True, *tags) == ({"aws-neuronx-dkms": {"version": "2.1.0.0"}} if installs else {})
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_the_packages_that_preflight_goes_by(tmp_path, own):
+def test_without_packages_of_the_inventory_those_of_the_role_count(tmp_path):
     packages = yaml.safe_load((CLONE / "roles/neuron/defaults/main.yml").read_text())["neuron_packages"]
-    assert given_packages(tmp_path, own) == ({"aws-neuronx-dkms": {"version": "2.1.0.0"}} if own else packages)
+    assert given_packages(tmp_path, False) == packages
 
 
 def given_packages(tmp_path, own, *arguments):

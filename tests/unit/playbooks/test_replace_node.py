@@ -146,12 +146,8 @@ def test_none_or_a_wrong_fingerprint_is_refused_and_the_right_one_replaces(tmp_p
     assert fleet.lines == [OTHER, "# mine", line(fleet.name, NEW)]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [RSA.fingerprint, [OLD.fingerprint, RSA.fingerprint]],
-)
-def test_any_key_type_may_match_and_that_one_is_written(tmp_path, server, given):
-    fleet = Fleet(tmp_path, server, fleet_host_key=given)
+def test_any_key_type_may_match_and_that_one_is_written(tmp_path, server):
+    fleet = Fleet(tmp_path, server, fleet_host_key=[OLD.fingerprint, RSA.fingerprint])
     fleet.knows(OLD)
     run = fleet.play(variables={"fleet_node": "n1"})
     assert fleet.lines == [line(fleet.name, RSA)]
@@ -161,11 +157,8 @@ def test_any_key_type_may_match_and_that_one_is_written(tmp_path, server, given)
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({}, "host-key.node-unknown"),
         ({"fleet_node": "cpu"}, "host-key.node-unknown"),
-        ({"fleet_node": "b1"}, "host-key.node-unknown"),
         ({"fleet_node": "here"}, "host-key.connection-without-key"),
-        ({"fleet_node": "n1", "fleet_host_key": "abc"}, "input.value-invalid"),
         ({"fleet_node": "n2", "fleet_host_key": NEW.fingerprint}, "host-key.not-fetched"),
     ],
 )

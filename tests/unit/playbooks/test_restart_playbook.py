@@ -36,9 +36,8 @@ def running(root, *names):
         (("server-0", "server-1"), (), False),
         (("server-0",), (), True),
         (("server-0",), ("-e", "fleet_restart_anyway=true"), False),
-        (("server-1",), (), False),
     ],
-    ids=["another runs", "the last", "the last, anyway", "away already"],
+    ids=["another runs", "the last", "the last, anyway"],
 )
 def test_the_last_server_of_a_role(tmp_path, there, arguments, refused):
     with running(tmp_path / "root-n1", *there):

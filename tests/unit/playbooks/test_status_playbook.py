@@ -103,15 +103,6 @@ def test_a_file_that_cannot_be_written_is_said_before_a_node_is_asked(tmp_path):
     assert "Look at the servers" not in run.output
 
 
-def test_another_callback_and_the_statistics(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANSIBLE_STDOUT_CALLBACK", "default")
-    monkeypatch.setenv("ANSIBLE_SHOW_CUSTOM_STATS", "true")
-    run = status(tmp_path, n1={})
-    assert run.status == 2
-    assert "fleet_status" in run.output
-    assert run.output.count("STATUS ***") == 1
-
-
 def test_secrets_that_cannot_be_read_here_are_no_reason_to_fail(tmp_path):
     """As with a vault whose password nobody gave."""
     override = {"servers": {"server": {"count": 1, "port": PORT}}, "secrets": {"HF_TOKEN": "test_token"}}

@@ -106,17 +106,8 @@ def test_check_says_what_would_be_tried(tmp_path):
             'fleet_tune_limits.ttft_ms is "soon"; allowed: a number of milliseconds',
         ),
         (
-            {"fleet_override": {"servers": {"server": {"count": 1, "port": 18001}}}},
-            "node-small: tune has 0 combinations",
-        ),
-        (
             {"fleet_override_more": {"tune": {"variants": {"no": {"such": {"argumens": {"a": 4}}}}}}},
             "n1: fleet_override_tuned: unknown key 'argumens' (value {\"a\": 4}); did you mean 'arguments'?",
-        ),
-        (
-            {"fleet_override_more": {"arguments": {"max-num-seqs": 3}}},
-            "fleet_override_tuned sets 'arguments.max-num-seqs' to 2, but fleet_override_more sets "
-            "'arguments.max-num-seqs' to 3; one leaf takes one value. Remove one of the two.",
         ),
     ],
 )

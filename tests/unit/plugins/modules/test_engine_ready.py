@@ -13,6 +13,7 @@ import subprocess
 from unittest import mock
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import readiness, reconcile
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, runner
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
@@ -189,7 +190,9 @@ def test_a_failed_server_ends_the_waiting(node):
     program = pathlib.Path(node.root) / "engine"
     os.symlink(entry["command"][0], program)
     entry = rehash(entry, command=[str(program), *entry["command"][1:]])
-    pid = node.servers([entry])["servers"][0]["pid"]
+    node.servers([entry])
+    # not the process of before, and not one that has yet to execute the program
+    pid = wait_until(lambda: [one for one in node.running("server-0") if processes.argv(one)[:1] == [str(program)]])[0]
     program.unlink()
     os.kill(pid, 9)
     result = wait_until(lambda: _final(fails(node, [entry])))
