@@ -156,9 +156,7 @@ def test_the_container_engine_gets_what_the_platform_needs_under_what_the_site_s
     assert dict(given)["container_engine"]["settings"] == {"features": {"cdi": True, "x": True}, "debug": True}
 
 
-@pytest.mark.parametrize(
-    ("more", "begun"), [({}, True), ({"prepare_weights": False}, False), ({"source": "standin"}, False)]
-)
+@pytest.mark.parametrize(("more", "begun"), [({}, True), ({"source": "standin"}, False)])
 def test_weights_begin_to_come_before_the_engine(tmp_path, collections, more, begun):
     """In a run that brings them; the stand-in is made from encodings, which are not there by then."""
     (step,) = yaml.safe_load((ROOT / "playbooks/steps/prepare.yml").read_text())
@@ -172,8 +170,8 @@ def test_weights_begin_to_come_before_the_engine(tmp_path, collections, more, be
     assert not begun or dict(given)["model_weights"]["wait_s"] == 0
 
 
-@pytest.mark.parametrize("key", ["sk-1\n", ["sk-1", "sk-2"]])
-def test_only_the_servers_are_sent_the_key(tmp_path, collections, key):
+def test_only_the_servers_are_sent_the_key(tmp_path, collections):
+    key = ["sk-1\n", "sk-2"]
     plays = [
         {
             "hosts": "vllm",
