@@ -57,7 +57,7 @@ class Step:
 
 
 def parse(words):
-    """The steps of words such as unit, molecule/default and molecule/*."""
+    """Returns the steps of words such as unit, molecule/default and molecule/*."""
     steps = []
     for word in words:
         target, _slash, scenario = word.partition("/")
@@ -69,7 +69,7 @@ def parse(words):
 
 
 def run(step, make, say):
-    """Run a step. say(line): prints a line."""
+    """Runs a step. say(line): prints a line."""
     environment = {key: value for key, value in os.environ.items() if key not in MAKE_VARIABLES}
     environment[nodes.KEEP] = "1"  # the targets share a Docker engine
     began = time.monotonic()
@@ -90,7 +90,7 @@ def run(step, make, say):
 
 
 def main(arguments, make=("make", "--no-print-directory")):
-    """Exit status: 0 if every step passed."""
+    """Returns the exit status: 0 if every step passed."""
     steps, lock = parse(arguments), threading.Lock()
     waiting = queue.SimpleQueue()
     for step in steps:

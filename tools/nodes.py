@@ -1,12 +1,12 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Test nodes: containers in which systemd is PID 1, reached over ssh as machines are. Standard library only.
+"""Test nodes: containers in which systemd is PID 1, reached over ssh like machines. Standard library only.
 
     python tools/nodes.py check | build | create NAME… | reboot NAME… | destroy [NAME…] | inventory | ssh-config
 
-What a node has beside a bare machine is data: tests/nodes/platforms. Images are made from one debootstrap and kept by
-the hash of what goes into them. Where no Docker engine runs and this is root, one is started: its files are below
+tests/nodes/platforms describes what a node has in addition to a bare machine. Images are made from one debootstrap, and
+their tags contain the hash of their content. If no Docker engine runs, root starts one with its files below
 .cache/nodes, and `destroy` ends it with the last node.
 """
 
@@ -45,14 +45,14 @@ PACKAGES = ["ca-certificates", "dbus", "iproute2", "libnuma1", "openssh-server",
             "sudo", "systemd", "systemd-sysv"]  # fmt: skip
 PLATFORMS = ROOT / "tests" / "nodes" / "platforms"
 DOCKERFILE = ROOT / "tests" / "nodes" / "Dockerfile"
-SHARED = "/opt/shared"  # where nodes see what this machine lends them, read-only
+SHARED = "/opt/shared"  # where nodes see directories of this machine, read-only
 KEEP = "FLEET_NODES_KEEP_ENGINE"  # set: a Docker engine that was started here is left for the next scenario
 BOOT_S = 180  # of a machine that does other work too
 SHARES_OF_CPU = 8192  # of the nodes together, where a process outside has 1024
 
 
 class Unavailable(Exception):
-    """Nodes cannot be started here; the message says what is missing and what would help."""
+    """Nodes cannot be started on this machine; the message states the reason and the remedy."""
 
 
 def say(text):
@@ -69,7 +69,7 @@ class Node:
     platform: str = "cpu"
 
     def ssh(self, command, check=True, timeout=60):
-        """Run a shell command on the node as root; its output, stderr included."""
+        """Runs a shell command on the node as root and returns its output, including stderr."""
         argv = ["ssh", *ssh_options(), "%s@%s" % (USER, self.address), "sudo -n sh -c " + _quoted(command)]
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, timeout=timeout, check=False)  # fmt: skip
@@ -78,18 +78,18 @@ class Node:
         return done.stdout
 
     def copy(self, path, destination):
-        """Copy a file of this machine, or what is in a folder (path/.), to a folder of the node that is no tmpfs."""
+        """Copies a file, or the content of a directory (path/.), to a directory of the node that is no tmpfs."""
         docker("cp", str(path), "%s:%s" % (self.container, destination))
 
     def reboot(self):
-        """Restart PID 1 with all that runs; /run and /tmp are empty afterwards. Returns the seconds until ssh."""
+        """Restarts PID 1 and all processes; /run and /tmp are empty afterwards. Returns the seconds until ssh."""
         began = time.monotonic()
         docker("restart", "--time", "60", self.container)
         wait_for_boot(self)
         return time.monotonic() - began
 
     def variables(self):
-        """What an inventory says of it."""
+        """Returns the variables of the node for an inventory."""
         return {
             "ansible_host": self.address,
             "ansible_user": USER,
@@ -103,7 +103,7 @@ def _quoted(text):
 
 
 def ssh_options(with_key=True):
-    """Nodes are made anew all the time: their host keys are not to be remembered."""
+    """Host keys are not checked, since nodes are replaced all the time."""
     options = ["-i", str(KEY)] if with_key else []
     for option in ("IdentitiesOnly=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null",
                    "LogLevel=ERROR", "ConnectTimeout=5"):  # fmt: skip
@@ -115,7 +115,7 @@ def ssh_options(with_key=True):
 
 
 def docker(*arguments, check=True, **variables):
-    """What a docker command prints. RuntimeError with its words where it fails."""
+    """Returns the output of a docker command. Raises RuntimeError with its message if it fails."""
     environment = {**os.environ, **variables}
     if SOCKET.exists():
         environment["DOCKER_HOST"] = "unix://%s" % SOCKET
@@ -131,7 +131,7 @@ def engine_runs():
 
 
 def ensure_engine():
-    """A Docker engine answers, or Unavailable says why not."""
+    """Starts a Docker engine if none runs. Raises Unavailable if that is not possible."""
     if engine_runs():
         return
     if os.getuid() != 0:
@@ -167,7 +167,7 @@ def _start_engine():
 
 
 def end_engine():
-    """End the dockerd that a clone's tool started, once it runs nothing any more; any other is left alone."""
+    """Ends the dockerd that this tool started, if it has no containers left; others are left alone."""
     if os.environ.get(KEEP):
         return
     try:
@@ -194,7 +194,7 @@ def end_engine():
 
 
 def _ticks(pid):
-    """When the process was started, in ticks after boot; None where it is gone or only waits to be forgotten."""
+    """Returns when the process was started, in ticks after boot; None if it has ended."""
     try:
         fields = Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()
     except OSError:
@@ -203,7 +203,7 @@ def _ticks(pid):
 
 
 def ensure_packages(programs):
-    """{program: Debian package}: install what is missing, as root on Debian or a derivative; Unavailable elsewhere."""
+    """Installs missing programs of {program: Debian package}. Raises Unavailable without root or without apt-get."""
     missing = sorted({package for program, package in programs.items() if shutil.which(program) is None})
     if not missing:
         return
@@ -226,7 +226,7 @@ def digest(*parts):
 
 
 def ensure_key():
-    """The key that opens the nodes of this clone; it is made here and never leaves .cache."""
+    """Creates the ssh key of the nodes of this clone."""
     ensure_packages({"ssh": "openssh-client", "ssh-keygen": "openssh-client"})
     CACHE.mkdir(parents=True, exist_ok=True)
     if not KEY.exists():
@@ -235,13 +235,13 @@ def ensure_key():
 
 @dataclasses.dataclass(frozen=True)
 class Platform:
-    """What tests/nodes/platforms/NAME says: platform.json, and rootfs/ that is laid over the image."""
+    """tests/nodes/platforms/NAME: platform.json, and rootfs/, which is copied over the image."""
 
     name: str
     description: str
     packages: tuple = ()  # Debian's, beyond what every node has
     options: tuple = ()  # further arguments of docker run
-    shares: tuple = ()  # what this machine lends each node of the platform; see SHARES
+    shares: tuple = ()  # directories of this machine for each node of the platform; see SHARES
     groups: tuple = ()  # of the inventory
     layers: tuple = ()  # other platforms whose rootfs and links come below this one's
     links: tuple = ()  # ((path, target), …), laid over the image too: no link need survive a copy of this clone
@@ -253,7 +253,7 @@ class Platform:
 
     @property
     def trees(self):
-        """The folders that are laid over the image, one over the other."""
+        """The directories that are copied over the image, in this order."""
         return [PLATFORMS / layer / "rootfs" for layer in self.layers] + [self.rootfs]
 
     @property
@@ -262,7 +262,7 @@ class Platform:
         return dict([link for layer in self.layers for link in read_platform(layer).links] + list(self.links))
 
     def content(self):
-        """[(path, mode, text or target)] of what is laid over the image, for its hash."""
+        """Returns [(path, mode, hash or target)] of the files that are copied over the image."""
         found = [(path, "link", target) for path, target in sorted(self.all_links.items())]
         for tree in self.trees:
             for path in sorted(tree.rglob("*")):
@@ -294,7 +294,7 @@ def read_platform(name):
 
 
 def build(name="cpu"):
-    """The tag of a platform's image: made where the engine does not have it, on what debootstrap made."""
+    """Returns the tag of a platform's image, and makes the image if the engine does not have it."""
     platform = read_platform(name)
     ensure_engine()
     ensure_key()
@@ -327,7 +327,7 @@ def build(name="cpu"):
 
 
 def build_base(suite=SUITE):
-    """The tag of what debootstrap makes, by the hash of suite and packages."""
+    """Returns the tag of the base image, which debootstrap makes; the tag is a hash of suite and packages."""
     tag = "inference-fleet-node-base:" + digest(suite, PACKAGES)
     if docker("images", "--quiet", tag):
         return tag
@@ -362,12 +362,12 @@ def build_base(suite=SUITE):
 
 
 def container_name(name):
-    """Two clones on one machine do not meet."""
+    """Returns a name that differs between two clones on a machine."""
     return "fleet-node-%s-%s" % (hashlib.sha256(str(ROOT).encode()).hexdigest()[:6], name)
 
 
 def nodes():
-    """[Node] of this clone that run."""
+    """Returns the running nodes of this clone."""
     if not engine_runs():
         return []
     listed = docker("ps", "--quiet", "--filter", "label=%s=%s" % (LABEL, ROOT)).split()
@@ -392,7 +392,7 @@ def ensure_network():
 
 
 def free_address():
-    """An address that no container has: one that is given keeps a node where it is when it is restarted."""
+    """Returns an address that no container has. A node with a given address keeps it after a restart."""
     taken = set()
     listed = docker("ps", "--all", "--quiet", "--filter", "network=" + NETWORK).split()
     for one in json.loads(docker("inspect", *listed)) if listed else []:
@@ -403,7 +403,7 @@ def free_address():
 
 
 def made(name, make):
-    """The folder of this name in the cache; make(FOLDER) makes it where it is missing, once also where two ask."""
+    """Returns the directory of this name in the cache; make(DIRECTORY) creates it if it is missing, under a lock."""
     folder, beside = CACHE / name, CACHE / (name + ".part")
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / (name + ".lock")).open("w") as lock:
@@ -416,7 +416,7 @@ def made(name, make):
 
 
 def share_venv(recipe="cpu-tiny", place="/venv"):
-    """The environment of a recipe that the tests of this clone share, and the Python that it was made with."""
+    """The environment of a recipe that all tests share, and the Python that it was made with."""
     sys.path.insert(0, str(ROOT / "tools"))
     import engine_venv
 
@@ -429,7 +429,7 @@ def share_venv(recipe="cpu-tiny", place="/venv"):
 
 
 def share_dynamo_venv():
-    """The same with Dynamo."""
+    """The environment with Dynamo."""
     return share_venv("cpu-dynamo", "/dynamo-venv")
 
 
@@ -445,7 +445,7 @@ def share_wheels():
 
 
 def share_controller_wheels():
-    """What ansible-pull needs on a node, for Debian's Python there."""
+    """The packages that ansible-pull needs on a node, for Debian's Python."""
     import tomllib
 
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -453,7 +453,7 @@ def share_controller_wheels():
 
 
 def downloaded(packages):
-    """A folder with the wheels of these packages and of all that they need."""
+    """Returns a directory with the wheels of these packages and of their requirements."""
 
     def download(folder):
         done = subprocess.run(
@@ -468,7 +468,7 @@ def downloaded(packages):
 
 
 def share_encodings():
-    """The vocabulary that gpt-oss servers read, for nodes that reach nothing it could come from."""
+    """The vocabulary that gpt-oss servers read, for nodes without a network."""
     folder = CACHE / "encodings"
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "o200k_base.tiktoken").exists():
@@ -537,7 +537,7 @@ def shared(names):
 
 
 def create(names, platform="cpu", shares=()):
-    """[Node]: running, reachable over ssh and booted. One of the same name is replaced."""
+    """Returns [Node] that have booted and answer over ssh. Nodes of the same names are replaced."""
     tag = build(platform)
     chosen = read_platform(platform)
     places = shared((*chosen.shares, *shares))
@@ -568,7 +568,7 @@ def create(names, platform="cpu", shares=()):
 
 
 def run_at_free_address(name, arguments):
-    """docker run --detach; another clone may take the address in between."""
+    """Runs docker run --detach, again if another clone has taken the address."""
     for attempt in range(5):
         try:
             docker("run", "--detach", "--ip", free_address(), *arguments)
@@ -580,9 +580,9 @@ def run_at_free_address(name, arguments):
 
 
 def weigh():
-    """With cgroups v1 all nodes together get as much of the processors as one process outside; more from here on.
+    """Raises the CPU shares of nodes: with cgroups v1 all together have those of one process outside.
 
-    Only the engine that was started here is told so.
+    Only for the engine that this tool started.
     """
     if DAEMON.exists():
         for controller in ("cpu", "cpu,cpuacct"):
@@ -592,7 +592,7 @@ def weigh():
 
 
 def wait_for_boot(node):
-    """Until ssh answers and systemd says that the boot is over. RuntimeError after BOOT_S with what it says."""
+    """Waits until ssh answers and systemd reports the end of the boot. Raises RuntimeError after BOOT_S."""
     end = time.monotonic() + BOOT_S
     words = "no answer over ssh"
     while time.monotonic() < end:
@@ -608,7 +608,7 @@ def wait_for_boot(node):
 
 
 def destroy(names=()):
-    """Remove these nodes of this clone, all of them without names, and end the engine that was started for them."""
+    """Removes these nodes of this clone, without names all, and ends the engine that was started for them."""
     if not engine_runs():
         return
     listed = docker("ps", "--all", "--quiet", "--filter", "label=%s=%s" % (LABEL, ROOT)).split()
@@ -622,7 +622,7 @@ def destroy(names=()):
 
 
 def reboot(names):
-    """Restart these nodes one after the other. RuntimeError where one of them does not run."""
+    """Restarts these nodes one after the other. Raises RuntimeError if one does not run."""
     running = {node.name: node for node in nodes()}
     for name in names:
         if name not in running:
@@ -632,7 +632,7 @@ def reboot(names):
 
 
 def inventory():
-    """An inventory of the running nodes of this clone, each in its platform's groups; JSON is YAML too."""
+    """Returns an inventory of the running nodes of this clone, each in its platform's groups."""
     running = nodes()
     groups = {}
     for node in running:
@@ -645,7 +645,7 @@ def inventory():
 
 
 def molecule_config():
-    """The same for Molecule's default driver: [{instance, address, port, user, identity_file}]."""
+    """Returns the running nodes for Molecule's default driver: [{instance, address, port, user, identity_file}]."""
     return [
         {"instance": node.name, "address": node.address, "port": 22, "user": USER, "identity_file": str(KEY)}
         for node in nodes()
@@ -653,7 +653,7 @@ def molecule_config():
 
 
 def ssh_config():
-    """Text for `ssh -F`."""
+    """Returns a configuration for `ssh -F`."""
     texts = []
     for node in nodes():
         texts.append(
@@ -685,7 +685,7 @@ def parse(arguments):
 
 
 def status_of(command, arguments):
-    """The exit status of command(arguments): 3, in CI 1, where nodes cannot be had here; 1 where they fail."""
+    """Returns the exit status of command(arguments): 3, in CI 1, if nodes cannot be started here; 1 if it fails."""
     try:
         return command(arguments)
     except Unavailable as error:

@@ -37,7 +37,7 @@ def scenario_names(soak=False):
 
 
 def molecule(name, environment):
-    """Run a scenario and print what it prints; (whether it passed, its lines). A step without its playbook fails."""
+    """Runs a scenario, prints its output and returns (passed, its lines). A missing playbook is a failure."""
     command = [str(ROOT / ".venv" / "bin" / "molecule"), "test", "--no-command-borders", "-s", name]
     lines = []
     with subprocess.Popen(
@@ -59,7 +59,7 @@ def first_failure(lines):
 
 
 def main(names):
-    """Exit status: 0 where every scenario passed or could not be run outside CI."""
+    """Returns the exit status: 0 if every scenario passed, or could not be run outside CI."""
     names = scenario_names(soak=True) if names == [SOAK] else names
     known = scenario_names() + scenario_names(soak=True)
     unknown = sorted(set(names) - set(known))
