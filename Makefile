@@ -30,9 +30,9 @@ demo-stop: .venv ## stop them; ARGS='-e fleet_purge=true' also removes what was 
 .venv/.ready: pyproject.toml tools/make_venv.py
 	$(PYTHON) tools/make_venv.py
 
-# Everything that CI runs: lint first, then two targets at a time, the longest first.
-test: lint ## everything that CI runs
-	$(BIN)/python tools/checks.py nodes e2e unit 'molecule/*' sanity matrix-one
+# Everything that CI runs: two targets at a time, lint and then the longest first.
+test: .venv ## everything that CI runs
+	$(BIN)/python tools/checks.py lint nodes e2e unit 'molecule/*' sanity matrix-one
 
 lint: .venv ## ruff, yamllint, ansible-lint, changelog fragments, plugin documentation
 	$(BIN)/ruff check
