@@ -168,14 +168,17 @@ def test_a_router_with_other_blocks_is_refused_before_anything_stops(dynamo):
     assert pids(dynamo) == before
 
 
+@pytest.mark.soak
 def test_without_the_vocabulary_the_verdict_names_it(dynamo, tmp_path):
     """Only the frontend reads harmony; nothing else is restarted."""
+    dynamo.site().ok()
     before = pids(dynamo)
     override = {"servers": {"frontend": {"environment": {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}}}}
     dynamo.site(override=override).failed("o200k_base.tiktoken", "TIKTOKEN_ENCODINGS_BASE")
     assert pids(dynamo)["decode-0"] == before["decode-0"]
 
 
+@pytest.mark.soak
 def test_without_the_parser_of_tool_calls_the_verdict_names_it(dynamo):
     """Left out on both workers; the frontend takes it from either."""
     dynamo.site(override={"arguments": {"dyn-tool-call-parser": None}}).failed("--dyn-tool-call-parser harmony")

@@ -203,7 +203,9 @@ def test_a_mistyped_flag_is_refused_before_anything_is_touched(deployment):
     assert deployment.pids() == before
 
 
+@pytest.mark.soak
 def test_without_the_tool_parser_the_play_fails_and_names_the_cause(deployment):
+    deployment.site().ok()
     run = deployment.site(override={"arguments": {"tool-call-parser": None, "enable-auto-tool-choice": None}})
     run.failed("tool-call", "--tool-call-parser openai")
     verdicts = deployment.verdicts()
