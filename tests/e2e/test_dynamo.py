@@ -119,6 +119,7 @@ def test_what_listens_where(dynamo):
 @pytest.mark.soak
 @pytest.mark.parametrize("name", NAMES)
 def test_a_killed_server_is_back_and_verified_without_a_play(dynamo, name):
+    dynamo.site().ok()
     before = pids(dynamo)
     os.kill(before[name], signal.SIGKILL)
     dynamo.wait_for(lambda: dynamo.state(name)["pid"] != before[name], 300, "a new process")
@@ -153,6 +154,7 @@ def test_the_only_worker_of_a_role_is_not_restarted_by_mistake(dynamo):
 
 @pytest.mark.soak
 def test_a_removed_folder_of_discovery_heals_without_a_play(dynamo):
+    dynamo.site().ok()
     before = pids(dynamo)
     shutil.rmtree(discovery(dynamo))
     for name in NAMES:
