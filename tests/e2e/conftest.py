@@ -26,7 +26,7 @@ KEYS = ['sk-e2e-"first"\\&/%41', "sk-e2e-second"]  # the servers ask for one of 
 
 def patience(seconds):
     """Returns how long to wait for what takes so many seconds at most on a machine that does nothing else."""
-    return int(seconds * max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0))))
+    return seconds * max(1, round(os.getloadavg()[0] / len(os.sched_getaffinity(0))))
 
 
 class Deployment:
