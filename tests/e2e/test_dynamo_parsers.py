@@ -23,7 +23,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.tools import engine_venv
 from packaging.version import Version
 
-JUDGE = Path(__file__).with_name("dynamo_judge.py")
+JUDGE = Path(__file__).with_name("parser_judge.py")
 RECORDER = Path(__file__).parents[2] / "tools" / "engine_flags.py"
 # Environments with older releases, without any engine: their frontend and dynamo.trtllm can be loaded. To make one:
 #   pip install --no-deps ai-dynamo==1.0.2 ai-dynamo-runtime==1.0.2
