@@ -7,6 +7,7 @@ SCENARIO ?=
 NODES ?= 10
 RELEASE ?=
 BIN := .venv/bin
+SLOWEST := --durations=10 --durations-min=5
 .DEFAULT_GOAL := help
 # images of containers set it: then each ansible-playbook compiles all that it imports anew, half of its processor time
 unexport PYTHONDONTWRITEBYTECODE
@@ -46,16 +47,16 @@ sanity: .venv ## ansible-test sanity
 	$(BIN)/python tools/sanity.py
 
 unit: .venv ## unit tests
-	$(BIN)/python tools/run.py pytest tests/unit
+	$(BIN)/python tools/run.py pytest tests/unit $(SLOWEST)
 
 # The local deployment end to end, with real vLLM.
 e2e: .venv ## the local deployment end to end, with real vLLM
-	$(BIN)/python tools/run.py pytest tests/e2e
+	$(BIN)/python tools/run.py pytest tests/e2e $(SLOWEST)
 
 # Servers under a real systemd, on a node in a container: needs root and Docker, which is started where none runs.
 # Without them it says so and is left out; with CI set it fails.
 nodes nodes-test: .venv ## servers on test nodes; needs root and Docker
-	$(BIN)/python tools/run.py pytest tests/nodes
+	$(BIN)/python tools/run.py pytest tests/nodes $(SLOWEST)
 
 # Molecule's scenarios, each on separate nodes: make molecule SCENARIO=default; without a name all except soak_*.
 molecule: .venv ## Molecule's scenarios; SCENARIO=default for one
