@@ -189,26 +189,3 @@ def test_from_container_to_archive_and_back(one):
     assert one.play().ok().count("changed") == 0
     one.node(name).ssh("systemctl stop nats")
     assert one.containers(name, "podman") == []
-
-
-@pytest.fixture(scope="module")
-def three(nodes, tmp_path_factory):
-    names = ["service-containers-%d-%d" % (os.getpid(), index) for index in range(3)]
-    try:
-        yield Services(names, tmp_path_factory.mktemp("services"))
-    finally:
-        nodes.destroy(names)
-
-
-@pytest.mark.soak
-def test_three_become_a_cluster_that_restarts_one_at_a_time(three):
-    three.play().ok()
-    first = three.names[0]
-    three.key(first, "put", "first")
-    assert [three.key(name) for name in three.names] == ["first"] * 3
-    assert three.play().ok().count("changed") == 0
-    before = [three.inspected(name, "etcd")["Id"] for name in three.names]
-    three.write(etcd_settings={"snapshot-count": 5000})
-    three.play().ok()
-    assert not set(before) & {three.inspected(name, "etcd")["Id"] for name in three.names}
-    assert [three.key(name) for name in three.names] == ["first"] * 3
