@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shlex
 import signal
 import subprocess
 import time
 
 from ..errors import FleetError
+from .processes import masked
 
 LIMIT_S = 40  # so that a run reports a program that hangs within a minute
 IDLE_S = 300  # for installations: a process that used no processor time for so long makes no progress
@@ -38,8 +38,8 @@ def hangs(error):
 
 
 def shown(argv):
-    """A command line for a message, without logins in its URLs."""
-    text = re.sub(r"(?<=://)[^/@\s]+@", "********@", " ".join(shlex.quote(os.fsdecode(word)) for word in argv))
+    """A command line for a message, without secrets."""
+    text = masked(" ".join(shlex.quote(os.fsdecode(word)) for word in argv))
     return text if len(text) <= SHOWN else text[:SHOWN] + "…"
 
 

@@ -1,13 +1,14 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plain HTTP to a server of this node: whole answers, event streams, and failures as values instead of exceptions.
+"""Plain HTTP to a server of this node: complete answers, event streams, and failures as values instead of exceptions.
 
-Proxies of the environment are never used: these calls go to loopback and bind addresses.
+Proxies of the environment are never used: these requests go to loopback and bind addresses.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import http.client
 import json
@@ -36,40 +37,39 @@ COMPRESSED = ("gzip", "x-gzip", "deflate")  # never asked for, and sent by some 
 UNREACHABLE = frozenset((errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL))
 
 
+@dataclasses.dataclass
 class Response:
-    """What came back: all of it, or what went wrong and the part that came before.
+    """An answer, or the failure and the part that was received.
 
-    method, url: of the request; status: int, None where no status line came; headers: {lower-case name: value};
-    text: the body (UTF-8, undecodable bytes replaced); ms: from the request to the last byte;
-    error: None or a key of FAILURES; detail: the system's own words for the error. utf8: whether the body was UTF-8.
-    closes: whether the server ends the connection after it.
+    method, url: of the request; status: int, None without a status line; headers: {lower-case name: value}; text: the
+    body (UTF-8, undecodable bytes replaced); ms: from the request to the last byte; error: None or a key of FAILURES;
+    detail: the system's message for the error. utf8: whether the body was UTF-8. closes: whether the server ends the
+    connection after it.
     """
 
-    utf8 = True
-    closes = True
-
-    def __init__(self, method, url, status=None, headers=None, text="", ms=0, error=None, detail=""):
-        self.method = method
-        self.url = url
-        self.status = status
-        self.headers = headers or {}
-        self.text = text
-        self.ms = ms
-        self.error = error
-        self.detail = detail
+    method: str
+    url: str
+    status: int | None = None
+    headers: dict = dataclasses.field(default_factory=dict)
+    text: str = ""
+    ms: int = 0
+    error: str | None = None
+    detail: str = ""
+    utf8: bool = True
+    closes: bool = True
 
     @property
     def ok(self):
-        """A whole answer with status 200."""
+        """A complete answer with status 200."""
         return self.error is None and self.status == 200
 
     @property
     def healthy(self):
-        """A complete answer of a health path that says that all is well; some have no words for it (204)."""
+        """A complete answer of a health path with a good status; some have no body (204)."""
         return self.error is None and self.status in (200, 204)
 
     def json(self):
-        """The body's JSON value; None where the body is no JSON."""
+        """The body's JSON value, or None."""
         try:
             return json.loads(self.text)
         except ValueError:
@@ -86,33 +86,33 @@ class Response:
         return "HTTP %d, then %s after %d characters: %s" % (self.status, words, len(self.text), body)
 
 
+@dataclasses.dataclass
 class Event:
-    """One server-sent event: data (str, lines joined by newlines) and ms since the request was sent."""
+    """A server-sent event: data (lines joined by newlines) and ms since the request was sent."""
 
-    def __init__(self, data, ms):
-        self.data = data
-        self.ms = ms
+    data: str
+    ms: int
 
     def json(self):
-        """The event's JSON value; None where it is no JSON."""
+        """The event's JSON value, or None."""
         try:
             return json.loads(self.data)
         except ValueError:
             return None
 
 
+@dataclasses.dataclass
 class Stream:
     """An event stream, read to its end.
 
-    response: the Response (its text is the raw stream); events: [Event] without the closing mark;
-    done: whether `data: [DONE]` came; after: the data of the first event that came after it, or None.
+    response: the Response (its text is the raw stream); events: [Event] without the closing mark; done: whether
+    `data: [DONE]` was received; after: the data of the first event after it, or None.
     """
 
-    def __init__(self, response, events, done, after=None):
-        self.response = response
-        self.events = events
-        self.done = done
-        self.after = after
+    response: Response
+    events: list
+    done: bool
+    after: str | None = None
 
 
 def cut(text, limit):

@@ -15,7 +15,7 @@ import struct
 import time
 
 SECRET_OPTION = re.compile(r"(?i)(-{1,2}[\w-]*(?:key|token|secret|password|passwd|auth|credential)[\w-]*)([= ])\S+")
-SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+@")
+SECRET_WORD = re.compile(r"(?i)\b(bearer |hf_|sk-)[\w.-]{4,}|(?<=://)[^\s/@]+(?=@)")
 MARKER_SERVER = "INFERENCE_FLEET_SERVER"  # both are in the environment of all that the guard starts
 MARKER_ROOT = "INFERENCE_FLEET_ROOT"
 LOOKS = 50  # at a process that shows no variables, LOOK_S apart, since it may be in the middle of execve
@@ -24,7 +24,6 @@ LOOK_S = 0.001
 PF_KTHREAD = 0x00200000  # include/linux/sched.h
 ENDED = ("Z", "X")  # states of processes that only wait to be forgotten
 LISTEN, ESTABLISHED = "0A", "01"  # TCP_LISTEN and TCP_ESTABLISHED in include/net/tcp_states.h
-ESTABLISHED = "01"
 WILDCARDS = frozenset(("", "*", "0.0.0.0", "::"))
 
 

@@ -1,12 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Secrets that no output, log or job file may show: how to find them in what a user gives, and how to mask them.
-
-token = clean_token("fleet_hf_token", value)     # stripped and checked; None where none is given
-Redactor([token], os.environ).text(message)      # masked, however a library has escaped it
-parameter_secrets(arguments)                     # what a module has to mask in all that it returns
-"""
+"""Secrets in arguments, environments and addresses, and how to mask them in messages, logs and job files."""
 
 from __future__ import annotations
 
@@ -18,7 +13,6 @@ from urllib.parse import quote, quote_plus, unquote
 from ..errors import FleetError
 
 MASK = "***"
-# What stands before a user's @ runs to the first of these where it is spelt as it must be, else to the last @.
 URL_USER = re.compile(r"://([^\s/?#]+)@")
 LOOSE_USER = re.compile(r"://([^\s/?#@:\[]*:(?!\d*(?:[/?#]|$))\S+)@")
 BARE_USER = re.compile(
@@ -34,12 +28,8 @@ PARAMETER = re.compile(
     re.IGNORECASE,
 )
 PROXY_LIKE = re.compile(r"PROXY$", re.IGNORECASE)
-TOKEN_LENGTH = 6  # what is shorter is a switch: masked, its "1" or "true" would go missing everywhere
-PIECE_LENGTH = 4  # of a password that its address is cut at: what a parser calls the port of a#b is a
-PART_LENGTH = 10  # of a secret, what is left of it by a cut
-EDGE_LENGTH = 5
-BEGINNING = re.compile(r"(?m)^([ \t]*)(\S{1,%d})" % PART_LENGTH)
-ENDING = re.compile(r"(?m)(\S{1,%d})(?=[ \t]*$|\u2026|\.\.\.)" % PART_LENGTH)
+TOKEN_LENGTH = 6  # shorter values are switches: "1" or "true" would be masked everywhere
+PART_LENGTH = 9  # characters of a secret that a message was cut in
 HELD = 1 << 16  # characters of a line that has no end yet
 PRINTABLE = re.compile(r"[!-~]+")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -49,36 +39,18 @@ read_on_node = set()  # secrets that this process has read from files; called.py
 
 
 def clean_token(name, value):
-    """The token that the variable `name` gives, without blanks and line breaks around it; None where there is none.
-
-    Raises FleetError, which never shows the value, unless it is printable ASCII, as every token is.
-    """
+    """The token in the variable `name`, stripped, or None. Raises FleetError, which never shows the value."""
     if value is None or value == "":
         return None
-    text = value.strip() if isinstance(value, str) else ""
-    if not text:
+    token = value.strip() if isinstance(value, str) else ""
+    if not PRINTABLE.fullmatch(token):
         raise FleetError(
-            "token.empty",
-            "%s holds no token: %s. Set it to the token itself, or leave it out.",
-            (name, "only blanks" if isinstance(value, str) else "it is no string"),
+            "token.invalid",
+            "%s is not a token, which consists of printable ASCII without blanks. Copy the token again, and encrypt it "
+            "anew if it is in a vault.",
+            (name,),
         )
-    bad = next((at for at, one in enumerate(text) if not PRINTABLE.fullmatch(one)), None)
-    if bad is not None:
-        raise FleetError(
-            "token.character-invalid",
-            "%s is no token: its character %d of %d is %s; allowed: printable ASCII without blanks. Copy the token "
-            "again, and encrypt it anew if it is in a vault.",
-            (name, bad + 1, len(text), _kind(text[bad])),
-        )
-    return text
-
-
-def _kind(character):
-    if character == "\0":
-        return "NUL"
-    if character in "\r\n":
-        return "a line break"
-    return "a blank" if character.isspace() else "no ASCII" if ord(character) > 126 else "a control character"
+    return token
 
 
 def forms(secret):
@@ -146,36 +118,29 @@ def _proxy_logins(address):
 
 
 def proxy_address(name, value):
-    """The value of a proxy variable as every client understands it: without blanks around it, what no address may
-    hold in its user and password escaped. Raises FleetError, which never shows the value."""
+    """The value of a proxy variable, with user and password escaped. Raises FleetError, which never shows the value."""
     text = str(value).strip()
     if re.search(r"[\x00-\x20\x7f]", text):
         raise FleetError(
-            "address.character-invalid",
-            "%s holds a blank or a control character in its address; escape it, as %%20.",
-            (name,),
+            "environment.invalid",
+            "%s. Correct environment.",
+            ("the address in %s contains a blank or a control character, which must be escaped, such as %%20" % name,),
         )
     scheme, mark, rest = text.rpartition("://") if "://" in text.partition("@")[0] else ("", "", text)
     who, at, host = rest.rpartition("@")
     if not at:
         return text
-    escaped = ":".join(quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", one), safe="%") for one in who.split(":", 1))
+    escaped = ":".join(quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", part), safe="%") for part in who.split(":", 1))
     return scheme + mark + escaped + at + host
 
 
 def checked_variables(environment):
-    """{name: text} of the environment variables that a module was given. Raises FleetError, which shows no value, where
-    a process cannot have one of them."""
+    """{name: value} of a module's environment variables, as strings. Raises FleetError, which shows no value."""
     found = {str(name): str(value) for name, value in (environment or {}).items()}
     for name, value in found.items():
-        if not VARIABLE.fullmatch(name):
-            raise FleetError(
-                "environment.name-invalid",
-                "environment has the name %s; allowed: letters, digits and _.",
-                (json.dumps(name),),
-            )
-        if "\0" in value:
-            raise FleetError("environment.nul", "environment: %s holds NUL, which no variable can. Remove it.", (name,))
+        if not VARIABLE.fullmatch(name) or "\0" in value:
+            problem = "the variable %s has an invalid name, or NUL in its value" % json.dumps(name)
+            raise FleetError("environment.invalid", "%s. Correct environment.", (problem,))
     return found
 
 
@@ -189,7 +154,6 @@ def variable_secrets(variables):
         if PROXY_LIKE.search(name):
             for user, password in _proxy_logins(text.strip()):
                 found |= login_forms(user, password)
-                found |= {one for one in re.split(r"[/?#@]", password) if len(one) >= PIECE_LENGTH}
     return found
 
 
@@ -236,47 +200,28 @@ def _without_parts(text, length, parts):
 
 
 class Redactor:
-    """Masks secrets (None among them: none) and those of environment variables, and the signatures of any address.
+    """Masks secrets (None is ignored), those of environment variables, and signatures in addresses.
 
-    Of the secrets also what a cut left of them: PART_LENGTH characters or two thirds anywhere, EDGE_LENGTH of their
-    beginning at the end of a line or before an ellipsis, or of their end at the beginning of a line.
+    Parts of a secret, such as those of a message that was cut, are masked from PART_LENGTH characters on.
     """
 
     def __init__(self, secrets=(), variables=None):
-        found, whole = variable_secrets(dict(variables or {})), set()
+        found, complete = variable_secrets(dict(variables or {})), set()
         for secret in secrets:
-            whole |= forms(secret) if secret else set()
-        self._found = sorted(found | whole, key=len, reverse=True)
-        self._parts, self._heads, self._tails = {}, set(), set()
-        for secret in whole:
-            length = min(PART_LENGTH, -(-2 * len(secret) // 3))
-            if length > EDGE_LENGTH:
-                parts = self._parts.setdefault(length, set())
-                parts.update(secret[at : at + length] for at in range(len(secret) - length + 1))
-                self._heads |= {secret[:end] for end in range(EDGE_LENGTH, length)}
-                self._tails |= {secret[-end:] for end in range(EDGE_LENGTH, length)}
+            complete |= forms(secret) if secret else set()
+        self._found = sorted(found | complete, key=len, reverse=True)
+        self._parts = {
+            secret[at : at + PART_LENGTH] for secret in complete for at in range(len(secret) - PART_LENGTH + 1)
+        }
 
     def text(self, text):
         """The text, masked."""
         for secret in self._found:
             text = text.replace(secret, MASK)
-        for length, parts in sorted(self._parts.items(), reverse=True):
-            text = _without_parts(text, length, parts)
-        if self._heads:
-            text = BEGINNING.sub(lambda match: match[1] + self._edge(match[2], self._tails, True), text)
-            text = ENDING.sub(lambda match: self._edge(match[1], self._heads, False), text)
-        return PARAMETER.sub(lambda match: match[1] + MASK, text)
-
-    @staticmethod
-    def _edge(word, edges, first):
-        """The characters at an edge of a line, masked as far as they are an edge of a secret."""
-        for length in range(len(word), EDGE_LENGTH - 1, -1):
-            if (word[:length] if first else word[-length:]) in edges:
-                return MASK + word[length:] if first else word[:-length] + MASK
-        return word
+        return PARAMETER.sub(lambda match: match[1] + MASK, _without_parts(text, PART_LENGTH, self._parts))
 
     def value(self, value):
-        """A JSON value with all of its strings masked, but for the keys of mappings."""
+        """A JSON value with its strings masked, except keys of mappings."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -287,7 +232,7 @@ class Redactor:
 
 
 class Masked:
-    """A text stream that masks what is written to it, line by line: a secret may come in pieces."""
+    """A stream that masks what is written to it, by line, because a secret may be written in pieces."""
 
     def __init__(self, stream, redactor):
         self._stream = stream
@@ -295,7 +240,7 @@ class Masked:
         self._rest = ""
 
     def write(self, text):
-        """As a stream does."""
+        """Write as a stream does."""
         lines, end, rest = (self._rest + text).rpartition("\n")
         if len(rest) > HELD:
             lines, end, rest = lines + end + rest, "", ""
@@ -305,7 +250,7 @@ class Masked:
         return len(text)
 
     def close(self):
-        """Write the line that has no end, too."""
+        """Write the last line, which has no end."""
         if self._rest:
             self._stream.write(self._redactor.text(self._rest))
             self._rest = ""

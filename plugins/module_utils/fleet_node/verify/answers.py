@@ -22,6 +22,7 @@ class Answers(Asking):
     def __init__(self, entry, options):
         super().__init__(entry, options)
         self._slips = itertools.count()
+        self.long_streams = []  # StreamedAnswers
 
     def _right(self, text, number, got, cause):
         """A note on an answer that must be the number: empty where it is. Fails where it is not, or says more."""
@@ -47,12 +48,36 @@ class Answers(Asking):
         ask()
         return "right when asked again; " + ask()
 
-    def _sum(self, one, cause, reader=http_client.request, **more):
-        """Ask a sum and judge the complete answer: words for it."""
-        answer, response = self._ask(self._body(one.question, **more), reader=reader)
+    def _number(self, body, number, cause, reader=http_client.request, standin=None):
+        """Ask for a number and judge the complete answer: words for it. standin: the reason why a stand-in need not
+        know the number."""
+        answer, response = self._ask(body, reader=reader)
         got = response.describe(GOT_LIMIT)
         self._finished(answer, got)
-        return self._right(answer.content, one.number, got, cause) + response.describe(GOT_SHORT)
+        if standin and self.standin and not gpt_oss.says_number(answer.content, number):
+            raise NotMeasured(standin, response.describe(GOT_SHORT))
+        return self._right(answer.content, number, got, cause) + response.describe(GOT_SHORT)
+
+    def _sum(self, one, cause, reader=http_client.request, **more):
+        """The same for a sum."""
+        return self._number(self._body(one.question, **more), one.number, cause, reader)
+
+    def _both_ways(self, body, judge):
+        """Words for a complete and a streamed answer. judge(Answer, what came) fails for a wrong one."""
+
+        def complete():
+            answer, response = self._ask(body)
+            judge(answer, response.describe(GOT_LIMIT))
+            return response.describe(GOT_SHORT)
+
+        def streamed():
+            streamed, got = self._stream(body)
+            judge(streamed.answer, got)
+            self.long_streams.append(streamed)
+            return streamed.words
+
+        asked = [lambda ask=ask: self._once_more(ask) for ask in (complete, streamed)]
+        return "; streamed: ".join(self._at_once(*asked))
 
     def _finished(self, answer, got):
         if "!!!!!!" in answer.content:

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import json
 import threading
 import time
+import typing
 
 from ..engines.registry import engine_of
 from ..host import http_client
@@ -33,31 +35,22 @@ BUSY_S = 0.5  # before such a retry where the server does not say how long
 BUSY_LIMIT_S = 30  # a server that wants more is not waited for
 
 
+@dataclasses.dataclass
 class Options:
-    """What the caller wants.
+    """Options of a verification.
 
-    mode: full or quick; probes: the recipe's own [{name, path, body, expect}], checked; effort_parameter:
-    reasoning_effort or chat_template_args; responses_api: whether /v1/responses must work; timeout: seconds a request;
-    quick_timeout: seconds for the whole quick sequence; api_key: sent as a bearer token, or empty.
+    mode: full or quick; probes: the recipe's, [{name, path, body, expect}]; effort_parameter: reasoning_effort or
+    chat_template_args; responses_api: whether /v1/responses must work; timeout: seconds for a request; api_key: sent as
+    a bearer token unless empty; quick_timeout: seconds for the quick sequence.
     """
 
-    def __init__(
-        self,
-        mode="full",
-        probes=(),
-        effort_parameter=gpt_oss.EFFORT,
-        responses_api=True,
-        timeout=120,
-        api_key="",
-        quick_timeout=QUICK_S,
-    ):
-        self.mode = mode
-        self.probes = list(probes)
-        self.effort_parameter = effort_parameter
-        self.responses_api = responses_api
-        self.timeout = timeout
-        self.api_key = api_key
-        self.quick_timeout = quick_timeout
+    mode: str = "full"
+    probes: typing.Sequence = ()
+    effort_parameter: str = gpt_oss.EFFORT
+    responses_api: bool = True
+    timeout: float = 120
+    api_key: str = ""
+    quick_timeout: float = QUICK_S
 
 
 class Failed(Exception):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ..model import gpt_oss
@@ -51,13 +52,7 @@ class Dialogues(Streams):
                 {"role": "assistant", "content": str(number)},
                 {"role": "user", "content": gpt_oss.CHOSEN},
             ]
-            answer, response = self._ask(body)
-            got = response.describe(GOT_LIMIT)
-            self._finished(answer, got)
-            if self.standin and not gpt_oss.says_number(answer.content, number):
-                raise NotMeasured("a stand-in need not know what it said", response.describe(GOT_SHORT))
-            self._right(answer.content, number, got, causes.WRONG_TURNS)
-            return response.describe(GOT_SHORT)
+            return self._number(body, number, causes.WRONG_TURNS, standin="a stand-in need not know what it said")
 
         return self._once_more(ask)
 
@@ -68,39 +63,21 @@ class Dialogues(Streams):
                 "a context of %s tokens is too short for a prompt of %d characters" % (self.context, len(question))
             )
 
-        def ask():
-            answer, response = self._ask(self._body(question))
-            got = response.describe(GOT_LIMIT)
-            self._finished(answer, got)
-            if self.standin and not gpt_oss.says_number(answer.content, number):
-                raise NotMeasured("a stand-in need not find a fact in a long prompt", response.describe(GOT_SHORT))
-            self._right(answer.content, number, got, causes.WRONG_LONG)
-            return "%d characters; %s" % (len(question), response.describe(GOT_SHORT))
-
-        return self._once_more(ask)
+        standin = "a stand-in need not find a fact in a long prompt"
+        ask = functools.partial(self._number, self._body(question), number, causes.WRONG_LONG, standin=standin)
+        return "%d characters; %s" % (len(question), self._once_more(ask))
 
     def _exact_text(self):
         """Accents, other alphabets and emoji, there and back, complete and streamed."""
         if self.standin:
             raise NotMeasured("a stand-in cannot repeat a text")
-        body = self._body(gpt_oss.TEXT_QUESTION, **self.low)
 
-        def judge(answer, got, words):
+        def judge(answer, got):
             self._finished(answer, got)
-            if gpt_oss.is_text(answer.content):
-                return words
-            raise Failed("%s; %s" % (answer.content, got), causes.WRONG_TEXT)
+            if not gpt_oss.is_text(answer.content):
+                raise Failed("%s; %s" % (answer.content, got), causes.WRONG_TEXT)
 
-        def whole():
-            answer, response = self._ask(body)
-            return judge(answer, response.describe(GOT_LIMIT), response.describe(GOT_SHORT))
-
-        def streamed():
-            answer, got = self._stream(body)
-            return judge(answer.answer, got, answer.words)
-
-        asked = [lambda ask=ask: self._once_more(ask) for ask in (whole, streamed)]
-        return "; streamed: ".join(self._at_once(*asked))
+        return self._both_ways(self._body(gpt_oss.TEXT_QUESTION, **self.low), judge)
 
     def _stop_sequence(self):
         """The answer ends at a stop sequence, or with it: some engines leave it there."""

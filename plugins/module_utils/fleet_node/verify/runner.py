@@ -23,8 +23,6 @@ from .asking import Failed, Options
 SCHEMA = 1
 MODES = ("auto", "full", "quick")
 NOT_VERIFIED = "not verified (check)"
-PROBE_KEYS = frozenset(("name", "path", "body", "expect"))
-EXPECT_KEYS = frozenset(("status", "contains", "field"))
 
 
 def verify_servers(entries, options, watch, servers_changed=None, check_mode=False, elsewhere=(), key_of=None):
@@ -64,9 +62,7 @@ def verify_from_parameters(parameters, check_mode):
     for name in ("timeout", "quick_timeout"):
         if parameters[name] <= 0:
             raise FleetError(
-                "probes.option-invalid",
-                "%s is %s; allowed: %s. Correct it.",
-                (name, "%g" % parameters[name], "more than 0 seconds"),
+                "probes.invalid", "%s %s. Correct it.", (name, "is %g; allowed: more than 0 seconds" % parameters[name])
             )
     options = Options(
         mode=parameters["mode"],
@@ -100,7 +96,7 @@ def settle_mode(mode, servers_changed):
     """quick where it is known that nothing changed, full otherwise; an explicit mode stays."""
     if mode not in MODES:
         raise FleetError(
-            "probes.option-invalid", "%s is %s; allowed: %s. Correct it.", ("mode", repr(mode), ", ".join(MODES))
+            "probes.invalid", "%s %s. Correct it.", ("mode", "is %r; allowed: %s" % (mode, ", ".join(MODES)))
         )
     if mode != "auto":
         return mode
@@ -108,57 +104,27 @@ def settle_mode(mode, servers_changed):
 
 
 def check_probes(given):
-    """The recipe's probes with all keys: [{name, path, body, expect: {status, contains, field}}]. Raises FleetError."""
-    checked = []
-    for number, probe in enumerate(given):
-        where = "probes[%d]" % number
-        if not isinstance(probe, dict):
-            raise _invalid(where, "is a %s; allowed: a mapping" % type(probe).__name__)
-        name = probe.get("name")
-        if not isinstance(name, str) or not name:
-            raise _invalid(where, "has no name, which the report shows")
-        where += " (%s)" % name
-        if name in probes.FULL + probes.QUICK or name in [other["name"] for other in checked]:
-            raise _invalid(where, "has the name of another probe")
-        _check_keys(where, probe, PROBE_KEYS)
-        path = probe.get("path") or probes.CHAT
-        if not isinstance(path, str) or not path.startswith("/"):
-            raise _invalid(where, "has the path %r; allowed: a path that begins with '/'" % (path,))
-        body = probe.get("body")
-        if body is not None and not isinstance(body, dict):
-            raise _invalid(where, "has a %s as body; allowed: a mapping, or none for a GET" % type(body).__name__)
-        if body is None and path == probes.CHAT:
-            raise _invalid(where, "has no body; a chat completion requires one with messages")
-        checked.append({"name": name, "path": path, "body": body, "expect": _expect(where, probe.get("expect"))})
+    """The recipe's probes with all keys: [{name, path, body, expect: {status, contains, field}}]. Raises FleetError.
+
+    The recipe's schema and the module's arguments have checked the types.
+    """
+    checked, names = [], {*probes.FULL, *probes.QUICK}
+    for probe in given:
+        name, path, body = probe["name"], probe.get("path") or probes.CHAT, probe.get("body")
+        problem = None
+        if name in names:
+            problem = "has the name of another probe"
+        elif not path.startswith("/"):
+            problem = "has the path %r; allowed: a path that begins with '/'" % path
+        elif body is None and path == probes.CHAT:
+            problem = "has no body; a chat completion requires a body with messages"
+        if problem:
+            raise FleetError("probes.invalid", "%s %s. Correct it.", ("the probe %s" % name, problem))
+        names.add(name)
+        expect = {"status": 200, "contains": [], "field": None}
+        expect.update((key, value) for key, value in (probe.get("expect") or {}).items() if value is not None)
+        checked.append({"name": name, "path": path, "body": body, "expect": expect})
     return checked
-
-
-def _expect(where, given):
-    given = {} if given is None else given
-    where += ".expect"
-    if not isinstance(given, dict):
-        raise _invalid(where, "is a %s; allowed: a mapping" % type(given).__name__)
-    _check_keys(where, given, EXPECT_KEYS)
-    status, contains, field = given.get("status", 200), given.get("contains") or [], given.get("field")
-    if isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 599:
-        raise _invalid(where, "has the status %r; allowed: 100 to 599" % (status,))
-    if not isinstance(contains, list) or not all(isinstance(text, str) for text in contains):
-        raise _invalid(where, "has %r in contains; allowed: a list of strings" % (contains,))
-    if field is not None and (not isinstance(field, str) or not field):
-        raise _invalid(where, "has the field %r; allowed: a dotted path like choices.0.message.content" % (field,))
-    return {"status": status, "contains": contains, "field": field}
-
-
-def _check_keys(where, mapping, keys):
-    unknown = sorted(str(key) for key in set(mapping) - keys)
-    if unknown:
-        raise _invalid(where, "has the unknown keys %s; allowed: %s" % (", ".join(unknown), ", ".join(sorted(keys))))
-
-
-def _invalid(where, words):
-    return FleetError(
-        "probes.invalid", "%s %s. Correct the probes of the recipe, or in fleet_override.", (where, words)
-    )
 
 
 def _verdict(entry, entries, elsewhere, options, who, servers_changed, check_mode, key_of):

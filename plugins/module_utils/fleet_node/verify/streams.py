@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..host import http_client
 from ..model import gpt_oss
 from ..servers import causes
-from .asking import CHAT, GOT_LIMIT, GOT_SHORT, PROMPT_TOKENS, Failed, NotMeasured, compact, finished
+from .asking import CHAT, GOT_LIMIT, PROMPT_TOKENS, Failed, NotMeasured, compact, finished
 from .tools import Tools
 
 STREAMS = 3  # tries until a stream brings reasoning, or does not come at once: models are sampled, machines busy
@@ -19,12 +19,11 @@ FEW_AT_ONCE, USUAL_BATCH = 4, 16
 
 
 class Streams(Tools):
-    """chat_answer: the Answer of the probe chat; streamed, counted: the StreamedAnswers of a sum and of a long answer.
-    None until they came."""
+    """chat_answer: the Answer of the probe chat; streamed: the StreamedAnswer of a sum. None before."""
 
     def __init__(self, entry, options):
         super().__init__(entry, options)
-        self.chat_answer = self.streamed = self.counted = None
+        self.chat_answer = self.streamed = None
 
     def _streamed_sum(self, one, cause=causes.WRONG_STREAM, reader=http_client.stream):
         """(StreamedAnswer, a note, what came) of a sum. Fails unless it is right."""
@@ -90,25 +89,14 @@ class Streams(Tools):
             raise NotMeasured("a stand-in has not learned to count")
         if self.context is not None and self.context < gpt_oss.COUNT_TOKENS + PROMPT_TOKENS:
             raise NotMeasured("a context of %d tokens is too short for a long answer" % self.context)
-        body = self._body(gpt_oss.COUNTING, **self.low)
 
-        def whole():
-            answer, response = self._ask(body)
-            return self._judge_count(answer, response.describe(GOT_LIMIT)) + response.describe(GOT_SHORT)
+        def judge(answer, got):
+            self._finished(answer, got)
+            wrong = gpt_oss.counted(answer.content)
+            if wrong:
+                raise Failed("%s; %s" % (wrong, got), causes.WRONG_COUNT)
 
-        def streamed():
-            self.counted, got = self._stream(body)
-            return self._judge_count(self.counted.answer, got) + self.counted.words
-
-        asked = [lambda ask=ask: self._once_more(ask) for ask in (whole, streamed)]
-        return "; streamed: ".join(self._at_once(*asked))
-
-    def _judge_count(self, answer, got):
-        self._finished(answer, got)
-        wrong = gpt_oss.counted(answer.content)
-        if wrong:
-            raise Failed("%s; %s" % (wrong, got), causes.WRONG_COUNT)
-        return ""
+        return self._both_ways(self._body(gpt_oss.COUNTING, **self.low), judge)
 
     def _unbuffered(self):
         """Whether events come while the model writes. A short stream does not show it."""
@@ -118,8 +106,8 @@ class Streams(Tools):
             return tempo(self.streamed)
         if self.standin:
             raise NotMeasured("a stand-in's stream is too short to tell (%s)" % tempo(self.streamed))
-        if self.counted is not None and flows(self.counted):
-            return tempo(self.counted)
+        for streamed in filter(flows, self.long_streams):
+            return tempo(streamed)
         for _try in range(STREAMS):
             streamed, _got = self._stream(self._body(gpt_oss.COUNTING, **self.low))
             if flows(streamed) is not False:

@@ -192,7 +192,7 @@ def test_a_bundle_without_certificates_is_an_error(node, tmp_path):
 def test_the_operation_shows_no_proxy_and_refuses_names_that_no_variable_has(node):
     result = operate("container_engine", proxy_env={"HTTPS_PROXY": "http://user:password@proxy:3128"})
     assert "password" not in str(result)
-    assert operate("container_engine", proxy_env={"A B": "x"})["code"] == "environment.name-invalid"
+    assert operate("container_engine", proxy_env={"A B": "x"})["code"] == "environment.invalid"
 
 
 # ---- pending restarts

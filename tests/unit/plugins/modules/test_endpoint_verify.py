@@ -151,8 +151,8 @@ def test_auto_without_reports_goes_by_what_changed(run, tmp_path):
     [
         ({"servers": [dict(plan_entry(8000), port=8001)]}, "entry.invalid"),
         ({"servers": [plan_entry(8000), plan_entry(8001)]}, "entry.invalid"),
-        ({"servers": [], "timeout": 0}, "probes.option-invalid"),
-        ({"servers": [], "quick_timeout": -1}, "probes.option-invalid"),
+        ({"servers": [], "timeout": 0}, "probes.invalid"),
+        ({"servers": [], "quick_timeout": -1}, "probes.invalid"),
         ({"servers": [], "root": "here"}, "node.root-not-absolute"),
         ({"servers": [], "probes": [{"name": "chat", "body": {}}]}, "probes.invalid"),
     ],

@@ -58,12 +58,3 @@ def test_weights_that_do_not_load_on():
     assert causes.log_cause([LOADING, ""], trtllm.ENGINE, True).startswith("loading the weights does not go on")
     assert causes.log_cause([LOADING], trtllm.ENGINE, False) is None  # it may well go on
     assert causes.log_cause([LOADING, "Model init total -- 80.1s"], trtllm.ENGINE, True) is None
-
-
-def test_a_log_that_says_nothing():
-    assert causes.log_cause([], trtllm.ENGINE, True) is None
-    assert causes.log_cause(["INFO:     Application startup complete."], trtllm.ENGINE, True) is None
-
-
-def test_a_streamed_tool_call_may_end_as_a_text_does():
-    assert set(trtllm.ENGINE.streamed_call_ends) == {"tool_calls", "stop"}

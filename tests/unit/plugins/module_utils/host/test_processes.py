@@ -125,16 +125,6 @@ def _two(found):
     return found if len(found) == 2 else None
 
 
-def test_this_process_and_its_ancestors_are_never_found(monkeypatch):
-    marks = {os.getpid(): ("/tests", "server-0"), os.getppid(): ("/tests", "server-0")}
-    monkeypatch.setattr(processes, "markers_of", marks.get)
-    assert (
-        processes.marked_processes("/tests") == {}
-        or os.getpid() not in processes.marked_processes("/tests")["server-0"]
-    )
-    assert os.getppid() not in processes.marked_processes("/tests").get("server-0", [])
-
-
 def test_terminate_ends_what_ignores_term_and_takes_a_zombie_for_ended():
     with child([*SLEEP[:-1], STUBBORN], stdout=subprocess.PIPE) as stubborn, child() as mild:
         stubborn.stdout.readline()
@@ -146,13 +136,6 @@ def test_terminate_ends_what_ignores_term_and_takes_a_zombie_for_ended():
         assert processes.started_at(mild.pid) is None
         assert (mild.wait(), stubborn.wait()) == (-signal.SIGTERM, -signal.SIGKILL)
         assert processes.terminate([mild.pid], 0, 0) == []
-
-
-def test_terminate_tells_who_survived(monkeypatch):
-    with child() as process, monkeypatch.context() as patched:
-        patched.setattr(os, "kill", lambda pid, sign: None)
-        assert processes.terminate([process.pid], 0.05, 0.05) == [process.pid]
-        patched.undo()
 
 
 def test_a_pid_that_went_over_to_another_process_is_left_alone(monkeypatch):
@@ -187,29 +170,11 @@ def test_memory_and_start_time():
     assert processes.started_at(one.pid) is None
 
 
-def test_memory_without_the_right_to_read_smaps(monkeypatch):
-    real = processes._field_kib
-    monkeypatch.setattr(processes, "_field_kib", lambda path, field: None if "smaps" in path else real(path, field))
-    assert processes.memory_mib([os.getpid()]) > 10
-
-
 def test_the_kernels_own_threads_are_not_processes():
     if processes.command(2) != "[kthreadd]":
         pytest.skip("this namespace has no kernel threads")
     assert processes.process(2).kernel
     assert 2 not in processes.process_table()
-
-
-def test_names_with_blanks_and_brackets(tmp_path):
-    path = tmp_path / "a) Z 1 (b"
-    os.symlink("/bin/sleep", path)
-    with child([str(path), "900"]) as process:
-        wait_until(lambda: processes.argv(process.pid)[:1] == [str(path)])
-        found = processes.process(process.pid)
-        assert (found.parent, found.kernel) == (os.getpid(), False)
-        assert found.state in ("S", "R")
-        assert processes.argv(process.pid) == [str(path), "900"]
-        assert processes.command(process.pid) == "%s 900" % path
 
 
 @pytest.mark.parametrize(

@@ -64,30 +64,11 @@ def test_no_token(value):
     assert clean_token("fleet_hf_token", value) is None
 
 
-@pytest.mark.parametrize(
-    ("value", "what"),
-    [
-        ("hf_S\nEKRIT", "its character 5 of 10 is a line break"),
-        ("hf_S EKRIT", "its character 5 of 10 is a blank"),
-        ("hf_S\0EKRIT", "its character 5 of 10 is NUL"),
-        ("hf_S\x1bEKRIT", "its character 5 of 10 is a control character"),
-        ("hf_S\u00e9EKRIT", "its character 5 of 10 is no ASCII"),
-    ],
-)
-def test_a_token_that_is_none(value, what):
+@pytest.mark.parametrize("value", ["hf_S\nEKRIT", "hf_S EKRIT", "hf_S\0EKRIT", "hf_S\u00e9EKRIT", " \n", 7, ["x"]])
+def test_an_invalid_token_is_not_shown(value):
     with pytest.raises(FleetError) as caught:
         clean_token("fleet_hf_token", value)
-    assert caught.value.message == (
-        "fleet_hf_token is no token: %s; allowed: printable ASCII without blanks. Copy the token again, and encrypt it "
-        "anew if it is in a vault." % what
-    )
-
-
-@pytest.mark.parametrize(("value", "why"), [(" \n", "only blanks"), (7, "it is no string"), (["x"], "it is no string")])
-def test_a_token_of_nothing(value, why):
-    with pytest.raises(FleetError) as caught:
-        clean_token("token", value)
-    assert caught.value.message == "token holds no token: %s. Set it to the token itself, or leave it out." % why
+    assert (caught.value.code, caught.value.values) == ("token.invalid", ("fleet_hf_token",))
 
 
 PASSWORDS = ["pa55word", "pa#55word", "pa/55word", "pa?55word", "pa@55word", "pa%55word", "pa%4055word", "12345/word"]
@@ -148,7 +129,7 @@ def test_what_is_no_secret_stays():
 def test_a_proxy_with_a_control_character_is_refused_without_its_value():
     with pytest.raises(FleetError) as caught:
         proxy_address("HTTPS_PROXY", "http://me:pa\0ss@proxy")
-    assert caught.value.message == "HTTPS_PROXY holds a blank or a control character in its address; escape it, as %20."
+    assert caught.value.code == "environment.invalid" and "ss@proxy" not in caught.value.message
 
 
 LONG = "hf_Zq7abcdefGHIJKLmnopQRST"

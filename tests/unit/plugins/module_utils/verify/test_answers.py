@@ -37,10 +37,6 @@ def test_the_first_token_is_the_first_delta_with_something_in_it():
     assert chat.read_stream(events[:1]).times == []
 
 
-def test_data_that_is_no_json_object_is_kept_and_blanks_are_not():
-    assert chat.read_stream([Event(" ", 1), chunk(2, content="3"), Event("oops", 3), Event("[]", 4)]).bad == "oops"
-
-
 @pytest.mark.parametrize(
     ("times", "expected"),
     [
@@ -211,20 +207,6 @@ def test_a_stand_in_is_known_by_its_name(model_id, expected):
     assert gpt_oss.is_standin(model_id) is expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<|im_start|>assistant", "<s>", "</think>", "[/INST]", "<|end_of_text|>", "<|start_header_id|>", "<|user|>",
-        "<｜end▁of▁sentence｜>", "<start_of_turn>model", "<unk>", "<eos>", "[UNK]", "<0xE2><0x80>", "â€™",
-        "&lt;|im_end|&gt;", "<function=x>", "[TOOL_CALLS]", "im_end|>", "<extra_id_0>", "\ufeff", "<|reserved_200013|>",
-        "<thinking>", "<reasoning>", "a ##b", "<answer>", "[gMASK]", "|endoftext|", "<fim_token>", "ĠParis", "1Ċ2",
-        "ðŁĺĢ", "\ud83d", "\x7f", "</tool_call>", "<|tool_call|>", "< | im_end | >", "<|python_tag|>", "<unused12>",
-    ],
-)  # fmt: skip
-def test_tokens_of_other_models_are_found(text):
-    assert causes.residue("The answer is 391 %s" % text, VLLM)[1] == causes.FOREIGN
-
-
 @pytest.mark.parametrize("text", [
     "a < b and c > d", "x | y", "Ωmega, wół, pół, São Paulo, ÃO, Čeština", "e.g. [1] and <b>bold</b>", "if a<b:",
     "1\n2\n3\t4", "👍🏽 🙂", "## A heading\n### Another", "C## and F#", "\\(17 \\times 23\\)", "50 % @@ off",
@@ -232,35 +214,6 @@ def test_tokens_of_other_models_are_found(text):
 ])  # fmt: skip
 def test_plain_text_holds_no_tokens(text):
     assert causes.residue(text, VLLM) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "more"),
-    [
-        ("391", None), ("**391**", None), ("17 × 23 = 391", None), ("The product is **391**.", None),
-        ("17*20 = 340, 17*3 = 51, and 340 + 51 = 391.", None), ("\\[ 17 \\times 23 = \\boxed{391} \\]", None),
-        ("17 × 23 = 391\n\n**391**", None), ("3 9 1", None), ("Sure! It's 391 ✅", None),
-        ("391 zq", "zq"), ("391. Paris", "Paris"), ("391\n391", "391\n391"), ("391 12", "12"),
-        ("391.......", "391......."),
-        ("391" + " " * 30, "blanks at its end"), ("391 答", "答"), ("391 and " * 1 + "one " * 200, "808 characters"),
-        ("391\nprint(17*23)", "print"),
-    ],
-)  # fmt: skip
-def test_what_is_more_than_a_number(text, more):
-    assert gpt_oss.surplus(text, 391) == more
-
-
-def test_how_a_count_is_judged():
-    right = "\n".join(str(number) for number in range(1, 121))
-    for text in (right, right.replace("\n", ", "), right.replace("\n", ".\n"), "```\n%s\n```" % right):
-        assert gpt_oss.counted(text) is None
-    for text, wrong in (
-        (right[2:], "2 stands where the first number, 1, belongs"),
-        (right[:-4], "it ends at 119 instead of 120"),
-        (right.replace("\n57\n", "\n"), "58 stands where 57 belongs"),
-        ("", "it ends at nothing instead of 120"),
-    ):
-        assert gpt_oss.counted(text) == wrong
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import json
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.engines import dynamo_workers
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import asking, workers
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.verify import workers
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 from ansible_collections.inference.fleet.tests.unit.engines.scripted_engine import ScriptedEngine
 from ansible_collections.inference.fleet.tests.unit.plugins.module_utils.verify.verdicts import (
@@ -126,14 +126,6 @@ def test_a_decode_worker_that_fetches_no_cache_is_found_out():
     )
 
 
-def test_the_cache_that_is_moved_is_counted_where_it_is_fetched():
-    decode, looks = Worker(), iter(((1, "1.0e+02"), (2, "200.0")))
-    decode.metrics = lambda: (REQUESTS + MOVED) % next(looks)
-    verdict = disaggregated(prefill=Worker(text=REQUESTS + MOVED % "0.0"), decode=decode)
-    assert verdict["ok"] is True
-    assert by_name(verdict)["disaggregation"]["got"].endswith("; vllm:nixl_bytes_transferred_sum: decode-0 100 -> 200")
-
-
 def test_one_of_several_workers_may_be_left_alone_by_the_router():
     roles = {"prefill-0": "prefill", "prefill-1": "prefill", "decode-0": "decode"}
     before = {name: workers.Seen(1, 7) for name in roles}
@@ -153,18 +145,6 @@ def test_counters_that_come_late_are_waited_for(monkeypatch):
     verdict = disaggregated(prefill=late)
     assert verdict["ok"] is True
     assert "prefill-0 5 -> 6" in by_name(verdict)["disaggregation"]["got"]
-
-
-def test_the_quick_look_counts_instances_too():
-    with ScriptedEngine(pages={"/health": json.dumps({"instances": HEALTH["instances"][:2]})}) as front:
-        entries = [
-            plan_entry(front.port, "frontend", role="frontend", engine="dynamo"),
-            plan_entry(None, "prefill-0", role="prefill"),
-            plan_entry(None, "decode-0", role="decode"),
-        ]
-        verdict = verdict_of(front, asking.Options(mode="quick"), entries)
-    assert [probe["name"] for probe in verdict["probes"]] == ["identity", "census", "model-id", "completion"]
-    assert list(failing(verdict)) == ["census"]
 
 
 def test_counters_that_are_not_there_are_not_measured():

@@ -241,8 +241,3 @@ def test_all_servers_of_a_node_at_once_and_only_those_with_a_port_of_their_own()
         ("server-1", False),
     ]
     assert result["ok"] is False
-
-
-def test_a_node_without_servers_of_its_own_has_nothing_to_say():
-    entries = [plan_entry(8001, "decode-0", role="decode")]
-    assert runner.verify_servers(entries, asking.Options(), watch) == {"ok": None, "mode": "full", "verdicts": []}
