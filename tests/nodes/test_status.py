@@ -48,7 +48,7 @@ def edited(site):
 
 def without_interpreter(site):
     shell(site, "rm /var/lib/inference-fleet/lib/python3")
-    return ["which its service definition executes, is broken: it is not there; it would not start again"]
+    return ["/var/lib/inference-fleet/lib/python3 does not lead to a Python that starts servers"]
 
 
 def by_hand(site):
