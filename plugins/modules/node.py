@@ -32,8 +32,9 @@ options:
     description:
       - The arguments of the operation.
       - All operations on servers take C(servers), the plan entries as P(inference.fleet.plan#lookup) returns them;
-        C(root), an absolute path that all files of the fleet are below; C(manager), V(auto), V(systemd) or
-        V(supervisord); C(toolkit), the virtual environment with supervisord; and C(only), names of servers.
+        C(root), an absolute path that all files of the fleet are below, C(fleet_root) by default; C(manager), V(auto),
+        V(systemd) or V(supervisord); C(toolkit), the virtual environment with supervisord; and C(only), names of
+        servers.
       - V(engine_servers) takes C(state) (V(started), V(restarted), V(stopped), V(absent), V(verified) or
         V(rolled_back)), and C(changes), what becomes of running servers that have to stop. V(at_once) changes them,
         V(one_by_one) and V(together) return the order in which to change them as RV(waves), and V(wave) changes those
@@ -41,7 +42,7 @@ options:
       - V(engine_servers) also takes C(secrets), a mapping of the variables in the entries' C(secrets) to values;
         C(drain_s), seconds that a server may take to finish its requests; C(user), the account of servers without one;
         C(watchdog), a mapping with C(interval), C(failures) and C(timeout); C(logs) with C(rate), C(file_mb) and
-        C(files); C(start_on_boot) for supervisord; C(purge) and C(purge_artifacts) with V(absent).
+        C(files); C(start_on_boot) for supervisord; C(purge) with V(absent).
       - V(engine_ready) takes C(timeout), seconds for each request. V(engine_servers_info) takes C(log_lines), C(probe),
         whether each server is asked for a completion, and C(report), whether a table is shown.
     type: dict
@@ -49,6 +50,10 @@ options:
   version:
     description: Filled in by the action plugin. The version of the program.
     type: str
+  root:
+    description: Filled in by the action plugin. The value of C(root) for operations that take it and are not given it.
+    type: str
+    default: ""
   lib:
     description: Filled in by the action plugin. The node's folder.
     type: str
@@ -183,6 +188,7 @@ ARGUMENTS = {
     "operation": {"type": "str"},
     "arguments": {"type": "dict", "default": {}},
     "version": {"type": "str"},
+    "root": {"type": "str", "default": ""},
     "lib": {"type": "str"},
     "make": {"type": "bool", "default": False},
     "background": {"type": "bool", "default": False},
@@ -250,8 +256,9 @@ def main():
         module.exit_json(changed=False)
     try:
         result, warnings = called.run(
-            params["operation"], params["arguments"], module.check_mode, validate, module.no_log_values.update, unkept
-        )
+            params["operation"], params["arguments"], module.check_mode, validate, module.no_log_values.update, unkept,
+            params["root"],
+        )  # fmt: skip
     except called.FleetError as error:
         module.fail_json(msg=error.message, **error.details)
     for text in warnings:

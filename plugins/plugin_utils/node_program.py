@@ -39,11 +39,14 @@ class NodeProgram:
 
         A task with `async` is asked first whether the node has the program, as its own call is not waited for.
         """
+        root = self._root(arguments, task_vars)
         given = {
             "operation": operation,
             "arguments": arguments,
             "version": program.own_version(),
-            "lib": NodePaths(self._root(arguments, task_vars)).lib,
+            "root": root,
+            # the operation reports a root that is not absolute
+            "lib": NodePaths(root if os.path.isabs(root) else "").lib,
             "make": operation in MAKES_FOLDER,
         }
         behind = bool(self._task.async_val and not self._connection.has_native_async)
@@ -73,14 +76,13 @@ class NodeProgram:
         return {"archive": path, "sha256": sha256}
 
     def _root(self, arguments, task_vars):
-        """The node's root, absolute or empty; an operation that is given another one says what is wrong with it."""
+        """The argument root, else fleet_root of the host; empty if neither is set."""
         root = arguments.get("root")
         if root is None:
             host = self._task.delegate_to
             root = (task_vars.get("ansible_delegated_vars") or {}).get(host, task_vars).get("fleet_root")
             root = self._templar.template(root)
-        root = str(root or "")
-        return root if os.path.isabs(root) else ""
+        return str(root or "")
 
 
 def _python_error(answer):

@@ -14,12 +14,12 @@ from .errors import FleetError
 from .host.redact import parameter_secrets, read_on_node
 
 
-def run(name, arguments, check_mode, validate, hide, unkept=None):
+def run(name, arguments, check_mode, validate, hide, unkept=None, root=""):
     """(the result of an operation, its warnings). Raises FleetError.
 
     validate(argument_spec, arguments, **rules) -> (parameters, [error], values that are secrets). hide(secrets): they
     are masked in all that is logged and returned. unkept: the FleetError of a program that cannot be kept on the node;
-    operations that only read do without.
+    operations that only read do without. root: the default of the argument root.
     """
     hide(parameter_secrets(arguments))
     operation = operation_of(name)
@@ -33,6 +33,8 @@ def run(name, arguments, check_mode, validate, hide, unkept=None):
         raise unkept
 
     def validated(one, given):
+        if "root" in one.arguments:
+            given = {"root": root, **given}
         parameters, errors, secrets = validate(one.arguments, given, **one.rules)
         hide(secrets)
         if errors:

@@ -130,7 +130,6 @@ def _preflight(host):
     parts = [*host.recipe["venvs"], *host.recipe["models"]]
     yield _call(
         "node_preflight",
-        root=host.root,
         platform=platform,
         hardware=host.read("fleet_hardware"),
         needs=host.recipe["needs"],
@@ -277,7 +276,6 @@ def _model(host, model):
         ca_bundle=host.ca_bundle(role) or None,
         sha256sums=role.value("model_weights_sha256sums") or None,
         min_rate=role.value("model_weights_min_rate", host.shared("fleet_weights_min_rate", 10240)),
-        root=host.root,
     )
 
 
@@ -302,7 +300,6 @@ def _serve(host):
                 engine=engine,
                 state="effective",
                 restart=role.value("serve_engine_restart", host.shared("container_engine_restart", "auto")),
-                root=host.root,
             )
     for client in recipe.get("service_clients", []):
         yield _call(
@@ -313,7 +310,6 @@ def _serve(host):
         )
     yield _call(
         "engine_servers",
-        root=host.root,
         manager=role.value("serve_manager"),
         toolkit=role.value("serve_toolkit") or None,
         servers=given,
@@ -342,7 +338,6 @@ def _verify(host):
         "endpoint_verify",
         servers=role.value("verify_servers", host.servers),
         workers_elsewhere=role.value("verify_workers_elsewhere", host.part("workers_elsewhere", [])),
-        root=host.root,
         manager=host.read("serve_manager", "auto"),
         toolkit=host.read("serve_toolkit") or None,
         mode=role.value("verify_mode", host.read("fleet_verify", "auto")),

@@ -39,7 +39,6 @@ class Nvidia(Platform):
         arguments = {
             "servers": role.value("nvidia_servers", host.servers),
             "packages": role.value("nvidia_packages"),
-            "root": role.value("nvidia_root", host.root),
         }
         return [("nvidia_toolkit", arguments)]
 

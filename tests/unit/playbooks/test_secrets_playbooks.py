@@ -65,7 +65,7 @@ def test_preflight_names_every_secret_without_a_value_and_a_plan_needs_none(site
 def test_what_is_no_key_is_one_error_that_does_not_show_it(site):
     text = "fleet_api_key: %s\n" % json.dumps(KEY + "\n" + KEY)
     run = site.playbook("preflight", text, "-vvv").failed(
-        "node1: fleet_api_key has a line break as character 14 of 27."
+        "node1: fleet_api_key is empty, or contains a space or a character that is not printable ASCII."
     )
     for spelling in (KEY, json.dumps(KEY)[1:-1], repr(KEY)[1:-1]):
         assert spelling not in run.output

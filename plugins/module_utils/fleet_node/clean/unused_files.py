@@ -22,9 +22,10 @@ from ..host import processes
 from ..host.directories import mount_points
 from ..host.files import read_text
 from ..host.jobs import DetachedJob
+from ..host.os_errors import os_error
 from ..host.python_environment import MARKER, PARTIAL
 from ..host.server_spec import ARTIFACT_RECORD, NAME, artifact_key
-from ..supervise.state import read_record
+from ..servers.reconcile import locked
 from ..weights.encodings import ENCODINGS, SUFFIX
 from ..weights.jobs import Job
 from ..weights.lock import Busy, WeightLock
@@ -63,14 +64,12 @@ def clean(paths, planned, deployment=None, remove=False, remove_shared=False, ch
     well. Returns {changed, unused: [row], removed: [path], kept: [path], diff}. Raises FleetError.
     """
     try:
-        with _only_one(paths, remove and not check):
+        with locked(paths, wait_s=0) if remove and not check else contextlib.nullcontext():
             found = find(paths, planned, deployment)
             goes = [one for one in found if remove and not one.mounted and (remove_shared or not one.shared)]
             removed = [one.path for one in goes if check or _delete(paths, one)]
     except OSError as error:
-        raise FleetError(
-            "clean.stopped", "Cleaning stopped: %s. Correct the cause and run clean.yml again.", (error,)
-        ) from error
+        raise os_error("Unused files cannot be removed", error, "Run clean.yml again then.") from error
     return {
         "changed": bool(removed),
         "unused": [one.row() for one in found],
@@ -78,24 +77,6 @@ def clean(paths, planned, deployment=None, remove=False, remove_shared=False, ch
         "kept": [one.path for one in found if one.path not in removed],
         "diff": {"before": "".join(path + "\n" for path in removed), "after": ""},
     }
-
-
-@contextlib.contextmanager
-def _only_one(paths, lock):
-    """No run changes the servers meanwhile: what it deploys would be used from then on."""
-    if not lock or not os.path.isdir(paths.run):
-        yield
-        return
-    with open(paths.run + "/engine_servers.lock", "a", encoding="ascii") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FleetError(
-                "servers.locked",
-                "Another run changes the servers of %s; run again when it is done.",
-                (paths.root or "this node",),
-            ) from None
-        yield
 
 
 # ---- what is used
@@ -190,7 +171,6 @@ def find(paths, planned, deployment=None):
         *_weights(paths, used, entries),
         *_jobs(paths, entries, deployment),
         *_encodings(paths, used),
-        *_programs(paths, used),
     ]
     mounts = mount_points()
     device = os.stat(paths.lib).st_dev if os.path.isdir(paths.lib) else None
@@ -255,7 +235,7 @@ def _weights(paths, used, entries):
         for name, path in _folders(parent):
             hidden = name.startswith(".") and name.endswith(INNER_STAGING)
             destination = os.path.join(parent, name[1 : -len(INNER_STAGING)]) if hidden else path
-            if used.names(destination) or used.names(path) or locked(destination):
+            if used.names(destination) or used.names(path) or locked_elsewhere(destination):
                 continue
             if hidden and len(name) > len(INNER_STAGING) + 1:
                 yield Unused(path, "partial download", "%s is not planned, and nobody fetches it" % destination)
@@ -263,7 +243,7 @@ def _weights(paths, used, entries):
                 yield Unused(path, "checkpoint", "no planned or deployed server reads it")
 
 
-def locked(destination):
+def locked_elsewhere(destination):
     """Whether a run is at work at a destination of weights, on this node or another."""
     place = os.path.join(os.path.dirname(destination), ".%s%s" % (os.path.basename(destination), INNER_LOCK))
     try:
@@ -297,18 +277,6 @@ def _encodings(paths, used):
         # what reads them is given the folder
         if os.path.isfile(path) and not os.path.islink(path) and not used.names(path):
             yield Unused(path, "encoding", "no planned or deployed server reads %s" % paths.encodings)
-
-
-def _programs(paths, used):
-    """What earlier versions of this collection started servers and downloads with. A service manager may have read no
-    newer definition of a server yet, and start it that way again."""
-    names = {os.path.basename(path)[: -len(".json")] for path in glob.glob(glob.escape(paths.state) + "/*.json")}
-    records = [read_record(paths.server_state(name)) for name in names | set(processes.marked_processes(paths.root))]
-    place = os.path.realpath(paths.program)
-    if all(_within(one.get("program") or "", place) for one in records):
-        for path in (paths.lib + "/lib/guard.py", paths.lib + "/jobs/weights-worker.pyz"):
-            if os.path.isfile(path) and not used.names(path):
-                yield Unused(path, "program", "nothing is started with it any more")
 
 
 def size_of(path):

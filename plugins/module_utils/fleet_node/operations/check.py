@@ -16,6 +16,7 @@ from ..host.commands import hangs
 from ..operation import Operation
 
 CHECK = {
+    "root": {"type": "path", "default": ""},
     "looks": {
         "type": "list",
         "elements": "dict",
@@ -51,7 +52,7 @@ def check(params, check_mode, operation_of, validated):
 
     looks = [{**one, "arguments": filled(one["arguments"])} for one in params["looks"]]
     try:
-        found = {"changed": False, **look(looks, operation_of, validated)}
+        found = {"changed": False, **look(looks, operation_of, validated, params["root"])}
     except FleetError as error:
         error.details = {**error.details, "hangs": True}
         raise
@@ -62,7 +63,7 @@ def check(params, check_mode, operation_of, validated):
     return found
 
 
-def look(looks, operation_of, validated):
+def look(looks, operation_of, validated, root):
     """{steps: [{step, differs, reason}], first: the first step that differs or None, serving: whether servers run here,
     warnings: [texts]}.
 
@@ -73,8 +74,8 @@ def look(looks, operation_of, validated):
     the step would wait for the same program again.
     """
     steps, warnings = {}, []
-    root = next((one["arguments"].get("root") for one in looks if one["operation"] == SERVERS), None)
-    result = {"serving": root is None or bool(processes.marked_processes(root))}
+    serves = any(one["operation"] == SERVERS for one in looks)
+    result = {"serving": not serves or bool(processes.marked_processes(root))}
     for one in looks:
         step = steps.setdefault(one["step"], {"step": one["step"], "differs": False, "reason": None})
         reason, said = _due(one, operation_of(one["operation"]), validated)

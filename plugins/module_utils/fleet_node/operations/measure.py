@@ -10,22 +10,15 @@ import os
 from ..measure import benchmark, datasets, evaluation
 from ..measure.arguments import MEASURED_ARGUMENTS
 from ..operation import Operation
-from ..servers.model import NODE_ARGUMENTS
+from ..servers.model import NODE_ARGUMENTS, servers_elsewhere
 
 BENCHMARK_RUN = {
     "servers": {"type": "list", "elements": "dict", "required": True},
-    "elsewhere": {
-        "type": "list",
-        "elements": "dict",
-        "default": [],
-        "options": {
-            "host": {"type": "str", "required": True},
-            "name": {"type": "str", "required": True},
-            "hash": {"type": "str", "required": True},
-            "devices": {"type": "list", "elements": "raw", "default": []},
-            "url": {"type": "str"},
-        },
-    },
+    "elsewhere": servers_elsewhere(
+        hash={"type": "str", "required": True},
+        devices={"type": "list", "elements": "raw", "default": []},
+        url={"type": "str"},
+    ),
     "beside": {"type": "list", "elements": "dict", "default": []},
     "point": {"type": "dict", "required": True},
     "profile": {"type": "str", "default": ""},

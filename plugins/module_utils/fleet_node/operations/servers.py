@@ -14,7 +14,7 @@ from ..host.server_spec import check_entries
 from ..model import gpt_oss
 from ..operation import Operation
 from ..servers.decide import AT_ONCE, CHANGES
-from ..servers.model import CLOSINGS, NODE_ARGUMENTS, SERVERS_ARGUMENTS, STATES, Node
+from ..servers.model import CLOSINGS, NODE_ARGUMENTS, SERVERS_ARGUMENTS, STATES, Node, servers_elsewhere
 from ..servers.preflight import preflight
 from ..servers.readiness import check_ready
 from ..servers.reconcile import acted
@@ -81,7 +81,6 @@ ENGINE_SERVERS = {
     "reports_dir": {"type": "path"},
     "restarted": {"type": "list", "elements": "str", "default": []},
     "purge": {"type": "bool", "default": False},
-    "purge_artifacts": {"type": "bool", "default": False},
     "logs": {
         "type": "dict",
         "options": {name: {"type": "int", "default": value} for name, value in LOG_LIMITS.items()},
@@ -99,15 +98,13 @@ ENGINE_SERVERS = {
 
 
 def engine_servers(params, check_mode):
-    """The result of the module; its warnings with it. Raises FleetError, whose details say what was begun."""
+    """Changes the servers to the plan. Raises FleetError, whose details contain the actions that were begun."""
     node = Node.of_parameters(params)
     try:
-        result, warnings = run_servers(node, params, check_mode)
+        return run_servers(node, params, check_mode)
     except FleetError as error:
         error.details = {"actions": acted(node.acted), **error.details}
         raise
-    result["warnings"] = warnings
-    return result
 
 
 def engine_servers_due(result):
@@ -178,18 +175,11 @@ def engine_ready(params, check_mode):
 
 ENDPOINT_VERIFY = {
     "servers": {"type": "list", "elements": "dict", "required": True},
-    "workers_elsewhere": {
-        "type": "list",
-        "elements": "dict",
-        "default": [],
-        "options": {
-            "host": {"type": "str", "required": True},
-            "name": {"type": "str", "required": True},
-            "role": {"type": "str", "choices": ["prefill", "decode"], "required": True},
-            "bind": {"type": "str", "required": True},
-            "ports": {"type": "dict", "default": {}},
-        },
-    },
+    "workers_elsewhere": servers_elsewhere(
+        role={"type": "str", "choices": ["prefill", "decode"], "required": True},
+        bind={"type": "str", "required": True},
+        ports={"type": "dict", "default": {}},
+    ),
     "mode": {"type": "str", "choices": ["auto", "full", "quick"], "default": "auto"},
     "servers_changed": {"type": "bool"},
     "probes": {

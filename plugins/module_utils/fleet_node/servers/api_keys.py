@@ -23,7 +23,7 @@ ALLOWED = "1 to %d printable ASCII characters without spaces, in quotes, or a li
 
 
 def api_keys(value, variable=VARIABLE):
-    """[str] of the keys that a variable holds, the one that clients send first; [] for null, an empty string or list.
+    """[str] of the keys in a variable, first the key that clients send; [] for null, an empty string or list.
 
     Line breaks at the end, which `echo KEY | ansible-vault encrypt_string` leaves, are cut off. Raises FleetError,
     which never shows a key.
@@ -42,7 +42,7 @@ def api_keys(value, variable=VARIABLE):
         if len(key) > LONGEST:
             raise _invalid(where, "has %d characters" % len(key))
         if not PRINTABLE.fullmatch(key):
-            raise _invalid(where, _wrong(key))
+            raise _invalid(where, "is empty, or contains a space or a character that is not printable ASCII")
         if key in keys:
             raise _invalid(where, "is the same as %s[%d]" % (variable, keys.index(key)))
         keys.append(key)
@@ -51,15 +51,6 @@ def api_keys(value, variable=VARIABLE):
 
 def _invalid(where, words):
     return FleetError("api-key.invalid", "%s %s. Set it to %s.", (where, words, ALLOWED))
-
-
-def _wrong(key):
-    if not key:
-        return "is empty"
-    at = next(index for index, one in enumerate(key) if not PRINTABLE.match(one))
-    kind = "no ASCII character" if ord(key[at]) > 126 and key[at] != "\x7f" else "a control character"
-    kind = "a line break" if key[at] in "\r\n" else "a space or tab" if key[at] in " \t" else kind
-    return "has %s as character %d of %d" % (kind, at + 1, len(key))
 
 
 def client_key(paths, entry):
@@ -108,10 +99,8 @@ def is_file(source):
 
 
 def secret_value(name, variable, value):
-    """What the secret `name` of a server holds, as a string: `value` of `variable`; "" where that holds nothing, None
-    where it need not hold anything.
-
-    Raises FleetError, which never shows the value.
+    """The secret `name` of a server as a string, from `value` of `variable`; "" if the value is empty, None if it is
+    optional and missing. Raises FleetError, which never shows the value.
     """
     if variable == VARIABLE or name in API_KEYS:
         keys = api_keys(value, variable)

@@ -32,7 +32,7 @@ from .observe import observe
 from .ports import holder_words, server_ports
 from .server_files import Staging, forget_state, make_folder, remove, unlink
 
-SETTLE_S = 2.0  # how long a start may take to show its first sign; nothing waits for an engine
+SETTLE_S = 2.0  # within which a start is recorded; nothing waits for an engine
 PORT_FREE_S = 3.0
 DRAIN_POLL_S = 0.2
 METRICS_S = 2.0
@@ -40,7 +40,7 @@ CLOSE_S = 2.0
 
 
 def prove(node, actions, desired):
-    """FleetError where what these actions start cannot start; they themselves may be for a later call."""
+    """Raises FleetError if a server that these actions start cannot start. A later call may apply the actions."""
     starts = [action.name for action in actions if action.kind in STARTS]
     for name in starts:
         entry = desired[name].entry
@@ -64,14 +64,13 @@ def prove(node, actions, desired):
 
 
 def apply(node, actions, desired, observed, shared, purge=False, drain_s=0, keeps=False):
-    """Do what was decided and proven: write everything beside, stop, put the files in place, start. See reconcile().
+    """Apply what was decided and proven: write all files to staging, stop, install the files, start.
 
-    keeps: keep the definitions that are replaced until somebody says that the new ones are verified.
+    keeps: keep the definitions that are replaced until the new ones are verified.
     """
     starts = [action.name for action in actions if action.kind in STARTS]
     writes = [action for action in actions if action.kind in WRITES]
     ends = [action.name for action in actions if action.kind in ("stop", "remove")]
-    owners = {action.name: owner_of(action.name, desired[action.name].user) for action in writes}
     stop_first = [name for name in starts if observed.get(name) and observed[name].runs]
 
     with Staging() as staging:
@@ -83,7 +82,7 @@ def apply(node, actions, desired, observed, shared, purge=False, drain_s=0, keep
             if text is not None:
                 staging.add(path, text)
         for action in writes:
-            _stage(node, staging, action, desired[action.name], owners[action.name])
+            _stage(node, staging, action, desired[action.name])
         _probe_folders(node, starts)
         node.acted = list(actions)
         if keeps:
@@ -93,7 +92,7 @@ def apply(node, actions, desired, observed, shared, purge=False, drain_s=0, keep
         try:
             staging.commit()
         except OSError:
-            # as it was: the old files are back
+            # the old files are back
             previous.forget(node.paths, starts if keeps else ())
             node.manager.start(start_order({name: observed[name].entry for name in stop_first if observed[name].entry}))
             raise
@@ -120,7 +119,7 @@ def apply(node, actions, desired, observed, shared, purge=False, drain_s=0, keep
 
 
 def stop(node, names, observed):
-    """Stop servers and prove it: no process of theirs is left and their ports are free of them. FleetError if not."""
+    """Stop servers. Raises FleetError if a process of theirs is left or still listens on their ports."""
     if not names:
         return
     for pid in [pid for name in names for pid in observed[name].pids]:
@@ -163,7 +162,7 @@ def _does_not_end(name, words, stopped, details=None):
 
 
 def settle(node, entries, started):
-    """observe() again once each of the started servers shows a first sign, at the latest after SETTLE_S."""
+    """observe() again when each of the started servers has a record, at the latest after SETTLE_S."""
     end = time.monotonic() + SETTLE_S
     while True:
         observed = observe(node.paths, node.manager, entries)
@@ -173,9 +172,10 @@ def settle(node, entries, started):
         time.sleep(0.05)
 
 
-def _stage(node, staging, action, one, owner):
+def _stage(node, staging, action, one):
     entry = one.entry
     name = entry["name"]
+    owner = owner_of(name, one.user)
     path = node.manager.definition_path(name)
     if read_text(path) != one.definition:  # a new file of the same text would make systemd read all units again
         staging.add(path, one.definition)
@@ -183,8 +183,7 @@ def _stage(node, staging, action, one, owner):
         for path, mode, uid, gid in one.files:
             if os.path.exists(path):
                 place(path, mode, uid, gid)
-        for path, folder_owner, _needed in one.folders:
-            make_folder(path, folder_owner)
+        _make_directories(entry, owner)
         return
     texts = {
         node.paths.entry(name): json.dumps(entry, indent=1, sort_keys=True, ensure_ascii=False) + "\n",
@@ -197,12 +196,16 @@ def _stage(node, staging, action, one, owner):
         staging.add(node.paths.secret(name), json.dumps(one.secrets), 0o600, owner)
     if one.config is not None:
         staging.add(config_path(entry), one.config)
+    _make_directories(entry, owner)
+
+
+def _make_directories(entry, owner):
     for path in entry["directories"].values():
         make_folder(path, container_owner(entry) or owner)
 
 
 def _probe_folders(node, starts):
-    """OSError where one of the folders that a start changes without staged files cannot be written to."""
+    """Raises OSError if a directory that a start changes without staged files cannot be written."""
     folders = {node.paths.state, *(os.path.dirname(node.manager.definition_path(name)) for name in starts)}
     for folder in sorted(folders) if starts else ():
         with about(folder):
@@ -212,7 +215,7 @@ def _probe_folders(node, starts):
 
 
 def _forget_old(node, observed, one):
-    """What a deployment leaves over: the last start's record, a secret or config file that the entry no longer has."""
+    """Delete the record of the last start, and files of secrets and configuration that the entry no longer has."""
     name = one.entry["name"]
     forget_state(node, name)
     gone = []
@@ -245,9 +248,8 @@ def _make_folders(node, desired, observed):
 def drain(servers, seconds):
     """Return when none of these ([Observed]) has a request, at the latest after so many seconds.
 
-    A server keeps its port meanwhile. One whose engine can refuse new requests does so, and clients ask another server.
-    One whose engine finishes its requests by itself, when it is asked to end, is asked to, and has the time that its
-    own command gives it on top.
+    A server keeps its port meanwhile. An engine that can refuse new requests does so, and clients ask another server.
+    An engine that finishes its requests after SIGTERM gets the time for that in addition.
     """
     busy = [one for one in servers if condition(one).state == "running" and one.entry and one.entry.get("engine")]
     end = time.monotonic() + seconds
@@ -267,7 +269,7 @@ def drain(servers, seconds):
 
 
 def _requests(one):
-    """How many requests a server has, as its engine counts them; clients' connections where it does not count."""
+    """The number of requests of a server by its engine's metrics, or the number of connections without them."""
     entry = one.entry
     port = health_port(entry)
     if port is None:
@@ -279,7 +281,7 @@ def _requests(one):
 
 
 def _close(servers):
-    """Close the ports of engines that can do so: a connection that nobody accepts would be reset at the end."""
+    """Close the ports of engines that can do so: connections that nobody accepts would be reset at the end."""
     ports = [health_port(one.entry) for one in servers if _signal(one, engine_of(one.entry).close_signal)]
     end = time.monotonic() + CLOSE_S
     while any(port in ports for _address, port, _inode in processes.listening_sockets()) and time.monotonic() < end:
@@ -287,9 +289,9 @@ def _close(servers):
 
 
 def _signal(one, sign):
-    """Signal an engine that handles this signal; a drain is longer than a turn of all servers. Whether it was sent."""
+    """Send a signal to an engine that handles it. Returns whether it was sent."""
     pid = one.service.pid if one.service is not None else None
-    own = one.entry.get("launcher") != "container"  # a container engine's client catches it and hands it on
+    own = one.entry.get("launcher") != "container"  # a container engine's client catches it and passes it on
     if sign and own and pid is not None and processes.catches(pid, sign):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, sign)
@@ -298,7 +300,7 @@ def _signal(one, sign):
 
 
 def _ask_to_end(one):
-    """(pid, when it must have ended) of an engine that was asked to finish what it has; None for any other."""
+    """(pid, end of its time) of an engine that got SIGTERM to finish its requests; None for other engines."""
     seconds = engine_of(one.entry).finishes_within(one.entry)
     pid = one.service.pid if one.service is not None else None
     if not seconds or pid is None:
@@ -313,8 +315,8 @@ def _ask_to_end(one):
 
 
 def shared_changes(node):
-    """{path: content} of the files that all servers share and that differ from what they should be, and the service
-    manager's own. The program, where it does, is among them without content."""
+    """{path: content} of the shared files, those of the service manager included, that differ from this collection's.
+    The program has None as content."""
     texts = {node.paths.guard: None}
     for engine in ENGINES.values():
         for name, module in engine.modules:
@@ -327,8 +329,8 @@ def shared_changes(node):
 
 
 def shared_fault(paths, path, text):
-    """How a shared file differs from this collection's, its owner and mode included, as a clause; None where it does
-    not. Service managers start it, in part as root, at every boot."""
+    """How a shared file differs from this collection's, with its owner and mode, as a clause; None if it does not.
+    Service managers execute these files at every boot, in part as root."""
     if text is None:
         return program.current_fault(paths.lib)
     wrong = trust.misplaced(path, 0o644)
@@ -336,5 +338,5 @@ def shared_fault(paths, path, text):
 
 
 def python_link_differs(node):
-    """Whether this run chose a Python that the node's link does not lead to, or somebody else made that link."""
+    """Whether the node's link does not lead to the Python that this run chose, or somebody else made that link."""
     return node.manager.interpreter is not None and not host_python.leads_to(node.paths, node.manager.interpreter)

@@ -1,14 +1,13 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether engines take their configuration files and command lines, asked of their own new images and environments.
-
-What runs before goes on serving meanwhile.
-"""
+"""Checks configuration files and command lines with the engines' own parsers, in their new images and environments,
+while the old servers run."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import glob
 import hashlib
 import json
@@ -26,16 +25,16 @@ from ..host.files import read_json, write_atomic
 from ..host.paths import PREFIX
 from .server_files import make_folder
 
-CHECK_S = 180  # an engine's own modules take long to import
+CHECK_S = 180  # engines are slow to import
 MARK = "inference-fleet-verdict: "
 REMEMBERED = 256
-# What is asked, and what to correct where it is refused.
-CONFIG = ("configuration", "config.content or take %s that has it")
-COMMAND = ("command line", "arguments or take %s that has them")
+# The subject of a question, and what to correct if it is refused.
+CONFIG = ("configuration", "config.content or use %s that has it")
+COMMAND = ("command line", "arguments or use %s that has them")
 
 
 class Silent(Exception):
-    """A place that does not answer; its words say why."""
+    """A place did not answer; the message is the reason."""
 
 
 class _Image:
@@ -104,8 +103,25 @@ class _Environment:
         return done.stdout.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
+@dataclasses.dataclass
+class _Question:
+    """A question to a place. what: CONFIG or COMMAND; key: identifies the question and the place."""
+
+    server: object
+    place: object
+    what: tuple
+    program: str
+    arguments: tuple
+    text: str
+
+    @property
+    def key(self):
+        parts = [self.place.id, self.program, *self.arguments, self.text]
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def check_configs(node, servers):
-    """FleetError for the first server whose image or environment refuses its configuration file or command line.
+    """Raises FleetError for the first server whose image or environment refuses its configuration file or command line.
 
     servers: [DesiredServer] that are about to be started. If there is no verdict, the node gets a warning. Accepted
     files and commands are not asked again in the same place; the command lines of a place are asked together.
@@ -113,67 +129,55 @@ def check_configs(node, servers):
     path = node.paths.lib + "/config-checks.json"
     known = read_json(path)
     known = known if isinstance(known, list) else []
-    fresh, refusal = [], None
-    for place, program, arguments, what, asked in _questions(servers, set(known)):
-        texts = list(asked)
-        text = texts[0] if what is CONFIG else json.dumps([json.loads(one) for one in texts])
-        try:
-            verdicts = _verdicts(place.run(program, arguments, text))
-            words = "it printed no verdict"
-        except Silent as error:
-            verdicts, words = [], str(error)
-        for index, one in enumerate(texts):
-            server, key = asked[one]
-            verdict = verdicts[index] if index < len(verdicts) else {"verdict": "unknown", "words": words}
-            found, said = engine_of(server.entry).config_verdict(verdict["verdict"], str(verdict["words"]))
+    asked = {one.key: one for server in servers for one in _questions(server) if one.key not in known}
+    fresh, refusals = [], []
+    for together in _groups(asked.values()):
+        for one, (verdict, words) in zip(together, _verdicts(together)):
+            entry = one.server.entry
+            found, said = engine_of(entry).config_verdict(verdict, words)
+            named = (entry["name"], entry["engine"])
             if found == "taken":
-                fresh.append(key)
-            elif found == "refused" and refusal is None:
-                refusal = (server.entry["name"], server.entry["engine"], place.label, what[0], said.rstrip("."),
-                           what[1] % place.kind)  # fmt: skip
-            elif found != "refused":
+                fresh.append(one.key)
+            elif found == "refused":
+                refusals.append((*named, one.place.label, one.what[0], said.rstrip("."), one.what[1] % one.place.kind))
+            else:
                 node.warnings.append(
                     "%s: whether %s takes its %s could not be asked of %s (%s). It is started without that."
-                    % (server.entry["name"], server.entry["engine"], what[0], place.label, said)
+                    % (*named, one.what[0], one.place.label, said)
                 )
     if fresh:
         make_folder(node.paths.lib)
         write_atomic(path, json.dumps([*known, *fresh][-REMEMBERED:]))
-    if refusal:
+    if refusals:
         raise FleetError(
             "servers.config-refused",
             "Server '%s': %s, asked in %s, refuses its %s: %s. Nothing was changed. Correct %s.",
-            refusal,
+            refusals[0],
         )
 
 
-def _questions(servers, known):
-    """[(place, program, arguments, what, {text: (server, key)})] of what no place is known to take."""
-    groups, places = {}, {}
-    for server in servers:
-        entry, engine = server.entry, engine_of(server.entry)
-        found = _place(server)
-        if found is None:
-            continue
-        place = places.setdefault((type(found), found.id), found)
-        config, command = engine.config_check(entry), engine.command_check(entry, server.config)
-        asked = []
-        if config and entry["container"] and server.config is not None:
-            asked.append((CONFIG, config[0], tuple(config[1]), server.config))
-        if command:
-            asked.append((COMMAND, command[0], (), json.dumps(command[1])))
-        for what, program, arguments, text in asked:
-            parts = [place.id, program, *arguments, text]
-            key = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
-            if key not in known:
-                alone = text if what is CONFIG else ""
-                group = groups.setdefault((place.id, program, arguments, alone), (place, program, arguments, what, {}))
-                group[4].setdefault(text, (server, key))
-    return list(groups.values())
+def _questions(server):
+    entry, engine = server.entry, engine_of(server.entry)
+    place = _place(server)
+    if place is None:
+        return
+    config, command = engine.config_check(entry), engine.command_check(entry, server.config)
+    if config and entry["container"] and server.config is not None:
+        yield _Question(server, place, CONFIG, config[0], tuple(config[1]), server.config)
+    if command:
+        yield _Question(server, place, COMMAND, command[0], (), json.dumps(command[1]))
+
+
+def _groups(questions):
+    """[[_Question]]: the command lines of a place together, and each file by itself."""
+    groups = {}
+    for one in questions:
+        groups.setdefault((one.place.id, one.program, one.key if one.what is CONFIG else ""), []).append(one)
+    return groups.values()
 
 
 def _place(server):
-    """Where a server's engine can be asked, None where that is not known."""
+    """Where a server's engine can be asked, None if that is not known."""
     engine = engine_of_entry(server.entry)
     if engine is not None:
         return _Image(server, engine)
@@ -182,12 +186,17 @@ def _place(server):
     return _Environment(server, python) if os.path.isabs(program) and os.access(python, os.X_OK) else None
 
 
-def _verdicts(output):
-    """[{verdict, words}] that a program printed."""
-    found = []
-    for line in output.splitlines():
-        if line.startswith(MARK):
-            with contextlib.suppress(KeyError, TypeError, ValueError):
-                verdict = json.loads(line[len(MARK) :])
-                found.append({"verdict": verdict["verdict"], "words": verdict["words"]})
-    return found
+def _verdicts(together):
+    """[(verdict, words)] of questions that are asked together; "unknown" for those without an answer."""
+    first = together[0]
+    text = first.text if first.what is CONFIG else "[%s]" % ", ".join(one.text for one in together)
+    found, words = [], "it printed no verdict"
+    try:
+        for line in first.place.run(first.program, first.arguments, text).splitlines():
+            if line.startswith(MARK):
+                with contextlib.suppress(KeyError, TypeError, ValueError):
+                    verdict = json.loads(line[len(MARK) :])
+                    found.append((verdict["verdict"], str(verdict["words"])))
+    except Silent as error:
+        found, words = [], str(error)
+    return found + [("unknown", words)] * (len(together) - len(found))

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a plan entry means on this node: user, secrets, definition, files; and what keeps it from being deployed."""
+"""A plan entry on this node: its user, secrets, definition and files, and why it cannot be deployed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ import re
 from ..engines.registry import OTHER_API_KEYS
 from ..errors import FleetError
 from ..host import processes
-from ..host.cpu_list import format_cpu_list, parse_cpu_list
 from ..host.files import read_text
 from .api_keys import is_file, secret_value
 from .model import DesiredServer, config_path
 
 _PLAIN_KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"))
-# what a YAML reader refuses or folds though JSON lets it stand
+# allowed in JSON, but refused or folded by YAML readers
 _UNFIT = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def check_secrets(entries, secrets, check_mode=False):
-    """FleetError that names every secret of the entries ([entry]) whose variable is missing, empty, or no string, or
-    whose file is; in check mode a task before may have been to bring the file."""
+    """Raises FleetError with every secret of the entries ([entry]) whose variable or file is missing, empty or invalid.
+    In check mode files are not checked, because an earlier task may create them."""
     problems = []
     for entry in entries:
         for key, variable in sorted(entry["secrets"].items()):
@@ -55,27 +54,24 @@ def check_secrets(entries, secrets, check_mode=False):
 
 
 def desired_server(node, entry, secrets):
-    """The DesiredServer of an entry; its problem says why the entry could not be deployed now.
+    """The DesiredServer of an entry.
 
     secrets: {variable: value}, as far as they are known.
     """
     name, user = entry["name"], entry["user"] or node.user
-    path, secret_path = config_path(entry), node.paths.secret(name)
-    # what the account cannot change belongs to whoever deploys; root's files are root's
+    path = config_path(entry)
+    # files that the account must not change belong to the user who deploys
     uid = 0 if os.geteuid() == 0 else None
     group = 0 if uid == 0 else None
     files = [(one, 0o644, uid, group) for one in (node.manager.definition_path(name), path) if one]
-    owner = None
     with contextlib.suppress(FleetError):
         owner = owner_of(name, user)
-        # its guard reads it, and guards of other accounts, where there are several, read those of their leaders
+        # guards of other accounts read the entries of their leaders
         mode = 0o644 if len(node.accounts) > 1 else 0o640
         files.append((node.paths.entry(name), mode, uid, owner[1] if owner and uid == 0 else group))
         files.append((node.paths.deployer(name), 0o640, uid, group))
         if entry["secrets"]:
-            files.append((secret_path, 0o600, *(owner or (os.geteuid(), None))))
-    own = "%s/servers/%s/" % (node.paths.lib, name)  # others may be shared by servers, or nodes
-    folders = [path for path in entry["directories"].values() if path.startswith(own)]
+            files.append((node.paths.secret(name), 0o600, *(owner or (os.geteuid(), None))))
     definition, problem = None, None
     try:
         definition = node.manager.definition(entry, user)
@@ -88,11 +84,6 @@ def desired_server(node, entry, secrets):
         definition=definition,
         config=config_text(entry["config"]),
         files=files,
-        folders=[
-            (path, container_owner(entry) or owner, path == entry["directories"]["work"])
-            for path in sorted(set(folders))
-        ],
-        secret_path=secret_path if entry["secrets"] else None,
         problem=problem,
     )
 
@@ -104,13 +95,13 @@ def known_secrets(entry, secrets):
         if is_file(source):
             known[key] = read_text(source)
         elif secrets.get(source) is not None:
-            with contextlib.suppress(FleetError):  # check_secrets() says it of a value that cannot be used
+            with contextlib.suppress(FleetError):  # check_secrets() reports values that cannot be used
                 known[key] = secret_value(key, source, secrets[source])
     return {key: value for key, value in known.items() if value is not None}
 
 
 def check_deployable(servers):
-    """FleetError for the first of these ([DesiredServer]) that this user cannot deploy on this node."""
+    """Raises FleetError for the first of these ([DesiredServer]) that this user cannot deploy on this node."""
     own = processes.user_name(os.getuid())
     for one in servers:
         if one.user is not None and one.user != own and os.getuid() != 0:
@@ -119,28 +110,12 @@ def check_deployable(servers):
                 "Server '%s' cannot run as %s: %s. Nothing was changed. %s.",
                 (one.entry["name"], one.user, "%s cannot change users" % own, "Run the play with become"),
             )
-        missing = missing_cpus(one.entry)
-        if missing:
-            raise FleetError(
-                "servers.cpus-missing",
-                "Server '%s' uses the cpus %s, and this node lacks %s. Nothing was changed. Correct cpus of the "
-                "server, or fleet_hardware.cpu_affinity.",
-                (one.entry["name"], one.entry["cpus"], missing),
-            )
         if one.problem is not None:
             raise one.problem
 
 
-def missing_cpus(entry, sysroot=""):
-    """Those of an entry's CPUs that this node does not have, as text; empty where all are there or it names none."""
-    online = read_text(sysroot + "/sys/devices/system/cpu/online")
-    if not entry["cpus"] or not online:
-        return ""
-    return format_cpu_list(parse_cpu_list(entry["cpus"]) - parse_cpu_list(online))
-
-
 def owner_of(name, user):
-    """(uid, gid) of the user, None for the one who runs this. FleetError where the user is not on this node."""
+    """(uid, gid) of the user, None for the current user. Raises FleetError if this node has no such user."""
     if user is None:
         return None
     try:
@@ -155,7 +130,7 @@ def owner_of(name, user):
 
 
 def container_owner(entry):
-    """(uid, gid) of the numbers that an entry's container runs as, None where it says nothing."""
+    """(uid, gid) that an entry's container runs as, None if it specifies none."""
     user = (entry["container"] or {}).get("user")
     if not user:
         return None

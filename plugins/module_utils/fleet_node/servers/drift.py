@@ -1,47 +1,144 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How a server on a node differs from the plan: its entry, unit, files and process.
+"""How a server on a node differs from the plan: its entry, files, unit and process.
 
-playbooks/status.yml reports these differences and engine_servers repairs them. Messages name variables, never their
-values.
+playbooks/status.yml reports these differences, and decide.py repairs them. Messages name variables, never their values.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
-import os
-import re
-import time
 
-from .. import program_check
-from ..containers.engine import EngineError, engine_of_entry
 from ..engines.registry import OTHER_API_KEYS
-from ..host import commands, processes
+from ..host import processes
+from ..launchers.process import program_problem
+from ..supervise import state as guard_state
+from .model import condition
 
-GUARD_S = 30  # within which a process of a unit has become the guard, or what the guard executes
-INTERPRETER_S = 20
-COMMAND_SHOWN = 200  # characters
-IMAGE_DIGITS = 12  # of an image's id, for a person
-PYTHON = re.compile(r"^python[\d.]*$")
+NOT_ENABLED = "its unit is not enabled, so a reboot would not start it"
 
 
 @dataclasses.dataclass
 class Difference:
     """One difference.
 
-    kind: a word for machines; text: a line for a person; heals: what engine_servers does about it: "restart",
-    "rewrite" (without a restart), or None if it acts for another reason, or only somebody else can repair it.
+    kind: a word for programs; text: a line for a person; action: the kind of Action that repairs it, or None if only
+    another step or somebody else can; changes: [(field, before, after)]; repairs: whether it is a fault of a running
+    server.
     """
 
     kind: str
     text: str
-    heals: str | None = None
+    action: str | None = None
+    changes: list = dataclasses.field(default_factory=list)
+    repairs: bool = False
+
+
+def compare(target, observed):
+    """[Difference] of a server, the most important first. target: DesiredServer; observed: Observed. Pure, except that
+    it looks for the engine's program and the account."""
+    entry = target.entry
+    if observed.entry is None:
+        return [Difference("not deployed", "it is not deployed", "create", entry_changes({}, entry))]
+    found = []
+    changes = changed_fields(target, observed)
+    if changes:
+        found.append(Difference("changed", "changed: " + ", ".join(one[0] for one in changes), "change", changes))
+    now = condition(observed)
+    if now.state == "failed":
+        found.append(Difference("failed", "it has failed: %s" % now.reason, "start"))
+    elif now.state in ("stopped", "missing"):
+        found.append(Difference("stopped", ": ".join(filter(None, ("it is stopped", now.reason))), "start"))
+    else:
+        found += _process_differences(target, observed, now, bool(changes))
+    found += _file_differences(target, observed)
+    if observed.service and not observed.service.enabled:
+        found.append(Difference("not enabled", NOT_ENABLED, "enable"))
+    if now.state not in ("stopped", "missing"):
+        gone = program_problem(entry)
+        found += [Difference("program", gone)] if gone else []
+    gone = processes.account_gone(target.user)
+    return found + ([Difference("account", gone)] if gone else [])
+
+
+def _process_differences(target, observed, now, changed):
+    if not now.managed:
+        yield Difference("unmanaged", "%s (process %s)" % (now.reason, now.pid), "restart")
+    if now.hash is not None and now.hash != target.entry["hash"] and not changed:
+        yield Difference("changed", "it runs an older entry than the deployed one", "restart")
+    weights = changed_weights(observed)
+    if weights:
+        text = "the weights in %s changed since it was started" % ", ".join(folder for folder, _old, _new in weights)
+        before = {folder: "digest " + old[: guard_state.DIGITS] for folder, old, _new in weights}
+        after = {folder: "digest " + new[: guard_state.DIGITS] for folder, _old, new in weights}
+        yield Difference("weights", text, "restart", [("weights", before, after)])
+    user = observed.state.get("user")
+    if target.user is not None and observed.fresh and user != target.user:
+        yield Difference("user", "it runs as %s instead of %s" % (user, target.user), "restart")
+    for fault in observed.faults:
+        yield Difference("process", fault, "restart", repairs=True)
+
+
+def _file_differences(target, observed):
+    unit = observed.unit
+    if target.problem:
+        yield Difference("definition", target.problem.message)
+    elif observed.definition != target.definition and (observed.definition is not None or observed.runs):
+        text = "is missing" if observed.definition is None else "differs (%s)" % (unit.path if unit else "")
+        yield Difference("definition", "its service definition " + text, "redefine")
+    if unit is not None and unit.stale and unit.may_reload:
+        yield Difference("reload", "systemd holds another version of its unit than the files", "redefine")
+    for path, mode, uid, gid in target.files:
+        if path not in observed.modes:
+            continue
+        old_mode, old_uid, old_gid = observed.modes[path]
+        if old_mode != mode:
+            yield Difference("file mode", "%s has mode %04o instead of %04o" % (path, old_mode, mode), "redefine")
+        owner = (old_uid if uid is None else uid, old_gid if gid is None else gid)
+        if owner != (old_uid, old_gid):
+            text = "%s belongs to %d:%d instead of %d:%d" % (path, old_uid, old_gid, *owner)
+            yield Difference("file owner", text, "redefine")
+    work = target.entry["directories"].get("work")
+    if work and observed.modes and work not in observed.modes:
+        yield Difference("directory", "its directory %s is missing" % work, "redefine")
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------
+
+
+def changed_fields(target, observed):
+    """[(field, before, after)] between the deployed server, with its files, and the planned one, without secrets."""
+    changes = entry_changes(observed.entry, target.entry)
+    fields = [change[0] for change in changes]
+    secrets = _changed_secrets(target, observed)
+    if secrets and "secrets" not in fields:
+        old, new = secret_summary(observed.entry), secret_summary(target.entry)
+        for key, words in secrets.items():
+            side = new if key in new else old
+            side[key] = "%s, %s" % (side[key], words) if key in side else words
+        changes.append(("secrets", old, new))
+    if "config" not in fields and observed.config != target.config:
+        changes.append(("config", "no file" if observed.config is None else "a file that differs", "as planned"))
+    return changes
+
+
+def _changed_secrets(target, observed):
+    """{ENV: how the server's file of secrets differs}. Values that are not known here are not compared."""
+    found = {}
+    for key in sorted({*target.entry["secrets"], *observed.secrets}) if observed.secrets_read else ():
+        planned = key in target.entry["secrets"]
+        if planned and key in OTHER_API_KEYS:
+            if not target.secrets:
+                continue  # the variable may contain one key or several
+            planned = key in target.secrets
+        if not planned and key in observed.secrets:
+            found[key] = "left over"
+        elif planned and key not in observed.secrets:
+            found[key] = "missing in its file"
+        elif planned and observed.secrets[key] != target.secrets.get(key, observed.secrets[key]):
+            found[key] = "another value"
+    return found
 
 
 def entry_changes(before, after):
@@ -78,183 +175,9 @@ def changed_weights(observed):
     return [pair for pair in pairs if pair[1] and pair[2] and pair[1] != pair[2]]
 
 
-def changed_weights_words(changed):
-    """The result of changed_weights() as a reason to restart."""
-    return "the weights in %s changed since it was started" % ", ".join(folder for folder, _old, _new in changed)
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
-def file_differences(modes, expected):
-    """[Difference] of owners and modes.
-
-    modes: {path: (mode, uid, gid)} of existing files; expected: [(path, mode, uid, gid)], None for any.
-    """
-    found = []
-    for path, mode, uid, gid in expected:
-        if path not in modes:
-            continue
-        old_mode, old_uid, old_gid = modes[path]
-        if old_mode != mode:
-            found.append(
-                Difference("file mode", "%s has mode %04o instead of %04o" % (path, old_mode, mode), "rewrite")
-            )
-        if uid is not None and old_uid != uid:
-            names = (path, processes.user_name(old_uid), processes.user_name(uid))
-            found.append(Difference("file owner", "%s belongs to %s instead of %s" % names, "rewrite"))
-        elif gid is not None and old_gid != gid:
-            text = "%s has the group %d instead of %d" % (path, old_gid, gid)
-            found.append(Difference("file owner", text, "rewrite"))
-    return found
-
-
-def folder_differences(modes, expected):
-    """[Difference] of directories.
-
-    modes: {path: (mode, uid, gid)} of existing ones; expected: [(path, (uid, gid) or None, whether it must exist)]: an
-    engine may delete its cache.
-    """
-    found = []
-    for path, owner, needed in expected:
-        if path not in modes:
-            if needed:
-                found.append(Difference("directory", "its directory %s is missing" % path, "rewrite"))
-            continue
-        mode, uid, _gid = modes[path]
-        if owner is not None and uid != owner[0]:
-            names = (path, processes.user_name(uid), processes.user_name(owner[0]))
-            found.append(Difference("directory", "its directory %s belongs to %s instead of %s" % names, "rewrite"))
-        if mode & 0o700 != 0o700:
-            text = "its directory %s has mode %04o, which its account cannot use" % (path, mode)
-            found.append(Difference("directory", text, "rewrite"))
-    return found
-
-
-def secret_differences(names, in_file, missing):
-    """[Difference] of a secrets file by its names alone.
-
-    names: those of the entry; in_file: those of the file; missing: whether there is no such file.
-    """
-    if missing:
-        return [Difference("secrets", "its file of secrets is missing", "restart")] if names else []
-    found = []
-    for words, these in (("lacks", set(names) - set(in_file)), ("also has", set(in_file) - set(names))):
-        if these:
-            text = "its file of secrets %s %s" % (words, ", ".join(sorted(these)))
-            found.append(Difference("secrets", text, "restart"))
-    return found
-
-
-# -- units -------------------------------------------------------------------------------------------------------------
-
-
-def unit_differences(unit, definition, planned):
-    """[Difference] between the service manager's view and the plan.
-
-    unit: services.Unit; definition: the file's content; planned: the content for this plan, None if it is not known.
-    """
-    found = []
-    differs = planned is not None and definition != planned
-    if differs and definition is not None:
-        found.append(Difference("definition", "its service definition differs (%s)" % unit.path, "rewrite"))
-    if unit.stale and unit.may_reload:
-        found.append(Difference("reload", "systemd holds another version of its unit than the files", "rewrite"))
-    for program, loaded in unit.programs:
-        problem = interpreter_problem(program)
-        if problem:
-            text = "%s, which its service definition executes, is broken: %s; it would not start again"
-            heals = "rewrite" if loaded or differs else None
-            found.append(Difference("interpreter", text % (program, problem), heals))
-    return found
-
-
 def unit_notes(unit):
     """Sentences on conditions that are no difference: drop-ins belong to whoever added them."""
     notes = ["the drop-in %s changes its unit" % path for path in unit.drop_ins]
     if unit.stale and not unit.may_reload:
         notes.append("systemd takes the new version of its unit at its next start")
     return notes
-
-
-@functools.cache
-def interpreter_problem(program):
-    """None, or what is wrong with an interpreter that a unit names. A program is executed only if it is a Python."""
-    if not os.path.isabs(program) or not os.path.exists(program):
-        return "it is not there"
-    if not os.access(program, os.X_OK):
-        return "it cannot be executed"
-    if not PYTHON.match(os.path.basename(program)):
-        return None
-    try:
-        done = commands.run([program, "-I", "-S", "-c", ""], limit_s=INTERPRETER_S)
-    except OSError as error:
-        return "it cannot be executed: %s" % error.strerror
-    except commands.TimedOut:
-        return "it does not end within %d s" % INTERPRETER_S
-    return "it ends with exit status %d" % done.returncode if done.returncode else None
-
-
-# -- processes ---------------------------------------------------------------------------------------------------------
-
-
-def strange_process(pid, root):
-    """Why the process of a server's unit is neither a guard nor started by a guard, None if it is."""
-    environment = processes.environment_of(pid)
-    started = processes.started_at(pid)
-    if not environment or started is None or time.time() - started < GUARD_S:
-        return None
-    markers = processes.markers_of(pid)
-    is_guard = any(word.endswith(program_check.current("/")) for word in processes.argv(pid)[:4])
-    if is_guard or (markers and markers[0] == (root or "/")):
-        return None
-    return "its unit's process %d is no server of this collection (%s)" % (
-        pid,
-        (processes.command(pid) or "gone")[:COMMAND_SHOWN],
-    )
-
-
-def moved_image(entry, containers):
-    """Why the image of an entry's running container is not the image that its name means now, None if it is, or if the
-    container engine does not answer."""
-    engine = engine_of_entry(entry)
-    running = [one for one in containers if one.running]
-    if engine is None or len(running) != 1:
-        return None
-    name = entry["container"]["image"]
-    with contextlib.suppress(EngineError):
-        found = engine.container(running[0].id)
-        named = engine.find_image(name, entry["container"]["digest"])
-        own = engine.image(found["Image"]) if named and found and found.get("Image") else None
-        if own and own["id"] != named["id"]:
-            short = [one["id"].rpartition(":")[2][:IMAGE_DIGITS] for one in (named, own)]
-            return "%s is another image by now (%s) than its container runs (%s)" % (name, *short)
-    return None
-
-
-# -- a server ----------------------------------------------------------------------------------------------------------
-
-
-def differences(target, observed):
-    """[Difference] of a deployed server, except those of its entry."""
-    entry, found = target.entry, []
-    if observed.unit is not None:
-        found += unit_differences(observed.unit, observed.definition, target.definition)
-    found += file_differences(observed.modes, target.files)
-    if observed.modes:
-        found += folder_differences(observed.modes, target.folders)
-    # a server of one API key has no others
-    names = [name for name in entry["secrets"]
-             if name not in OTHER_API_KEYS or name in target.secrets or name in observed.secrets]  # fmt: skip
-    if observed.entry is not None and observed.secrets_read and observed.modes:
-        found += secret_differences(names, observed.secrets, target.secret_path not in observed.modes)
-    gone = processes.account_gone(target.user)
-    if gone:
-        found.append(Difference("account", gone))
-    if observed.strange:
-        # a restart would execute what a drop-in says once more
-        edited = observed.unit is not None and observed.unit.drop_ins
-        found.append(Difference("process", observed.strange, None if edited else "restart"))
-    if observed.moved_image and observed.runs_entry(entry):
-        found.append(Difference("container", observed.moved_image, "restart"))
-    return found

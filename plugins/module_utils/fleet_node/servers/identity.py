@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who answers on a server's port: the planned entry's own process, or somebody else, and then who."""
+"""Whether the process of a planned entry answers on its port, or which process does instead."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ BECOME = "run with become to see it"
 
 
 class Stranger(Exception):
-    """The planned server is not who answers: words for a person."""
+    """Another process answers than the planned server; the message describes it."""
 
 
 class Watch:
-    """Looks at a node: a call with an entry returns who_answers() for it.
+    """Observes a node: a call with an entry returns who_answers() for it.
 
-    All entries share the first look; from then on each call looks anew.
+    All entries share the first observation; further calls observe the node again.
     """
 
     def __init__(self, node):
@@ -39,7 +39,7 @@ class Watch:
         self._last = {}  # {name: Observed} of each entry's last call
 
     def over(self, planned):
-        """Begin with a look at all of these: {name: entry}. Returns itself."""
+        """Observe all of these: {name: entry}. Returns itself."""
         self.planned = planned
         self._first, self._last = self._look(), {}
         return self
@@ -51,12 +51,12 @@ class Watch:
         return who_answers(self.node, entry, observed)
 
     def note_ready(self, names):
-        """Record that these were seen ready: the processes of the last look, which was after the probes."""
+        """Record that these were ready: the processes of the last observation, which followed the probes."""
         for name in names:
             note_ready(self.node.paths, name, self._last[name].state)
 
     def starts(self):
-        """{name: start_times()} of all entries, by one more look."""
+        """{name: start_times()} of all entries, by another observation."""
         observed = self._look()
         return {
             name: start_times(self.node.paths, entry, observed.get(name) or Observed(name))
@@ -68,7 +68,8 @@ class Watch:
 
 
 def who_answers(node, entry, observed):
-    """Words for who answers for `entry`. Stranger where that is not the entry as planned; observed: observe()d."""
+    """Describes the process that answers for `entry`. observed: of observe(). Raises Stranger if it is not of that
+    entry."""
     one = observed.get(entry["name"]) or Observed(entry["name"])
     deployed_as_planned(node, entry, one)
     pid, runs = _running(entry, one)
@@ -99,7 +100,7 @@ def who_answers(node, entry, observed):
 
 
 def deployed_as_planned(node, entry, one):
-    """Stranger unless what is deployed is the planned entry."""
+    """Raises Stranger unless the deployed entry is the planned entry."""
     name = entry["name"]
     if one.entry is None:
         raise Stranger("nothing is deployed as %s%s" % (name, _answers_instead(node, entry)))
@@ -114,7 +115,7 @@ def deployed_as_planned(node, entry, one):
 
 
 def _running(entry, one):
-    """(pid, hash) of what runs of a server. Stranger where nothing does, or it is not known what."""
+    """(pid, hash) of a server's process. Raises Stranger if there is none, or its entry is not known."""
     name = entry["name"]
     if entry["container"]:
         found = next((container for container in one.containers if container.running), None)
@@ -142,7 +143,7 @@ def _doing(one):
 
 
 def _answers_instead(node, entry):
-    """ "; the port … is held by …" where somebody answers in place of the planned server."""
+    """ "; the port … is held by …" if another process answers instead of the planned server."""
     port = health_port(entry)
     holders = processes.port_holders(entry["bind"], port) if port else []
     if not holders:
@@ -176,7 +177,7 @@ def _short(text):
 
 
 def deployer_words(node, one):
-    """Who deployed the entry that is there, for a person; empty where that is not known."""
+    """Who deployed the deployed entry, for a person; empty if that is not known."""
     return deployer_words_of(node.paths, one.name, (one.entry or {}).get("hash"))
 
 

@@ -1,8 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The node, and one server as planned (DesiredServer) and as found (Observed); what it does (Condition), what to do
-(Action)."""
+"""The node, and a server as planned (DesiredServer) and as found (Observed), with its Condition and its Action."""
 
 from __future__ import annotations
 
@@ -18,6 +17,7 @@ CLOSINGS = ("verified", "rolled_back")  # what becomes of the definitions that a
 STARTS = frozenset(("create", "change", "start", "restart"))
 STAY = frozenset(("redefine", "enable"))  # the server runs on
 WRITES = STARTS | {"redefine"}
+KINDS = ("create", "change", "start", "restart", "redefine", "enable")  # an earlier one does what a later one does
 
 # The options that modules for a node's servers share; the fragment inference.fleet.node documents them.
 NODE_ARGUMENTS = {
@@ -32,13 +32,19 @@ SERVERS_ARGUMENTS = {
 }
 
 
+def servers_elsewhere(**options):
+    """The argument for servers of other hosts: host, name and these further options of each."""
+    named = {name: {"type": "str", "required": True} for name in ("host", "name")}
+    return {"type": "list", "elements": "dict", "default": [], "options": {**named, **options}}
+
+
 @dataclasses.dataclass
 class Node:
     """The paths and the service manager of a node's servers.
 
     user: account of servers whose entry names none (None: whoever runs this); deployer: the record of a run that
     deploys, {by, at, run, recipe}; accounts: names of the servers' accounts; acted: the actions that were begun;
-    warnings: messages for people.
+    warnings: messages for the user.
     """
 
     paths: Any  # NodePaths
@@ -65,9 +71,8 @@ class DesiredServer:
 
     entry: the plan entry; secrets: {ENV: value}, as far as they are known; user: name to run as, None for the module's
     user; definition: the service manager's file; config: content of the engine's config file, None without one; files:
-    [(path, mode, uid or None, gid or None)] of the server's files; folders: [(path, (uid, gid) or None, whether it must
-    exist)] of its directories; secret_path: the file with its secrets, None without any; problem: the FleetError that
-    keeps it from being deployed, or None.
+    [(path, mode, uid or None, gid or None)] of the server's files; problem: the FleetError that keeps it from being
+    deployed, or None.
     """
 
     entry: dict
@@ -76,34 +81,21 @@ class DesiredServer:
     definition: str | None = ""
     config: str | None = None
     files: list = dataclasses.field(default_factory=list)
-    folders: list = dataclasses.field(default_factory=list)
-    secret_path: str | None = None
     problem: Exception | None = None
 
 
 @dataclasses.dataclass
-class Fault:
-    """What is wrong with a running server. reason: for a person; alone: whether it can be repaired while other servers
-    keep the same fault."""
-
-    reason: str
-    alone: bool = True
-
-
-@dataclasses.dataclass
 class Observed:
-    """One server as it is.
+    """One server on the node.
 
     entry: as deployed, None where it is not; secrets: {ENV: value} in its file, {} without one; secrets_read: whether
-    this user may read that file; definition, config: texts on disk, None where they are missing; state: the record of
-    its start ({} without one); fresh: whether that record is of the process that the manager runs now; service:
+    this user may read that file; definition, config: contents on disk, None where they are missing; state: the record
+    of its start ({} without one); fresh: whether that record is of the process that the manager runs now; service:
     services.Status or None; pids: all its processes, those in its container as well; containers:
-    [container_engine.Container] of it, in any state; files: its files on disk; folders: existing directories of it that
-    a purge deletes; kept: directories of its artifact that a purge leaves; weights: {folder: weights_note()} of
-    its checkpoints as they are on disk; unit: services.Unit, None without a definition; strange: why its unit's process
-    is not a server, or None; moved_image: why its container runs another image than planned, or None; modes: {path:
-    (mode, uid, gid)} of its files and directories; fault: Fault or None; was_ready: whether the process of the record
-    was seen ready.
+    [container_engine.Container] of it, in any state; files: its files on disk; folders: existing directories that a
+    purge deletes; kept: those that it leaves; weights: {folder: weights_note()} of its checkpoints on disk; unit:
+    services.Unit, None without a definition; modes: {path: (mode, uid, gid)} of its files and directories; faults:
+    reasons to restart its process; was_ready: whether the process of the record was seen ready.
     """
 
     name: str
@@ -117,25 +109,19 @@ class Observed:
     pids: list = dataclasses.field(default_factory=list)
     files: list = dataclasses.field(default_factory=list)
     folders: list = dataclasses.field(default_factory=list)
-    containers: list = dataclasses.field(default_factory=list)
     kept: list = dataclasses.field(default_factory=list)
+    containers: list = dataclasses.field(default_factory=list)
     weights: dict = dataclasses.field(default_factory=dict)
     unit: Any = None
-    strange: str | None = None
-    moved_image: str | None = None
     modes: dict = dataclasses.field(default_factory=dict)
-    fault: Fault | None = None
+    faults: list = dataclasses.field(default_factory=list)
     secrets_read: bool = True
     was_ready: bool = False
 
     @property
     def is_there(self):
-        """Whether anything of it is left on the node."""
+        """Whether it has files, processes or containers on the node."""
         return bool(self.files or self.pids or self.service or self.containers)
-
-    def runs_entry(self, entry):
-        """Whether its process is the engine of this entry, as the record of its start says."""
-        return self.fresh and self.state.get("phase") == "running" and self.state.get("hash") == entry["hash"]
 
     @property
     def runs(self):
@@ -145,12 +131,11 @@ class Observed:
 
 @dataclasses.dataclass
 class Action:
-    """One thing to do with one server.
+    """An action on a server.
 
     kind: create (deploy and start), change (deploy and restart), start, restart, redefine (rewrite the service
     manager's file without a restart), enable (start it after a reboot too), stop, remove; reason: for a person;
-    changes: [(field, before, after)]; repairs: whether it repairs a fault of a running server; alone: whether it may
-    be restarted while others still wait for the same.
+    changes: [(field, before, after)]; repairs: whether it repairs a fault of a running server.
     """
 
     name: str
@@ -158,18 +143,17 @@ class Action:
     reason: str
     changes: list = dataclasses.field(default_factory=list)
     repairs: bool = False
-    alone: bool = True
 
 
-UNTOLD = "nothing says why; see its log"
+UNKNOWN = "the reason is not known; see its log"
 
 
 @dataclasses.dataclass
 class Condition:
-    """What a server does.
+    """The condition of a server.
 
-    state: running, waiting, failed, stopped or missing; hash: of the entry that runs or waits; managed: whether a
-    service manager holds it. What is not known is None; since is in epoch seconds.
+    state: running, waiting, failed, stopped or missing; since: epoch seconds; hash: of the entry that runs or waits;
+    managed: whether a service manager runs it. Unknown values are None.
     """
 
     state: str
@@ -187,15 +171,15 @@ def condition(observed):
     phase = record.get("phase")
     restarts = max(0, record["count"] - 1) if record.get("count") else None
     if service and service.state == "up":
-        if not observed.fresh and observed.fault is not None:
-            return Condition("running", observed.fault.reason, pid=service.pid)
+        if not observed.fresh and observed.faults:
+            return Condition("running", observed.faults[0], pid=service.pid)
         if not observed.fresh:
             return Condition("waiting", "starting", pid=service.pid, restarts=restarts)
         now = Condition("waiting", None, record.get("since"), service.pid, restarts, record.get("hash"))
         if phase == "running":
             now.state, now.hash = "running", _running_hash(observed)
         elif phase == "failed":
-            now.state, now.reason = "failed", record.get("reason") or UNTOLD
+            now.state, now.reason = "failed", record.get("reason") or UNKNOWN
         else:
             now.reason = ": ".join(filter(None, (phase, record.get("reason")))) or "starting"
         return now
@@ -209,17 +193,17 @@ def condition(observed):
         )  # fmt: skip
     if phase == "failed" or (service is not None and service.state == "failed"):
         reason = record.get("reason") if phase == "failed" else service.reason
-        return Condition("failed", reason or UNTOLD, record.get("since"), None, restarts)
+        return Condition("failed", reason or UNKNOWN, record.get("since"), None, restarts)
     if observed.entry is None:
         return Condition("missing", "it is not deployed on this node")
     return Condition("stopped", None if observed.definition is None else "its service manager does not run it")
 
 
 def _running_hash(observed):
-    """Hash of the entry that runs, as its container says, or the record of its start."""
+    """Hash of the entry that runs, from its container or the record of its start."""
     return next((one.hash for one in observed.containers if one.running), observed.state.get("hash"))
 
 
 def config_path(entry):
-    """Where the entry's config file lies, None where it has none."""
+    """The path of the entry's config file, None without one."""
     return ((entry or {}).get("config") or {}).get("path")

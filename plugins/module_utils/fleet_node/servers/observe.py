@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads what is deployed on a node and what runs there. Changes nothing."""
+"""Reads the deployed and running servers of a node. Changes nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import datetime
 import functools
 import os
 import stat
+import time
 
+from .. import program_check
+from ..containers.engine import EngineError, engine_of_entry
 from ..containers.launcher import our_containers
-from ..engines.registry import OTHER_API_KEYS, engine_of
+from ..engines.registry import OTHER_API_KEYS
 from ..errors import FleetError
 from ..host import files, processes
 from ..host.directories import make_directory
@@ -21,22 +24,22 @@ from ..host.redact import Redactor
 from ..host.server_spec import NAME, entry_hash, read_entry
 from ..model import gpt_oss
 from ..supervise import state as guard_state
-from ..supervise.run import shared_folder_mark
 from ..visible import visible
-from . import drift
-from .model import Fault, Observed, condition, config_path
+from .drift import entry_changes
+from .model import Observed, condition, config_path
 from .server_files import purgeable
 
-PHASES = ("running", "failed")  # those that mean something here; others are words for a person
+PHASES = ("running", "failed")  # others are descriptions
 FAILED_LOG_LINES = 15
 LONGEST_LINE = 4000  # characters of a log's line that are shown
+GUARD_S = 30  # within which a process of a unit has become the guard, or the engine that the guard executes
+COMMAND_SHOWN = 200  # characters
 
 
-def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
+def observe(paths, manager, entries=(), purge=False):
     """{name: Observed} of all servers of this root: deployed, defined, running, or in `entries` ({name: entry}).
 
-    paths: NodePaths; manager: ServiceManager. purge: look for directories as well, purge_artifacts: also for those of
-    artifacts outside the root's own folder. Changes nothing.
+    paths: NodePaths; manager: ServiceManager. purge: add the directories of servers. Changes nothing.
     """
     entries = dict(entries)
     deployed = {}
@@ -46,8 +49,9 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
     statuses = manager.statuses()
     running = processes.marked_processes(paths.root)
     containers = our_containers(paths.root, [*deployed.values(), *entries.values()])
-    names = {*entries, *deployed, *manager.defined(), *statuses, *running, *containers}
+    notes = functools.lru_cache(maxsize=None)(guard_state.weights_note)
     observed = {}
+    names = {*entries, *deployed, *manager.defined(), *statuses, *running, *containers}
     for name in sorted(filter(NAME.match, names)):
         one = Observed(name, deployed.get(name), service=statuses.get(name))
         one.pids, one.containers = running.get(name, []), containers.get(name, [])
@@ -56,52 +60,65 @@ def observe(paths, manager, entries=(), purge=False, purge_artifacts=False):
         _read_record(paths, one, entries.get(name))
         _read_files(paths, manager, one, entries.get(name))
         if purge:
-            one.folders, one.kept = purgeable(paths, (one.entry, entries.get(name)), purge_artifacts)
-        _read_process(paths, one)
+            one.folders, one.kept = purgeable(paths, _directories(one.entry, entries.get(name)))
+        folders = (entries.get(name) or one.entry or {}).get("weights", ())
+        one.weights = {folder: notes(folder) for folder in one.state.get("weights") or () if folder in folders}
         observed[name] = one
-    _note_weights(observed, entries)
     return observed
 
 
 def _read_record(paths, one, planned):
     """Add the record of its start, and what follows from it for the entry and for faults."""
+    pid = one.service.pid if one.service is not None else None
+    process = processes.process(pid) if pid else None
+    unrecorded = _unrecorded(paths, one.name, pid) if process is not None else None  # read before the record
     record = guard_state.read_record(paths.server_state(one.name))
     words = {key: record[key] for key in ("phase", "reason") if record.get(key) and record[key] not in PHASES}
     one.state = {**record, **redactor_of(one.secrets).value(words)}
-    if _record_is_lost(paths, one):
-        one.state, one.fault = {}, Fault("the record of its start is gone")
     one.entry = _by_content(one.entry, planned, one.state, one.containers)
-    if one.service is not None and one.service.pid is not None and one.state.get("pid") == one.service.pid:
-        process = processes.process(one.service.pid)
-        one.fresh = process is not None and process.ticks == one.state.get("ticks")
+    one.fresh = process is not None and (one.state.get("pid"), one.state.get("ticks")) == (pid, process.ticks)
     one.was_ready = one.fresh and was_ready(paths, one.name, one.state)
-    runs = one.fault is None and one.fresh and one.state.get("phase") == "running"
-    if runs and (one.entry or {}).get("environment") is not None:
-        one.fault = late_encodings(one.entry, one.state) or lost_folder(one.entry, one.state)
+    if process is not None and not one.fresh and unrecorded:
+        one.state, one.faults = {}, [unrecorded]
+    elif one.fresh and one.state.get("phase") == "running" and (one.entry or {}).get("environment") is not None:
+        moved = moved_image(one.entry, one.containers) if one.containers else None
+        one.faults = list(filter(None, (late_encodings(one.entry, one.state), moved)))
 
 
-def _record_is_lost(paths, one):
-    """Whether an engine runs without a record of its start.
+def _unrecorded(paths, name, pid):
+    """Why a process of a server's unit must have a record of its start, or is no server; None for a guard, which has
+    not written the record yet, and for what may still become a guard."""
+    environment, started, argv = processes.environment_of(pid), processes.started_at(pid), processes.argv(pid)
+    if any(word.endswith(program_check.current("/")) for word in argv[:4]) or paths.entry(name) in argv:
+        return None
+    if processes.markers_of(pid) == (paths.root or "/", name):
+        return "the record of its start is gone"
+    if not environment or started is None or time.time() - started < GUARD_S:
+        return None
+    command = (processes.command(pid) or "gone")[:COMMAND_SHOWN]
+    return "its unit's process %d is not a server of this collection (%s)" % (pid, command)
 
-    A guard, which has the entry among its arguments, writes the record before it becomes the engine: the record is read
-    again once the process is known to be an engine.
-    """
-    pid = one.service.pid if one.service is not None else None
-    found = processes.process(pid) if pid else None
-    if found is None or _is_of(one.state, pid, found) or paths.entry(one.name) in processes.argv(pid):
-        return False
-    if processes.markers_of(pid) != (paths.root or "/", one.name):
-        return False
-    return not _is_of(guard_state.read_record(paths.server_state(one.name)), pid, found)
 
-
-def _is_of(record, pid, found):
-    """Whether a record is of this process."""
-    return (record.get("pid"), record.get("ticks")) == (pid, found.ticks)
+def moved_image(entry, containers):
+    """Why an entry's container runs another image than its name means now; None if it runs that image, or if the
+    container engine does not answer."""
+    engine = engine_of_entry(entry)
+    running = [one for one in containers if one.running]
+    if engine is None or len(running) != 1:
+        return None
+    name = entry["container"]["image"]
+    with contextlib.suppress(EngineError):
+        found = engine.container(running[0].id)
+        named = engine.find_image(name, entry["container"]["digest"])
+        own = engine.image(found["Image"]) if named and found and found.get("Image") else None
+        if own and own["id"] != named["id"]:
+            short = [one["id"].rpartition(":")[2][: guard_state.DIGITS] for one in (named, own)]
+            return "%s is another image by now (%s) than its container runs (%s)" % (name, *short)
+    return None
 
 
 def _read_files(paths, manager, one, planned):
-    """Add what there is of it on disk."""
+    """Add the files of the server."""
     name = one.name
     configs = {config_path(entry) for entry in (one.entry, planned)} - {None}
     definition = None if manager.masked(name) else manager.definition_path(name)
@@ -111,28 +128,17 @@ def _read_files(paths, manager, one, planned):
     one.definition = read_text(definition) if definition else None
     one.config = read_text(config_path(one.entry)) if config_path(one.entry) else None
     one.unit = manager.unit(name, one.service) if definition and os.path.lexists(definition) else None
-    folders = [path for entry in (one.entry, planned) for path in ((entry or {}).get("directories") or {}).values()]
-    one.modes = _modes([*own, *configs, *folders])
+    one.modes = _modes([*own, *configs, *_directories(one.entry, planned)])
 
 
-def _note_weights(observed, entries):
-    """Add what the manifests beside the checkpoints say now, of those that said something at a server's start."""
-    notes = functools.lru_cache(maxsize=None)(guard_state.weights_note)
-    for name, one in observed.items():
-        folders = (entries.get(name) or one.entry or {}).get("weights", ())
-        one.weights = {folder: notes(folder) for folder in one.state.get("weights") or () if folder in folders}
-
-
-def _read_process(paths, one):
-    """Add what is wrong with the process or container that the service manager runs."""
-    if one.service is not None and one.service.pid is not None and not one.fresh:
-        one.strange = drift.strange_process(one.service.pid, paths.root)
-    if (one.entry or {}).get("launcher") == "container" and one.containers:
-        one.moved_image = drift.moved_image(one.entry, one.containers)
+def _directories(*entries):
+    """The existing directories of entries."""
+    folders = {path for entry in entries for path in ((entry or {}).get("directories") or {}).values()}
+    return sorted(filter(os.path.isdir, folders))
 
 
 def _modes(paths):
-    """{path: (mode, uid, gid)} of those that are there."""
+    """{path: (mode, uid, gid)} of those that exist."""
     found = {}
     for path in paths:
         with contextlib.suppress(OSError):
@@ -142,16 +148,16 @@ def _modes(paths):
 
 
 def _by_content(deployed, planned, state, containers):
-    """The deployed entry as it is observed: the planned one where they differ in nothing that a process depends on.
+    """The deployed entry, or the planned entry if both differ in nothing that a process depends on.
 
-    A commit may add a key that is null here, or read arguments in another way. What runs of the entry is as planned
-    then: `state` and `containers` are given the planned hash. Nothing on the node is written for that.
+    A new version may add a key that is null here, or read arguments in another way. `state` and `containers` get the
+    planned hash then. Nothing is written on the node.
     """
     if not planned or not deployed or deployed.get("hash") in (None, planned["hash"]):
         return deployed
     if deployed["hash"] != entry_hash(deployed):
         return deployed  # edited
-    if drift.entry_changes(deployed, dict(planned, hash=deployed["hash"])):
+    if entry_changes(deployed, dict(planned, hash=deployed["hash"])):
         return deployed
     for one in containers:
         if one.hash == deployed["hash"]:
@@ -162,41 +168,26 @@ def _by_content(deployed, planned, state, containers):
 
 
 def late_encodings(entry, state):
-    """The Fault of a server whose vocabulary came, or got other bytes, after it was started."""
+    """Why a server reads another vocabulary than the file has now: it came or changed after the start."""
     noted = state.get("encodings")
     now = guard_state.encodings_note(entry, noted)
     if not isinstance(noted, dict) or now is None:
         return None
-    late = sorted(name for name in now if not _same(noted.get(name), now[name]))
+    known = {name: note[-1:] for name, note in noted.items() if isinstance(note, list)}
+    late = sorted(name for name in now if known.get(name) != now[name][-1:])
     if not late:
         return None
     folder = entry["environment"][gpt_oss.VOCABULARY_VARIABLE]
-    return Fault("the encodings in %s came or changed after its start (%s)" % (folder, ", ".join(late)))
+    return "the encodings in %s came or changed after its start (%s)" % (folder, ", ".join(late))
 
 
-def lost_folder(entry, state):
-    """The Fault of a server that was started with another folder than the one by which the others find each other."""
-    if not state.get("folder") or shared_folder_mark(entry) == state["folder"]:
-        return None
-    folder = engine_of(entry).shared_folder(entry)
-    return Fault("%s, by which servers find each other, was removed or replaced after its start" % folder, alone=False)
-
-
-def _same(noted, now):
-    """Whether two notes of a file are of the same bytes: the checksum is their last."""
-    return isinstance(noted, list) and noted[-1:] == now[-1:]
-
-
-def note_ready(paths, name, state, took_s=None):
-    """Remember that the process of this record was ready, and how long its start took, or else the one before; it does
-    no harm where that cannot be written."""
-    path = paths.ready(name)
+def note_ready(paths, name, state):
+    """Record that the process of this record was ready. A record that cannot be written is no error."""
     if state.get("pid") and not was_ready(paths, name, state):
-        took_s = last_start_s(paths, name) if took_s is None else round(took_s)
-        observed = {"pid": state["pid"], "ticks": state.get("ticks"), "took_s": took_s}
+        path = paths.ready(name)
         with contextlib.suppress(OSError):
             make_directory(os.path.dirname(path))
-            files.write_json(path, observed, 0o640)
+            files.write_json(path, {"pid": state["pid"], "ticks": state.get("ticks")}, 0o640)
 
 
 def was_ready(paths, name, state):
@@ -206,15 +197,8 @@ def was_ready(paths, name, state):
     return bool(state.get("pid")) and same
 
 
-def last_start_s(paths, name):
-    """Seconds that the server's latest start took that a run waited for, None where none did since the node's boot."""
-    known = read_json(paths.ready(name))
-    took = known.get("took_s") if isinstance(known, dict) else None
-    return took if isinstance(took, int) and not isinstance(took, bool) and took >= 0 else None
-
-
 def read_secrets(paths, name):
-    """{ENV: value} of the server's file; {} where there is none, None where this user may not read it."""
+    """{ENV: value} of the server's file; {} without a file, None if this user may not read it."""
     try:
         read_bytes(paths.secret(name), 0, follow=False)
     except PermissionError:
@@ -238,7 +222,7 @@ def _files_with(folder, suffix):
 
 
 def check_only(only, entries, observed, deployed=False):
-    """FleetError where `only` names a server that neither the plan has nor, with `deployed`, the node."""
+    """Raises FleetError if `only` names a server that is not in the plan, nor, with `deployed`, on the node."""
     known = set(entries)
     if deployed:
         known |= {name for name, one in observed.items() if one.is_there}
@@ -252,7 +236,7 @@ def check_only(only, entries, observed, deployed=False):
 
 
 def row(node, observed, action=None, check=False):
-    """The result's line for one server. action: what was done with it, or would be (check)."""
+    """The result's row of a server. action: its Action, or the Action that would follow (check)."""
     now = condition(observed)
     reason = now.reason
     if action is not None and check:
@@ -275,7 +259,7 @@ def row(node, observed, action=None, check=False):
 
 
 def utc(epoch):
-    """ISO 8601 in UTC, whole seconds; None for None."""
+    """ISO 8601 in UTC, in seconds; None for None."""
     if epoch is None:
         return None
     moment = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc)
@@ -283,8 +267,7 @@ def utc(epoch):
 
 
 def log_tail(paths, manager, name, lines):
-    """The last lines of the server's log without the values of its secrets, [str], what is unseen shown; of a very long
-    line both ends."""
+    """[str], the last lines of the server's log without the values of its secrets; long lines are shortened."""
     text = "\n".join(manager.log_tail(name, lines))
     if not text:
         return []

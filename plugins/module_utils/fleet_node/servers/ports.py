@@ -6,17 +6,14 @@
 from __future__ import annotations
 
 from ..containers.launcher import port_holder
-from ..errors import FleetError
-from .model import STARTS, STAY, Observed
+
+COMMAND_SHOWN = 200  # characters
 
 
 def server_ports(entry):
-    """[(port, what it is)] of an entry."""
+    """[(port, its name)] of an entry."""
     ports = [(entry["port"], "port")] if entry.get("port") else []
     return ports + [(port, "%s port" % kind) for kind, port in sorted((entry.get("ports") or {}).items()) if port]
-
-
-COMMAND_SHOWN = 200  # characters
 
 
 def holder_words(holder, root):
@@ -30,40 +27,19 @@ def holder_words(holder, root):
     return "%s%s, %s" % (whose, "" if holder["root"] == (root or "/") else " of the root %s" % holder["root"], words)
 
 
-def port_holders(node, entries, observed):
-    """{name: [words]} of who holds ports of these entries and is not the server itself."""
-    root = node.paths.root
-    containers = {name: one.containers for name, one in observed.items()}
-    found = {}
-    for name, entry in entries.items():
-        one = observed.get(name) or Observed(name)
+def foreign_holders(root, entries, containers, leaving=()):
+    """[(name, holder, words)] of processes that hold ports of these entries ([entry]) and are not the server itself.
+
+    containers: {name: [Container]} of this root; leaving: names of servers of this root that give up their ports.
+    """
+    found = []
+    for entry in entries:
         for port, what in server_ports(entry):
             holder = port_holder(entry["bind"], port, root, containers)
-            ours = holder is not None and (holder["server"], holder["root"]) == (name, root or "/")
-            if holder is None or ours or holder["pid"] in one.pids:
-                continue
-            words = "its %s %d on %s is held by %s" % (what, port, entry["bind"], holder_words(holder, root))
-            found.setdefault(name, []).append(words)
-    return found
-
-
-def check_ports(node, actions, desired, observed):
-    """FleetError where a port that a start needs is held by something that this run does not stop."""
-    ending = {action.name for action in actions if action.kind not in STAY}
-    root = node.paths.root or "/"
-    containers = {name: one.containers for name, one in observed.items()}
-    for action in actions:
-        if action.kind not in STARTS:
-            continue
-        entry = desired[action.name].entry
-        for port, what in server_ports(entry):
-            holder = port_holder(entry["bind"], port, node.paths.root, containers)
-            if holder is None or (holder["root"] == root and holder["server"] in ending):
-                continue
-            raise FleetError(
-                "servers.port-held",
-                "Server '%s': its %s %d on %s is held by %s. Nothing was changed. End that process, or plan "
-                "another port.",
-                (action.name, what, port, entry["bind"], holder_words(holder, root)),
-                details={"port": port, "holder": holder},
+            own = (
+                holder is not None and holder["root"] == (root or "/") and holder["server"] in (entry["name"], *leaving)
             )
+            if holder is not None and not own:
+                words = "its %s %d on %s is held by %s" % (what, port, entry["bind"], holder_words(holder, root))
+                found.append((entry["name"], holder, words))
+    return found

@@ -1,21 +1,21 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a node can take its plan: all that would stop it is found before any change, and reported at once."""
+"""Checks whether a node can run its plan, and reports all problems in one message before anything is changed."""
 
 from __future__ import annotations
 
 import os
 import platform as machine
-import sys
 
 from ..containers.host_settings import faults as engine_faults
-from ..containers.launcher import our_containers, port_holder
+from ..containers.launcher import our_containers
 from ..errors import FleetError
 from ..host import processes
 from ..host.commands import hangs
 from ..host.cpu_list import format_cpu_list, parse_cpu_list
 from ..host.directories import existing_parent
+from ..host.files import read_text
 from ..host.os_errors import os_words, read_only, remedy
 from ..host.paths import NodePaths
 from ..host.server_spec import check_entries
@@ -27,27 +27,24 @@ from ..platforms.registry import platform_of, unused
 from ..supervise.state import read_record
 from ..weights import checkpoints
 from ..weights.checkpoints import check_draft
-from .desired import missing_cpus
-from .ports import holder_words
-
-OLDEST_PYTHON = (3, 9)
+from .ports import foreign_holders
 
 
 def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", only=(), installs=None, satisfied_by=(),
               models=(), venvs=(), prepares=True, sysroot=""):  # fmt: skip
     """Check the node against its plan. Nothing is changed.
 
-    root: fleet_root. servers: plan entries of this node; only: the names that this run is limited to, all where empty.
-    hardware: fleet_hardware, needs: the recipe's needs; an absent key and None are the same. platform: a name of
-    PLATFORMS. installs: what the platform's role installs where it is root, by the names of libraries or packages.
-    satisfied_by: paths that are there once a deployment is; no free disk is asked for then. models: what
-    servers load, paths resolved; one that is served from a directory of the node must be there already, and complete.
-    venvs: what they run in; one that is not made here must be there already. prepares: whether the step prepare, which
-    installs and starts container engines, is in the run. sysroot: where /proc and /sys are read.
+    servers: plan entries of this node; only: the names that this run is limited to, all if empty. hardware:
+    fleet_hardware, needs: the recipe's needs; an absent key and None are the same. platform: a name of PLATFORMS.
+    installs: what the platform's role installs as root, by the names of libraries or packages. satisfied_by: paths that
+    exist after a deployment; no free disk is required then. models: models of the servers with resolved paths; a model
+    that is served from a directory of the node must be complete. venvs: environments of the servers. prepares: whether
+    the step prepare, which installs and starts container engines, is in the run. sysroot: where /proc and /sys are
+    read.
 
-    Returns {changed, accelerators (base.py; None where the driver is yet to be installed), problems: [], warnings:
-    [what works and is slow, and what this run repairs], unchecked: [what the node does not tell]}. FleetError lists all
-    problems; its details hold them as problems: [{check, message}].
+    Returns {changed, accelerators (base.py; None before the driver is installed), problems: [], warnings: [what works
+    and what this run repairs], unchecked: [what the node does not report]}. Raises FleetError with all problems; its
+    details contain them as problems: [{check, message}].
     """
     paths = NodePaths.of_parameter(root)
     entries, installs = check_entries(servers), installs or {}
@@ -68,15 +65,14 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
     if context.found is not None and context.found.accelerator == platform == "cpu":
         context.warnings += filter(None, [unused(context.system)])
     checks = [
-        ("python", _check_python()),
         ("container engines", _check_engines(context, prepares)),
         ("root", _check_root(paths)),
         ("hardware", hardware_problems),
         ("cpu_flags", _check_cpu_flags(context.system, needs)),
         ("libraries", _check_libraries(needs, context.installs, installs)),
-        ("cpus", _check_cpus(entries, only, sysroot)),
-        ("ports", _check_ports(paths, entries, only)),
-        ("memory", _check_memory(context.system, paths, entries, needs, only, unchecked)),
+        ("cpus", _check_cpus(context.chosen, sysroot)),
+        ("ports", _check_ports(paths, context)),
+        ("memory", _check_memory(paths, context, unchecked)),
         ("disk", _check_disk(paths, needs, satisfied_by)),
         ("model", [message for model in context.models for message in _check_model(model)]),
         *(chosen.preflight(context) if chosen else ()),
@@ -99,21 +95,13 @@ def preflight(root="", servers=(), hardware=None, needs=None, platform="cpu", on
         "changed": False,
         "accelerators": context.found.as_dict() if context.found else None,
         "problems": [],
-        "warnings": [*_far_cpus(entries, only, context.found), *context.warnings],
+        "warnings": context.warnings,
         "unchecked": unchecked,
     }
 
 
-def _check_python():
-    if sys.version_info[:2] < OLDEST_PYTHON:
-        yield (
-            "This node's Python is %s (%s), %d.%d is the oldest that works. Set "
-            "ansible_python_interpreter to a newer one." % (machine.python_version(), sys.executable, *OLDEST_PYTHON)
-        )
-
-
 def _check_engines(context, prepares):
-    """What keeps the engines of this node's containers from starting any. FleetError for one that hangs."""
+    """Problems of the container engines of this node's servers. Raises FleetError for an engine that hangs."""
     containers = [entry["container"] for entry in context.chosen.values() if entry["container"]]
     containers = [] if context.system.sysroot else containers  # nothing runs in another root
     for engine, address in sorted({(one["engine"], one["address"] or "") for one in containers}):
@@ -143,7 +131,7 @@ def _check_root(paths):
 
 
 def _check_hardware(platform, context):
-    """Detect, and compare with what is declared and needed: messages. FleetError where the devices cannot be asked."""
+    """Compare the devices with fleet_hardware and the recipe's needs. Raises FleetError if they cannot be read."""
     if platform.driver_missing(context):
         return []  # the role installs it, and then looks at the devices
     context.found = found = platform.detect(context.system)
@@ -151,7 +139,7 @@ def _check_hardware(platform, context):
     if declared and declared != found.accelerator:
         return [
             "The inventory declares the accelerator %s (fleet_hardware.accelerator), this node has %s (%s). Correct "
-            "fleet_hardware, or take the node out of this group." % (declared, found.accelerator, found.model)
+            "fleet_hardware, or remove the node from this group." % (declared, found.accelerator, found.model)
         ]
     if fitting and found.accelerator not in fitting:
         return [
@@ -175,7 +163,7 @@ def _check_cpu_flags(system, needs):
 
 
 def _check_libraries(needs, installed, installable):
-    """installed: what this run installs, installable: what it would as root."""
+    """installed: what this run installs; installable: what a run as root would install."""
     try:
         missing = missing_libraries(needs.get("libraries") or ())
     except FleetError as error:
@@ -189,87 +177,35 @@ def _check_libraries(needs, installed, installable):
             "The recipe needs the shared library %s (needs.libraries), this node lacks it. Install the package %s%s."
             % (
                 name,
-                packages or "that holds it",
+                packages or "that contains it",
                 "; or run the play with become, which installs it" if name in installable else "",
             )
         )
 
 
-def _check_cpus(entries, only, sysroot):
-    for name, entry in entries.items():
-        missing = missing_cpus(entry, sysroot) if not only or name in only else ""
+def _check_cpus(entries, sysroot):
+    online = read_text(sysroot + "/sys/devices/system/cpu/online")
+    for name, entry in entries.items() if online else ():
+        missing = parse_cpu_list(entry["cpus"] or "") - parse_cpu_list(online)
         if missing:
             yield (
                 "%s runs on the CPUs %s, this node lacks %s. Correct cpus of the server in fleet_override, or "
-                "fleet_hardware.cpu_affinity." % (name, entry["cpus"], missing)
+                "fleet_hardware.cpu_affinity." % (name, entry["cpus"], format_cpu_list(missing))
             )
 
 
-def _far_cpus(entries, only, found):
-    """Sentences on servers with CPUs that the node does not report beside their devices; where it reports none, none.
-
-    A CPU's devices are shares of the machine, so there is nothing to be near to.
-    """
-    owners = {number: device for device in found.devices for number in device.core_ids} if found else {}
-    for name, entry in entries.items():
-        devices = {owners[number].id: owners[number] for number in entry["devices"] if number in owners}
-        if not entry["cpus"] or not devices or (only and name not in only):
-            continue
-        near = set().union(*(parse_cpu_list(device.cpus) for device in devices.values()))
-        far = parse_cpu_list(entry["cpus"]) - near
-        if far and all(device.cpus for device in devices.values()):
-            numa = format_cpu_list(device.numa for device in devices.values() if device.numa is not None)
-            yield (
-                "%s runs on the CPUs %s; beside its device%s %s this node reports %s%s, so %s are farther from %s. "
-                "Correct cpus of the server in fleet_override, or fleet_hardware.cpu_affinity."
-                % (
-                    name,
-                    entry["cpus"],
-                    "" if len(devices) == 1 else "s",
-                    format_cpu_list(devices),
-                    format_cpu_list(near),
-                    " (NUMA node %s)" % numa if numa else "",
-                    format_cpu_list(far),
-                    "it" if len(devices) == 1 else "them",
-                )
-            )
-
-
-def _check_ports(paths, entries, only):
-    containers = our_containers(paths.root, entries.values())
-    for name, entry in entries.items():
-        if only and name not in only:
-            continue
-        for kind, port in [("port", entry["port"]), *sorted(entry["ports"].items())]:
-            holder = port_holder(entry["bind"], port, paths.root, containers) if port is not None else None
-            if holder is not None and not _makes_way(holder, paths, only):
-                yield (
-                    "Port %d (%s%s) is held by %s. %s, or set another port in fleet_override: {servers: {%s: %s}}."
-                    % (
-                        port,
-                        name,
-                        "" if kind == "port" else ", ports.%s" % kind,
-                        holder_words(holder, paths.root),
-                        "Add %s to the names that this run is limited to" % holder["server"]
-                        if _is_ours(holder, paths)
-                        else "Stop it",
-                        name.rpartition("-")[0] or name,
-                        "{port: …}" if kind == "port" else "{ports: {%s: …}}" % kind,
-                    )
-                )
-
-
-def _is_ours(holder, paths):
-    return holder["server"] is not None and holder["root"] == (paths.root or "/")
-
-
-def _makes_way(holder, paths, only):
-    """Whether this run may stop the holder: then it has the port rightly, or is moved or removed."""
-    return _is_ours(holder, paths) and (not only or holder["server"] in only)
+def _check_ports(paths, context):
+    """Ports of other programs and of servers that this run does not stop."""
+    containers = our_containers(paths.root, context.entries.values())
+    leaving = context.only or list(processes.marked_processes(paths.root)) + list(containers)
+    for name, holder, words in foreign_holders(paths.root, context.chosen.values(), containers, leaving):
+        ours = holder["server"] is not None and holder["root"] == (paths.root or "/")
+        remedy = "Add %s to the names that this run is limited to" % holder["server"] if ours else "Stop it"
+        yield "%s: %s. %s, or set another port in fleet_override." % (name, words, remedy)
 
 
 def _running_hash(paths, name):
-    """The hash of the entry that the server's engine runs, by what its guard recorded; None where it does not run."""
+    """The hash of the entry that the server's engine runs, from its record; None if it does not run."""
     state = read_record(paths.server_state(name))
     found = processes.process(state.get("pid") or 0)
     runs = (
@@ -281,31 +217,19 @@ def _running_hash(paths, name):
     return state.get("hash", "") if runs else None
 
 
-def _check_memory(system, paths, entries, needs, only, unchecked):
-    each = needs.get("host_memory_gib") or 0
-    starting = [name for name in entries if (not only or name in only) and _running_hash(paths, name) is None]
+def _check_memory(paths, context, unchecked):
+    each = context.needs.get("host_memory_gib") or 0
+    starting = [name for name in context.chosen if _running_hash(paths, name) is None]
     if not each or not starting:
         return
-    available = system.memory_available()
+    available = context.system.memory_available()
     if available is None:
         unchecked.append("Not checked: needs.host_memory_gib; the memory that is available cannot be read.")
-        return
-    if not only:
-        # What no longer is in the plan is stopped before anything is started.
-        leaving = [pids for name, pids in processes.marked_processes(paths.root).items() if name not in entries]
-        available += sum(processes.memory_mib(pids) or 0 for pids in leaving)
-    if each * len(starting) * 1024 > available:
+    elif each * len(starting) * 1024 > available:
         yield (
-            "%s to be started (%s) and %s %g GiB of host memory%s (needs.host_memory_gib), this node has %.1f GiB "
-            "available. Stop other programs, or give the host fewer servers."
-            % (
-                "1 server is" if len(starting) == 1 else "%d servers are" % len(starting),
-                ", ".join(starting),
-                "needs" if len(starting) == 1 else "need",
-                each * len(starting),
-                "" if len(starting) == 1 else ", %g GiB each" % each,
-                available / 1024,
-            )
+            "The servers to be started (%s) need %g GiB of host memory (needs.host_memory_gib, %g GiB each), this node "
+            "has %.1f GiB available. Stop other programs, or give the host fewer servers."
+            % (", ".join(starting), each * len(starting), each, available / 1024)
         )
 
 
@@ -323,7 +247,7 @@ def _check_disk(paths, needs, satisfied_by):
 
 
 def _check_model(model):
-    """What a checkpoint from the node's own directory lacks; weights that are fetched are checked when they come."""
+    """Problems of a checkpoint in a directory of the node. Downloads are checked by the weights step."""
     if model.get("source") != "path":
         return
     folder = model.get("source_path") or model["path"]
@@ -338,6 +262,6 @@ def _check_model(model):
 
 
 def free_bytes(path):
-    """Bytes that this user can still write on the file system of `path`. Raises OSError."""
+    """Bytes that this user can write on the file system of `path`. Raises OSError."""
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize

@@ -1,21 +1,19 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The definitions that a change replaced: kept until the servers with the new ones are verified, else put back.
+"""Keeps the definitions that a change replaced until the changed servers are verified, or restores them.
 
-They are one file of mode 0600, since secrets are among them: {server: {files: {path: null or {data, mode, owner}},
-starts, image}}. `starts` is false for a server that was removed to make room.
+They are in a file of mode 0600, since they contain secrets: {server: {files: {path: null or {data, mode, owner}},
+starts}}. `starts` is false for a server that was removed to make room.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import stat
 
-from ..containers.engine import EngineError, engine_of_entry
 from ..host.files import read_bytes, readable_json, write_atomic
 from ..host.server_spec import start_order
 from .model import STARTS, config_path
@@ -23,7 +21,7 @@ from .server_files import Staging, forget_state, make_folder, unlink
 
 
 def read(paths):
-    """{server: what is kept of it}; {} without any."""
+    """{server: its kept files}; {} without any."""
     found = readable_json(_path(paths))
     return found if isinstance(found, dict) and all(isinstance(one, dict) for one in found.values()) else {}
 
@@ -34,8 +32,8 @@ def unverified(paths):
 
 
 def keep(node, actions, desired, observed):
-    """Keep what these actions are about to replace. A definition that is kept already is older and was verified: it
-    stays. Raises OSError."""
+    """Keep the files that these actions replace. A definition that is kept already is older and was verified; it is not
+    replaced. Raises OSError."""
     if not any(action.kind in ("create", "change") for action in actions):
         return
     known = read(node.paths)
@@ -50,14 +48,13 @@ def keep(node, actions, desired, observed):
         found[action.name] = {
             "files": {path: _file(path) for path in paths if path},
             "starts": action.kind in STARTS,
-            "image": _image(one.entry) if one is not None and one.entry else None,
         }
     if found != known:
         _write(node.paths, found)
 
 
 def forget(paths, names):
-    """These servers are verified, or gone. With the last changed one, those that made room for it are forgotten too."""
+    """Forget these servers, which are verified or removed. With the last changed server, removed ones are forgotten."""
     known = read(paths)
     left = {name: one for name, one in known.items() if name not in names}
     if left != known:
@@ -65,8 +62,8 @@ def forget(paths, names):
 
 
 def put_back(node, stop):
-    """Put back all that is kept and start it. ([names that run their old definition again], [names that are removed
-    again, since they had none]). stop(names): stops servers. Raises FleetError, OSError."""
+    """Restore all kept definitions and start them. Returns ([names with their old definition], [names without one,
+    which are removed]). stop(names): stops servers. Raises FleetError, OSError."""
     known = read(node.paths)
     back, gone, entries = [], [], {}
     with Staging() as staging:
@@ -83,8 +80,6 @@ def put_back(node, stop):
             (back if entry else gone).append(name)
             if entry:
                 entries[name] = json.loads(base64.b64decode(entry["data"]))
-        for name in back:
-            _tag(node, entries[name], known[name].get("image"))
         stop(list(known))
         staging.commit()
         for path in unlinked:
@@ -109,32 +104,6 @@ def _file(path):
         "mode": stat.S_IMODE(status.st_mode),
         "owner": [status.st_uid, status.st_gid],
     }
-
-
-def _image(entry):
-    """The id of the image that an entry's name means on this node now, None without a container."""
-    engine = engine_of_entry(entry)
-    if engine is not None:
-        with contextlib.suppress(EngineError):
-            found = engine.find_image(entry["container"]["image"], entry["container"].get("digest"))
-            return found["id"] if found else None
-    return None
-
-
-def _tag(node, entry, image):
-    """Have an entry's name mean the image that it meant. What cannot be done is a warning: the old server starts with
-    what the name means now."""
-    engine = engine_of_entry(entry) if image else None
-    if engine is None or entry["container"].get("digest"):
-        return
-    try:
-        if _image(entry) != image:
-            engine.call("tag", image, entry["container"]["image"])
-    except EngineError as error:
-        node.warnings.append(
-            "%s: its image %s cannot be given the name %s again (%s)."
-            % (entry["name"], image, entry["container"]["image"], error.words)
-        )
 
 
 def _write(paths, found):

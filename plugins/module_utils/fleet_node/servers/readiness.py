@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether servers are ready, which is a completion through their port, and whether servers that run have hung."""
+"""Checks whether servers are ready, by a completion through their port, and whether running servers hang."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..supervise import state as guard_state
 from ..visible import visible
 from . import causes, identity
 from .drift import entry_changes
-from .model import Fault, condition
-from .observe import check_only, last_start_s, log_tail, note_ready, observe, read_secrets, redactor_of, row, utc
-from .ports import port_holders
+from .model import condition
+from .observe import check_only, log_tail, note_ready, observe, read_secrets, redactor_of, row, utc
+from .ports import foreign_holders
 
 LOG_LINES = 15
 CAUSE_LINES = 200  # an engine's traceback, and those of the processes that died of it
@@ -40,8 +40,7 @@ OTHER_KEY = "it refuses the API key that it was started with"
 
 
 def all_answer(entries, timeout, paths):
-    """Whether the server of each entry answers its health path well, and at its address alone: a hint that saves
-    waiting, no verdict."""
+    """Whether each server is healthy and listens on its address only: a hint that saves waiting, not a verdict."""
     sockets = processes.listening_sockets()
 
     def answers(entry):
@@ -55,11 +54,11 @@ def all_answer(entries, timeout, paths):
 
 
 def probe(entry, timeout, secrets=None):
-    """None where the server is ready, else what it lacks, for a person.
+    """Why the server is not ready, for a person; None if it is.
 
     The health path answers 200 or 204; a server that clients talk to also lists its model, not without the API key
-    where one is planned, and completes one short chat (16 tokens, temperature 0). timeout: seconds for each request.
-    secrets: the server's, which hold its API key.
+    if one is planned, and completes a short chat (16 tokens, temperature 0). timeout: seconds for each request.
+    secrets: the server's, which include its API key.
     """
     headers = asking.headers(secrets)
     refusal = OTHER_KEY + "; restart it" if headers else NO_KEY + "; set fleet_api_key to it"
@@ -101,30 +100,30 @@ def _lack(what, response, refusal):
 
 
 def _open_to_all(entry, sockets):
-    """What is wrong where the server listens on all addresses though it is bound to one, else None."""
+    """Why it is wrong that the server listens on all addresses, None if it does not or is planned to."""
     address = processes.open_to_all(entry["bind"], entry["port"], sockets)
     if address is None:
         return None
     return (
-        "it %s (%s:%d), the plan binds it to %s; let its command take the address (--host), or set fleet_bind_address "
+        "it %s (%s:%d), the plan binds it to %s; give its command the address (--host), or set fleet_bind_address "
         "to 0.0.0.0 if that is meant" % (OPEN, address, entry["port"], entry["bind"])
     )
 
 
 def is_permanent(lack):
-    """Whether what a server lacks cannot come by waiting: a file that it read once and found missing or broken, an
-    address that it was not given, or another API key."""
+    """Whether waiting is of no use: the server read a missing or damaged file, listens on another address, or has
+    another API key."""
     return any(
         cause in lack for cause in (gpt_oss.ENCODINGS, gpt_oss.DAMAGED_ENCODINGS, OPEN, NO_KEY, OTHER_KEY, UNGUARDED)
     )
 
 
 def check_ready(node, entries, only=None, timeout=30, check=False, deployed=False, restarts=None):
-    """The result of engine_ready: {changed: False, msg, servers: [row]} when all are ready.
+    """The result of engine_ready: {changed: False, msg, servers: [row]} if all servers are ready.
 
-    restarts: waiting is no use for a server that restarted more often than that. deployed: what counts of the servers
-    in `only` is what is deployed of them, whatever the plan has. FleetError otherwise, with details servers and final
-    (true: more waiting is no use). In check mode, where what runs is not what is planned, {…, skipped_reason} instead.
+    restarts: after more restarts, waiting is of no use. deployed: check the deployed entries of the servers in `only`
+    instead of the planned ones. Raises FleetError with the details servers and final (waiting is of no use). In check
+    mode, {…, skipped_reason} if other servers than the planned ones run.
     """
     planned = check_entries(entries)
     if deployed:
@@ -139,39 +138,26 @@ def check_ready(node, entries, only=None, timeout=30, check=False, deployed=Fals
     if check and len(running) < len(names):
         return {"changed": False, "msg": UNVERIFIED, "skipped_reason": UNVERIFIED, "servers": list(rows.values())}
     lacks = probe_all([planned[name] for name in running], timeout, observed)
-    if running:  # what was asked may have been replaced meanwhile, and who answered may be somebody else
+    if running:  # a server may have been replaced meanwhile, or another program may have answered
         observed = observe(node.paths, node.manager, planned)
-        now = {name: condition(observed[name]) for name in names}
     problems, final, age = [], False, 0
     for name in names:
-        words, hopeless = _replaced(node, planned[name], observed[name])
-        if words is None and name in lacks and lacks[name] is None:
-            lacks[name] = _stranger(node, planned[name], observed)
-            if lacks[name] is None:
-                rows[name]["ready"] = True
-                if not check:
-                    note_ready(node.paths, name, observed[name].state, _took(planned[name], now[name]))
-                continue
-        if words is None:
-            words, hopeless = _problem(planned[name], observed[name], lacks.get(name))
-            hopeless = hopeless or (restarts is not None and (now[name].restarts or 0) > restarts)
-            held = port_holders(node, {name: planned[name]}, observed).get(name)
-            words = "; ".join([words, *(held or [])])
+        one, lack = observed[name], lacks.get(name)
+        if name in lacks and lack is None:
+            lack = _stranger(node, planned[name], observed)
+        if name in lacks and lack is None:
+            rows[name]["ready"] = True
+            if not check:
+                note_ready(node.paths, name, one.state)
+            continue
+        words, hopeless, log = _not_ready(node, planned[name], observed, lack, restarts)
         final = final or hopeless
-        since = now[name].since
+        since = condition(one).since
         age = max(age, time.time() - since) if since else age
-        log = log_tail(node.paths, node.manager, name, CAUSE_LINES)
-        late = BUDGET_WORDS in words
-        cause = causes.log_cause(log, engine_of(planned[name]), late)
-        # Of one that starts for the first time the log is that of the start before.
-        if cause and (late or now[name].restarts or now[name].state == "failed"):
-            words = "%s, because %s" % (words.rstrip("."), cause)
-        tail = log[-LOG_LINES:]
-        last = last_start_s(node.paths, name)
-        progress = None if hopeless else _progress(planned[name], observed[name], lacks.get(name), last)
-        rows[name].update(ready=False, reason=visible(words), progress=progress, log_tail=tail)
-        if tail:
-            words += ". Last log lines: " + " | ".join(line.strip() for line in tail[-MESSAGE_LINES:])
+        progress = None if hopeless else _progress(planned[name], one, lack)
+        rows[name].update(ready=False, reason=visible(words), progress=progress, log_tail=log)
+        if log:
+            words += ". Last log lines: " + " | ".join(line.strip() for line in log[-MESSAGE_LINES:])
         problems.append("%s: %s." % (name, words.rstrip(".")))
     count = "%d of %d servers ready" % (len(names) - len(problems), len(names))
     if problems:
@@ -184,39 +170,43 @@ def check_ready(node, entries, only=None, timeout=30, check=False, deployed=Fals
     return {"changed": False, "msg": count + ".", "servers": list(rows.values())}
 
 
-def _took(entry, now):
-    """Seconds that a start took which is ready now; None where it may have been ready long before anybody looked."""
-    seconds = None if now.since is None else time.time() - now.since
-    return seconds if seconds is not None and 0 <= seconds <= entry["health"]["budget_s"] else None
+def _not_ready(node, entry, observed, lack, restarts):
+    """(why a server is not ready, whether waiting is of no use, the end of its log)."""
+    one = observed[entry["name"]]
+    now = condition(one)
+    words, hopeless = _problem(node, entry, one, lack)
+    hopeless = hopeless or (restarts is not None and (now.restarts or 0) > restarts)
+    containers = {name: seen.containers for name, seen in observed.items()}
+    words = "; ".join(
+        [words, *(held for _name, _holder, held in foreign_holders(node.paths.root, [entry], containers))]
+    )
+    log = log_tail(node.paths, node.manager, one.name, CAUSE_LINES)
+    late = BUDGET_WORDS in words
+    # during a server's first start, the log is that of an earlier server
+    if late or now.restarts or now.state == "failed":
+        cause = causes.log_cause(log, engine_of(entry), late)
+        words = "%s, because %s" % (words.rstrip("."), cause) if cause else words
+    return words, hopeless, log[-LOG_LINES:]
 
 
-def _progress(entry, observed, lack, last):
-    """How far a start is, in a few words: "loading, 47 s of at most 300 (last time 159)"; None for what is no start.
-
-    last: seconds of the start before, None where that is not known.
-    """
+def _progress(entry, observed, lack):
+    """The progress of a start in a few words: "loading, 47 s of at most 300"; None for a server that does not start."""
     now = condition(observed)
     if now.state != "running" or now.since is None or observed.was_ready or lack is None:
         return None
-    what = {"compiles": "compiling", "loads": "loading its artifact"}.get(observed.state.get("artifact"), "loading")
+    what = doing(observed) if observed.state.get("artifact") else "loading"
     if NO_WORKERS in lack and entry["role"] == "frontend":
         what = "waiting for workers"
-    words = "%s, %d s of at most %d" % (what, time.time() - now.since, entry["health"]["budget_s"])
-    words += "" if last is None else " (last time %d)" % last
-    if now.restarts:
-        words += ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s")
-    # that nothing answers yet, or says that it is not ready, is what loading means
+    words = "%s, %d s of at most %d%s" % (
+        what, time.time() - now.since, entry["health"]["budget_s"], _restarts_words(now),
+    )  # fmt: skip
+    # while a server loads, nothing answers, or it answers that it is not ready
     usual = any(one in lack for one in (http_client.FAILURES["refused"], "HTTP 503", NO_WORKERS))
     return words if usual else "%s: %s" % (words, lack)
 
 
-def _replaced(node, entry, one):
-    """(why what is deployed is not this run's plan, True), or (None, False)."""
-    if one.entry is None or one.entry.get("hash") == entry["hash"]:
-        return None, False
-    fields = ", ".join(change[0] for change in entry_changes(one.entry, entry))
-    words = "another entry than the planned one is deployed%s, it differs in %s; run engine_servers to deploy this one"
-    return words % (identity.deployer_words(node, one), fields), True
+def _restarts_words(now):
+    return ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s") if now.restarts else ""
 
 
 def _stranger(node, entry, observed):
@@ -229,7 +219,7 @@ def _stranger(node, entry, observed):
 
 
 def probe_all(entries, timeout, observed):
-    """{name: None or what it lacks, without its secrets}, all probed at once. observed: {name: Observed}."""
+    """{name: why it is not ready, without its secrets, or None}, all probed at once. observed: {name: Observed}."""
     if not entries:
         return {}
     with concurrent.futures.ThreadPoolExecutor(min(THREADS, len(entries))) as pool:
@@ -244,29 +234,36 @@ def _probe_one(entry, timeout, secrets):
 
 
 def doing(observed):
-    """What a server does that runs and does not answer yet, or any more."""
+    """The activity of a server that runs and does not answer yet, or does not answer any more."""
     if observed.was_ready:
         return "it was ready and does not answer any more"
     return {"compiles": "compiling", "loads": "loading its artifact"}.get(observed.state.get("artifact"), "starting")
 
 
-def _problem(entry, observed, lack):
-    """(why the server is not ready, whether waiting is no use)."""
+def _problem(node, entry, observed, lack):
+    """(why the server is not ready, whether waiting is of no use)."""
     now = condition(observed)
-    if observed.fault is not None and lack is None:
-        return "%s; run engine_servers to restart it" % observed.fault.reason, True
+    if observed.entry is not None and observed.entry.get("hash") != entry["hash"]:
+        return (
+            "another entry than the planned one is deployed%s, it differs in %s; run engine_servers to deploy this one"
+            % (
+                identity.deployer_words(node, observed),
+                ", ".join(change[0] for change in entry_changes(observed.entry, entry)),
+            ),
+            True,
+        )
     age = "" if now.since is None else " since %s (%d s)" % (utc(now.since)[11:], time.time() - now.since)
     if now.state in ("missing", "stopped"):
         return "%s; run engine_servers to start it" % (now.reason or "it is stopped"), True
     if now.state == "failed":
         return "failed%s: %s" % (age, now.reason), True
+    if observed.faults and lack is None:
+        return "%s; run engine_servers to restart it" % observed.faults[0], True
     if now.hash is not None and now.hash != entry["hash"]:
         return "it runs another entry than the planned one; run engine_servers to restart it", True
     if now.state == "waiting":
         return "%s%s" % (now.reason, age), False
-    words = "%s%s, %s" % (doing(observed), age, lack or "and nothing says which entry it runs")
-    if now.restarts:
-        words += ", %d restart%s" % (now.restarts, "" if now.restarts == 1 else "s")
+    words = "%s%s, %s%s" % (doing(observed), age, lack or "and its entry is not known", _restarts_words(now))
     if entry["role"] == "frontend" and observed.was_ready:
         return words, is_permanent(words)  # it waits for workers, which may have started long after it
     budget = entry["health"]["budget_s"]
@@ -282,8 +279,8 @@ def _problem(entry, observed, lack):
 def waiting_since(state, budget_s):
     """When the current series of starts began (epoch seconds), None before the first.
 
-    Starts that follow each other within the start budget are one attempt to become ready, so that a server that dies
-    and is restarted again and again uses up one budget, and one that ran for days and is restarted gets a new one.
+    Starts that follow each other within the start budget are one attempt to become ready. A server that dies again and
+    again uses up one budget, and a server that ran for days gets a new budget.
     """
     starts = state.get("starts") or []
     if not starts:
@@ -297,57 +294,50 @@ def waiting_since(state, budget_s):
 
 
 def find_hung(paths, servers, note=True):
-    """{name: Fault} of those that hang, all asked at once. servers: {name: (planned entry, Observed)} of running ones.
+    """{name: why it hangs} of those servers that hang, all asked at once. servers: {name: (planned entry, Observed)} of
+    running servers.
 
-    note: record which are ready. One that was never seen ready is given its start budget.
+    note: record which are ready. A server that was never seen ready is given its start budget.
     """
     if not servers:
         return {}
-
-    def one(name):
-        entry, observed = servers[name]
-        budget = entry["health"]["budget_s"]
-        began = waiting_since(observed.state, budget)
-        ready = observed.was_ready
-        over = began is not None and time.time() - began > budget
-        words = None
-        if ready or over:
-            words = _hangs(entry, observed)
-        if words is None:
-            if note and not ready and health_port(entry) is not None and _health(entry, 0, observed.secrets).healthy:
-                note_ready(paths, name, observed.state)
-            return None
-        if ready:
-            return Fault("it was ready and does not answer any more: " + words)
-        text = "it does not answer %d s after its start, its start budget is %d s: %s"
-        return Fault(text % (time.time() - began, budget, words))
-
     with concurrent.futures.ThreadPoolExecutor(min(THREADS, len(servers))) as pool:
-        found = dict(zip(servers, pool.map(one, servers)))
-    return {name: fault for name, fault in found.items() if fault is not None}
+        found = dict(zip(servers, pool.map(lambda name: _hang_of(paths, *servers[name], note), servers)))
+    return {name: words for name, words in found.items() if words is not None}
 
 
-def _health(entry, seconds, secrets):
-    """What the health path answers, asked again and again for so long unless it is 200 or 204."""
-    end = time.monotonic() + seconds
-    while True:
-        answer = asking.health(entry, max(RETRY_S, end - time.monotonic()), secrets)
-        if answer.healthy or time.monotonic() + RETRY_S > end:
-            return answer
-        time.sleep(RETRY_S)
+def _hang_of(paths, entry, observed, note):
+    budget = entry["health"]["budget_s"]
+    began = waiting_since(observed.state, budget)
+    late = began is not None and time.time() - began > budget
+    words = _hangs(entry, observed) if observed.was_ready or late else None
+    if words is None:
+        asks = note and not observed.was_ready and health_port(entry) is not None
+        if asks and asking.health(entry, RETRY_S, observed.secrets).healthy:
+            note_ready(paths, observed.name, observed.state)
+        return None
+    if observed.was_ready:
+        return "it was ready and does not answer any more: " + words
+    text = "it does not answer %d s after its start, its start budget is %d s: %s"
+    return text % (time.time() - began, budget, words)
 
 
 def _hangs(entry, observed):
-    """What a server that should be ready does instead of answering, None where it answers.
+    """Why a server that should be ready does not answer, None if it answers.
 
-    What answers with a refusal lives, and so does one that is busy.
+    A server that answers with a refusal is alive, and so is a busy one.
     """
     stopped = [pid for pid in observed.pids if getattr(processes.process(pid), "state", None) == "T"]
     if stopped:
         return "its process %s is stopped by a signal" % ", ".join(map(str, stopped))
     if health_port(entry) is None:
         return None
-    answer = _health(entry, HEALTH_S, observed.secrets)
+    end = time.monotonic() + HEALTH_S
+    while True:
+        answer = asking.health(entry, max(RETRY_S, end - time.monotonic()), observed.secrets)
+        if answer.healthy or time.monotonic() + RETRY_S > end:
+            break
+        time.sleep(RETRY_S)
     if answer.status is None or answer.status >= 500:
         return "health: " + answer.describe(200)
     if not asking.completes(entry):

@@ -1,7 +1,7 @@
 # Copyright: inference.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings the servers of a node to the plan: observes, decides what differs, applies only that."""
+"""Changes the servers of a node to the plan: observes, decides what differs, and applies only that."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from ..host import python as host_python
 from ..host.os_errors import os_error
 from ..host.server_spec import check_entries, check_order
 from ..launchers import get_launcher
-from ..platforms import device_holders
 from ..services import boot, watchdog
 from . import previous
 from .apply import apply, prove, python_link_differs, settle, shared_changes, shared_fault, stop
-from .decide import AT_ONCE, WAVE, decide, describe
+from .decide import DEPLOYS, WAVE, decide, describe
 from .desired import check_deployable, check_secrets, desired_server
 from .model import CLOSINGS, STARTS, Action, DesiredServer, Observed, condition
 from .observe import check_only, observe, row
-from .ports import check_ports
+from .ports import foreign_holders
 from .readiness import all_answer, find_hung
 from .server_files import make_folder
 
@@ -35,101 +34,60 @@ ROLLED_BACK = "its old definition was put back"
 
 
 def run(node, params, check):
-    """(the result of engine_servers, its warnings). params: the module's parameters. Raises FleetError."""
+    """The result of engine_servers. params: its parameters; check: decide everything and do nothing.
+
+    Raises FleetError. No server was stopped then unless the message says so.
+    """
     entries, state = params["servers"], params["state"]
     node.manager.new_log_limits = _log_limits(params["logs"])
     settings = watchdog.Settings(**params["watchdog"]) if params["watchdog"] else None
-    names = ("state", "only", "secrets", "purge", "purge_artifacts", "changes", "drain_s")
-    options = {key: params[key] for key in names}
-    result, warnings = reconcile(node, entries, check=check, **options), list(node.warnings)
-    if params["only"] is None and state in ("started", "restarted", "absent"):
+    planned = check_entries(entries)
+    for entry in planned.values():
+        get_launcher(entry, node.paths.root)
+    try:
+        with contextlib.nullcontext() if check else locked(node.paths, bool(entries) and state in DEPLOYS):
+            if state in CLOSINGS:
+                result = _close(node, planned, state, params["only"], check)
+            else:
+                result = _reconcile(node, planned, params, check)
+    except OSError as error:
+        raise os_error("The servers cannot be brought to the plan", error,
+                       "Run again then; what is done already is not done again.") from error  # fmt: skip
+    warnings = list(node.warnings)
+    if params["only"] is None and state in (*DEPLOYS, "absent"):
         deploys = state != "absent" and entries
-        _add(result, watchdog.ensure(node, settings if deploys else None, check))
         started = boot.ensure(node, bool(params["start_on_boot"] and deploys), check)
-        _add(result, started)
+        for step in (watchdog.ensure(node, settings if deploys else None, check), started):
+            if step["changed"]:
+                result["changed"] = True
+                result["diff"] = {key: result["diff"][key] + step["diff"][key] for key in ("before", "after")}
         warnings += started["warnings"]
-    rows = {row["name"]: row["state"] for row in result["servers"]}
-    shown = [entry for entry in entries if entry["name"] in rows]
-    if state in ("stopped", "absent") and not check:
-        result["held"] = _held(node, shown, result, warnings)
-    running = all(rows[entry["name"]] == "running" for entry in shown)
-    result["answering"] = (
-        not result["changed"] and not result["waves"] and running and all_answer(shown, HEALTH_S, node.paths)
-    )
-    return result, warnings + ["%s was repaired: %s" % repair for repair in result["repaired"].items()]
+    states = {row["name"]: row["state"] for row in result["servers"]}
+    shown = [entry for entry in entries if entry["name"] in states]
+    waits = result["changed"] or result["waves"] or any(states[entry["name"]] != "running" for entry in shown)
+    result["answering"] = not waits and all_answer(shown, HEALTH_S, node.paths)
+    result["warnings"] = warnings + ["%s was repaired: %s" % repair for repair in result["repaired"].items()]
+    return result
 
 
 def _log_limits(given):
-    """The limits of logs, None where none are given. FleetError for one that cannot be."""
+    """The limits of logs, None where none are given. Raises FleetError if one is too small."""
     for name, least in LOG_LEAST.items() if given else ():
         if given[name] < least:
             raise FleetError(
-                "servers.log-limit-too-small",
-                "logs: %s is %d; allowed: %d or more. Correct it.",
-                (name, given[name], least),
+                "arguments.invalid",
+                "%s. Correct the arguments.",
+                ("logs: %s is %d; allowed: %d or more" % (name, given[name], least),),
             )
     return given
 
 
-def _add(result, step):
-    """Add what a further step changed to the result."""
-    if step["changed"]:
-        result["changed"] = True
-        result["diff"] = {key: result["diff"][key] + step["diff"][key] for key in ("before", "after")}
-
-
-def _held(node, entries, result, warnings):
-    """Processes of others that hold a device of the stopped servers, None where the devices could not be asked.
-
-    FleetError, with the result so far, where one of the servers' own still does.
-    """
-    try:
-        held, unknown = device_holders.release(entries, node.paths.root)
-    except FleetError as error:
-        error.details = {**result, **error.details}
-        raise
-    if unknown:
-        warnings.append(
-            "The servers are stopped and none of their processes is left; the devices could not be asked whether "
-            "somebody holds them: %s" % unknown
-        )
-    warnings += [
-        "The servers are stopped, and yet %s holds what was theirs; it is none of ours. End it, or leave it the device."
-        % device_holders.describe(holder)
-        for holder in held or ()
-    ]
-    return held
-
-
-def reconcile(node, entries, state="started", only=None, secrets=None, purge=False, check=False,
-              purge_artifacts=False, changes=AT_ONCE, drain_s=0):  # fmt: skip
-    """Bring the node to `entries` (list of plan entries) and return the result of engine_servers.
-
-    secrets: {variable: value}. check: decide everything, do nothing. changes: what becomes of servers that run, see
-    decide(). drain_s: seconds that servers have to finish their requests before they are stopped. Raises FleetError;
-    then nothing was stopped unless the message says so.
-    """
-    planned = check_entries(entries)
-    for entry in planned.values():
-        get_launcher(entry, node.paths.root)
-    deploys = state in ("started", "restarted")
-    try:
-        with contextlib.nullcontext() if check else _locked(node.paths, bool(entries) and deploys):
-            if state in CLOSINGS:
-                return _close(node, planned, state, only, check)
-            return _reconcile(
-                node, planned, state, only, secrets or {}, purge, check, purge_artifacts, changes, drain_s
-            )
-    except OSError as error:
-        raise os_error("The servers cannot be brought to the plan", error,
-                       "Run again then; what is done already is not done again.") from error  # fmt: skip
-
-
-def _reconcile(node, planned, state, only, secrets, purge, check, purge_artifacts, changes, drain_s):
-    deploys = state in ("started", "restarted")
+def _reconcile(node, planned, params, check):
+    state, only, secrets, changes = params["state"], params["only"], params["secrets"] or {}, params["changes"]
+    deploys = state in DEPLOYS
     named = [name for name in planned if only is None or name in only]
-    observed = observe(node.paths, node.manager, planned, purge, purge_artifacts)
-    check_only(only, planned, observed, state in ("stopped", "absent") or changes == WAVE)
+    observed = observe(node.paths, node.manager, planned, params["purge"])
+    check_only(only, planned, observed, not deploys or changes == WAVE)
     desired = {name: DesiredServer(entry, user=entry["user"] or node.user) for name, entry in planned.items()}
     shared = {}
     if deploys and planned:
@@ -144,24 +102,24 @@ def _reconcile(node, planned, state, only, secrets, purge, check, purge_artifact
     if state == "started":
         _find_hung(node, [desired[name] for name in named], observed, check)
     unverified = previous.unverified(node.paths)
-    decision = decide(desired, observed, state, only, purge, check, changes, unverified)
+    decision = decide(desired, observed, state, only, params["purge"], check, changes, unverified)
     actions = decision.actions
-    if deploys:  # what restarts with a named server starts as the plan has it now
+    if deploys:  # a server that restarts with a named one starts with the current plan
         acting = [*actions, *decision.postponed]
         followers = sorted({action.name for action in acting if action.name in planned} - set(named))
         check_secrets([planned[name] for name in followers], secrets, check)
         check_deployable(desired[name] for name in followers)
         named = [name for name in planned if name in {*named, *followers}]
     diff = _add_shared(node, describe(actions, observed), shared)
-    check_ports(node, actions, desired, observed)
+    _check_ports(node, actions, desired, observed)
     if deploys and not check:
         prove(node, [*actions, *decision.postponed], desired)
     kept = {path for name, one in observed.items() if only is None or name in only for path in one.kept}
+    removed = [action.name for action in actions if action.kind == "remove"]
     if not check:
-        apply(node, actions, desired, observed, shared, purge, drain_s, keeps=changes == WAVE)
+        apply(node, actions, desired, observed, shared, params["purge"], params["drain_s"], keeps=changes == WAVE)
         if changes != WAVE:
-            gone = [action.name for action in actions if action.kind == "remove"]
-            previous.forget(node.paths, previous.read(node.paths) if state == "absent" and only is None else gone)
+            previous.forget(node.paths, previous.read(node.paths) if state == "absent" and only is None else removed)
         observed = settle(node, planned, [action.name for action in actions if action.kind in STARTS])
     named += sorted(set(only or ()) - set(planned))
     by_name = {action.name: action for action in actions}
@@ -175,10 +133,24 @@ def _reconcile(node, planned, state, only, secrets, purge, check, purge_artifact
             **{action.name: action.reason for action in decision.postponed},
         },
         "waves": decision.waves,
-        "removed": [action.name for action in actions if action.kind == "remove"],
+        "removed": removed,
         "actions": acted(actions),
         "kept": sorted(kept) if state == "absent" else [],
     }
+
+
+def _check_ports(node, actions, desired, observed):
+    """Raises FleetError if something that this run does not stop holds a port that a start needs."""
+    ending = [action.name for action in actions if action.kind in STARTS or action.kind in ("stop", "remove")]
+    starts = [desired[action.name].entry for action in actions if action.kind in STARTS]
+    containers = {name: one.containers for name, one in observed.items()}
+    for name, holder, words in foreign_holders(node.paths.root, starts, containers, ending):
+        raise FleetError(
+            "servers.port-held",
+            "Server '%s': %s. Nothing was changed. End that process, or plan another port.",
+            (name, words),
+            details={"holder": holder},
+        )
 
 
 def _close(node, planned, state, only, check):
@@ -233,42 +205,44 @@ def _add_shared(node, diff, shared):
 
 
 def _find_hung(node, desired, observed, check):
-    """Note the Fault of those servers that run as planned and hang."""
+    """Note the faults of those servers that run as planned and hang."""
     running = {}
     for target in desired:
         one = observed.get(target.entry["name"])
-        if one is not None and one.fault is None and one.fresh:
+        if one is not None and one.fresh and not one.faults:
             now = condition(one)
-            if now.state == "running" and now.managed and now.hash == target.entry["hash"]:
+            if (now.state, now.hash) == ("running", target.entry["hash"]):
                 running[one.name] = (target.entry, one)
-    for name, fault in find_hung(node.paths, running, note=not check).items():
-        observed[name].fault = fault
+    for name, words in find_hung(node.paths, running, note=not check).items():
+        observed[name].faults = [words]
 
 
 def acted(actions):
-    """[{name, kind, reason}] of actions, as a module returns them."""
+    """[{name, kind, reason}] of actions, for a result."""
     return [{"name": action.name, "kind": action.kind, "reason": action.reason} for action in actions]
 
 
 @contextlib.contextmanager
-def _locked(paths, create):
-    """One reconciliation of a root at a time. Without `create` a root that is not there is not locked."""
+def locked(paths, create=False, wait_s=LOCK_S):
+    """Hold the lock of a root: one run at a time changes its servers. A root that does not exist is not locked, unless
+    it is to be created. Raises FleetError."""
     if not create and not os.path.isdir(paths.run):
         yield
         return
     make_folder(paths.run)
-    with open(paths.run + "/engine_servers.lock", "w", encoding="ascii") as stream:
-        end = time.monotonic() + LOCK_S
+    with open(paths.run + "/engine_servers.lock", "a", encoding="ascii") as stream:
+        end = time.monotonic() + wait_s
         while True:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > end:
+                if time.monotonic() >= end:
                     raise FleetError(
                         "servers.locked",
-                        "Another run has been changing the servers of %s for %d s. Run again when it has ended.",
-                        (paths.root or "this node", LOCK_S),
+                        "Another run is changing the servers of %s, and this one waited %d s for it. Run again when it "
+                        "has ended.",
+                        (paths.root or "this node", wait_s),
                     ) from None
                 time.sleep(0.2)
         yield

@@ -8,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import pwd
 import shutil
 import tempfile
 
-from ..errors import FleetError
 from ..host import files
 from ..host.directories import make_directory
 from ..host.files import as_bytes
@@ -21,7 +19,7 @@ from .model import config_path
 
 
 class Staging:
-    """Files written beside their places; commit() renames them all, leaving without it deletes them."""
+    """Files written next to their destinations; commit() renames all of them, and leaving without it deletes them."""
 
     def __init__(self):
         self.files = []
@@ -50,7 +48,7 @@ class Staging:
             os.fsync(stream.fileno())
 
     def commit(self):
-        """Put all files in their places; where one fails, those before it are as they were. Raises OSError."""
+        """Install all files; if one fails, the others are restored. Raises OSError."""
         kept = []
         try:
             for temporary, place in self.files:
@@ -73,7 +71,7 @@ class Staging:
 
 
 def _keep(path, copy):
-    """Make `copy` what `path` is now, also on a file system without links. Raises OSError."""
+    """Keep `path` as `copy`, by a link or, on a file system without links, a copy. Raises OSError."""
     try:
         os.link(path, copy, follow_symlinks=False)
     except OSError as error:
@@ -87,9 +85,8 @@ def _keep(path, copy):
 
 
 def make_folder(path, owner=None, mode=0o755):
-    """Create `path`, and what is missing above it with mode 0755, whatever the umask; the owner and another mode are
-    those of `path` alone. One that is there and that its owner cannot use gets that mode too. Raises FleetError.
-    """
+    """Create `path` with this owner and mode, and missing parents with mode 0755, whatever the umask. An existing
+    directory that its owner cannot use gets the mode too. Raises FleetError."""
     try:
         created = make_directory(path)
         if owner is not None and (os.stat(path).st_uid, os.stat(path).st_gid) != owner:
@@ -101,61 +98,44 @@ def make_folder(path, owner=None, mode=0o755):
 
 
 def remove(node, observed, desired, all_observed, purge):
+    """Delete the files of a stopped server and its definition; purge: also its directories."""
     node.manager.drop([observed.name])
     forget_state(node, observed.name)
-    # a config of the plan's that is there though the entry is not may be another server's
+    # a configuration file of the plan may belong to another server
     kept = {config_path(one.entry) for name, one in all_observed.items() if name != observed.name and one.entry}
     for path in [*observed.files, *node.manager.log_files(observed.name)]:
         if path not in kept:
             unlink(path)
     if not purge:
         return
-    shared = set()
+    used = list(observed.kept)
     for name, one in [*all_observed.items(), *desired.items()]:
         if name != observed.name and one.entry and os.path.exists(node.paths.entry(name)):
-            shared.update((one.entry.get("directories") or {}).values())
+            used += (one.entry.get("directories") or {}).values()
     for path in observed.folders:
-        # one that several shared is gone with the first of them, where none was deployed any more
-        if os.path.isdir(path) and not any(_overlap(path, other) for other in shared):
-            _purge(path)
+        # a directory that several servers share is gone with the first of them
+        if os.path.isdir(path) and not any(_inside(path, other) or _inside(other, path) for other in used):
+            shutil.rmtree(os.path.realpath(path))
     with contextlib.suppress(OSError):
-        os.rmdir("%s/servers/%s" % (node.paths.lib, observed.name))  # only where nothing else is in it
+        os.rmdir("%s/servers/%s" % (node.paths.lib, observed.name))  # only if it is empty
 
 
-def purgeable(paths, entries, purge_artifacts):
-    """(existing directories of these entries that a purge deletes, those of artifacts that it leaves), both sorted.
+def purgeable(paths, folders):
+    """(directories that a purge deletes, directories that it leaves) of these existing ones.
 
-    An artifact outside the root's own folder, or on a file system of its own in it, may be a whole fleet's, which all
-    its nodes mount.
+    Other nodes or programs may use what is not in the root's own folder, or on another file system.
     """
-    folders, kept = set(), set()
-    for entry in entries:
-        for kind, path in ((entry or {}).get("directories") or {}).items():
-            if os.path.isdir(path):
-                own = _inside(path, paths.lib) and os.stat(path).st_dev == os.stat(paths.lib).st_dev
-                if kind == "artifact" and not own and not purge_artifacts:
-                    kept.add(os.path.realpath(path))
-                else:
-                    folders.add(path)
-    folders = {path for path in folders if not any(_overlap(path, other) for other in kept)}
-    return sorted(folders), sorted(kept)
+    own = os.path.realpath(paths.lib)
 
+    def belongs(path):
+        return os.path.realpath(path).startswith(own + "/") and os.stat(path).st_dev == os.stat(own).st_dev
 
-def _purge(path):
-    """Delete a server's directory; FleetError for one that cannot be a server's own."""
-    real = os.path.realpath(path)
-    homes = {os.path.realpath(user.pw_dir) for user in pwd.getpwall() if user.pw_dir}
-    if real.count("/") < 3 or real in homes or os.path.ismount(real):
-        raise FleetError(
-            "servers.purge-path-shared",
-            "%s is not purged, as it may be shared with others. Delete it by hand.",
-            (path,),
-        )
-    shutil.rmtree(real, ignore_errors=False)
+    kept = [os.path.realpath(path) for path in folders if not belongs(path)]
+    return [path for path in folders if belongs(path)], kept
 
 
 def forget_state(node, name):
-    """Delete the record of a server's last start, not while somebody reads it and writes it anew (take_back)."""
+    """Delete the record of a server's last start, under the lock of those who rewrite it (take_back)."""
     unlink(node.paths.ready(name))
     path = node.paths.server_state(name)
     if os.path.lexists(path):
@@ -170,7 +150,3 @@ def unlink(path):
 
 def _inside(path, folder):
     return os.path.commonpath([os.path.realpath(path), os.path.realpath(folder)]) == os.path.realpath(folder)
-
-
-def _overlap(path, other):
-    return _inside(path, other) or _inside(other, path)

@@ -132,13 +132,6 @@ def hooks_of(entry, options):
     return [hook for hook in found if hook is not None]
 
 
-def shared_folder_mark(entry):
-    """The mark of the folder by which the servers of a node find each other, which distinguishes it from another folder
-    at its path; None for an entry without such a folder and for a folder without a mark."""
-    folder = engine_of(entry).shared_folder(entry)
-    return mark_of(folder) if folder else None
-
-
 def make_shared_folder(entry):
     """Create that folder if it is missing, with the owner of its parent. Returns its mark."""
     folder = engine_of(entry).shared_folder(entry)

@@ -34,7 +34,7 @@ def asked():
 
     def look(*looks):
         looks = [{"step": step, "operation": module, "arguments": {"a": 1}} for step, module in looks]
-        return check.look(looks, found, lambda _operation, arguments: arguments)
+        return check.look(looks, found, lambda _operation, arguments: arguments, "")
 
     return types.SimpleNamespace(calls=calls, results=results, look=look)
 

@@ -10,13 +10,11 @@ import os
 import pathlib
 import shutil
 import socket
-import subprocess
-import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import server_files
-from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash, wait_until
+from ansible_collections.inference.fleet.tests.unit.engines.small_node import rehash
 
 INFO = "engine_servers_info"
 SECRET = "hf_a-secret-value"
@@ -47,13 +45,6 @@ def open_secrets(node, pid):
     return "file mode", "%s has mode 0644 instead of 0600" % node.paths.secret("server-0")
 
 
-def edited_program(node, pid):
-    path = node.paths.etc + "/supervisor.d/inference-fleet-server-0.conf"
-    with open(path, "a", encoding="utf-8") as stream:
-        stream.write("environment=A=1\n")
-    return "definition", "its service definition differs (%s)" % path
-
-
 def edited_guard(node, pid):
     path = os.path.realpath(node.paths.guard) + "/fleet_node/cli.py"
     with open(path, "a", encoding="utf-8") as stream:
@@ -67,7 +58,7 @@ def gone_folder(node, pid):
     return "directory", "its directory %s is missing" % path
 
 
-FAULTS = (open_secrets, edited_program, edited_guard, gone_folder)
+FAULTS = (open_secrets, edited_guard, gone_folder)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -100,16 +91,6 @@ def test_a_drop_in_is_a_note_and_stays(node):
     assert os.path.exists(path)
 
 
-def test_secrets_that_changed_on_the_node_are_named_without_their_value(node):
-    entries, _before = two(node)
-    assert differences(node, entries, secrets={"fleet_hf_token": "hf_0ther-value"})["server-0"] == [
-        ("secrets", "its file of secrets has another value of HF_TOKEN"),
-    ]
-    assert differences(node, entries)["server-0"] == []  # by names alone, as without a vault
-    os.unlink(node.paths.secret("server-0"))
-    assert differences(node, entries)["server-0"] == [("secrets", "its file of secrets is missing")]
-
-
 def test_a_stopped_server_and_one_whose_port_somebody_took(node):
     entries, _before = two(node)
     node.servers(entries, state="stopped", only=["server-0"])
@@ -121,58 +102,16 @@ def test_a_stopped_server_and_one_whose_port_somebody_took(node):
     me = processes.user_name(os.getuid())
     held = "its port %d on 127.0.0.1 is held by process %d of %s (" % (entries[0]["port"], os.getpid(), me)
     assert found["server-0"][0] == ("stopped", "it is stopped")
-    assert found["server-0"][1][0] == "port" and found["server-0"][1][1].startswith(held)
+    assert found["server-0"][-1][0] == "port" and found["server-0"][-1][1].startswith(held)
     assert found["server-1"] == []
-
-
-def test_a_port_that_is_taken_while_a_server_restarts_over_and_over(node):
-    entry = node.entry("server-0")
-    node.servers([entry])
-    node.ready([entry])
-    pid = node.module(INFO, [entry])["servers"][0]["pid"]
-    taker = ("import socket, sys, time\ns = socket.socket()\ns.setsockopt(1, 2, 1)\n"
-             "while True:\n try: s.bind(('127.0.0.1', %d)); break\n except OSError: time.sleep(0.001)\n"
-             "s.listen()\nprint('held', flush=True)\nsys.stdin.read()\n" % entry["port"])  # fmt: skip
-    stranger = subprocess.Popen([sys.executable, "-c", taker], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        os.kill(pid, 9)
-        assert stranger.stdout.readline() == "held\n"
-
-        def found():
-            rows = node.module(INFO, [entry], probe=True)["servers"]
-            return [one["text"] for one in rows[0]["differences"] if one["kind"] == "port"]
-
-        words = wait_until(found, what="the holder")[0]
-        start = "its port %d on 127.0.0.1 is held by process %d of " % (entry["port"], stranger.pid)
-        assert words.startswith(start)
-        assert start in node.module("engine_ready", [entry])["msg"]
-    finally:
-        stranger.communicate()
-
-
-def test_a_program_that_is_gone_and_an_interpreter_that_is_broken(node, tmp_path):
-    program = tmp_path / "engine"
-    program.symlink_to(sys.executable)
-    entry = node.entry("server-0")
-    entry = rehash(entry, command=[str(program), *entry["command"][1:]])
-    node.servers([entry])
-    node.ready([entry])
-    program.unlink()
-    path = node.paths.etc + "/supervisor.d/inference-fleet-server-0.conf"
-    text = pathlib.Path(path).read_text(encoding="utf-8")
-    pathlib.Path(path).write_text(text.replace("command=", "command=/nowhere/", 1), encoding="utf-8")
-    found = [one["kind"] for one in node.module(INFO, [entry])["servers"][0]["differences"]]
-    assert {"program", "definition", "interpreter"} <= set(found)
 
 
 # ---- a file system that does not take what is written
 
 
-ERRORS = ["ENOSPC", "EROFS"]
-
-
-@pytest.mark.parametrize("name", ERRORS)
-@pytest.mark.parametrize("call", ["mkstemp", "fsync", "link", "rename"])
+@pytest.mark.parametrize(
+    ("call", "name"), [("mkstemp", "EROFS"), ("fsync", "ENOSPC"), ("link", "ENOSPC"), ("rename", "EROFS")]
+)
 def test_a_file_that_cannot_be_written_leaves_all_as_it_was(node, monkeypatch, name, call):
     entry = node.entry("server-0")
     node.servers([entry])

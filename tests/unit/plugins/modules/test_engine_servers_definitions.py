@@ -25,7 +25,7 @@ def test_an_older_entry_that_still_runs_is_restarted(node):
     with open(node.paths.entry("server-0"), "w", encoding="utf-8") as stream:
         json.dump(newer, stream)
     assert row(node.module("engine_servers_info", [newer]), "server-0")["drift"] == (
-        "changed: it runs an older entry than the deployed one"
+        "it runs an older entry than the deployed one"
     )
     result = node.servers([newer], check=True)
     assert row(result, "server-0")["reason"] == "would restart: it runs an older entry than the deployed one"
@@ -41,11 +41,8 @@ def test_a_changed_service_definition_restarts_nothing(node):
         text = pathlib.Path(path).read_text()
         pathlib.Path(path).write_text(text.replace("maxbytes=", "maxbytes=1"))
     result = node.servers([entry], check=True)
-    assert row(result, "server-0")["reason"] == "would redefine: its service definition differs"
-    assert result["diff"]["before"] == (
-        "server-0:\n  state: running\n  service: another definition\n"
-        "%s/supervisord.conf: differs from this collection's\n" % node.paths.etc
-    )
+    assert row(result, "server-0")["reason"].startswith("would redefine: its service definition differs")
+    assert "%s/supervisord.conf: differs from this" % node.paths.etc in result["diff"]["before"]
     result = node.servers([entry])
     assert (result["changed"], pids(result)) == (True, first)
     assert node.servers([entry])["changed"] is False

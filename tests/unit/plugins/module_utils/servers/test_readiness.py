@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import observe, readiness, status
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Node, Observed
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import readiness
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
 
@@ -24,24 +21,8 @@ def test_a_server_that_compiles_is_told_apart(monkeypatch, artifact, doing):
     record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7,
               "artifact": artifact}  # fmt: skip
     observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
-    words, final = readiness._problem(entry, observed, "health: no answer")
+    words, final = readiness._problem(None, entry, observed, "health: no answer")
     assert (words, final) == ("%s since 00:16:40Z (180 s), health: no answer" % doing, False)
-
-
-def test_status_tells_it_too(monkeypatch):
-    entry = plan_entries.plan_entry(8000)
-    record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "pid": 7, "artifact": "compiles"}
-    observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
-    monkeypatch.setattr(status, "observe", lambda *unused: {"server-0": observed})
-    monkeypatch.setattr(status, "log_tail", lambda *unused: [])
-    monkeypatch.setattr(status, "probe_all", lambda *unused: {"server-0": "health: no answer"})
-    monkeypatch.setattr(status, "shared_changes", lambda *unused: {})
-    monkeypatch.setattr(status.host_python, "choose", lambda *unused: None)
-    monkeypatch.setattr(status, "differences", lambda *unused: [])
-    monkeypatch.setattr(status, "port_holders", lambda *unused: {})
-    (row,) = status.status(Node(NodePaths("/nowhere"), SimpleNamespace()), [entry], probes=True)
-    assert (row["ready"], row["reason"]) == (False, "compiling, health: no answer")
-    assert row["differences"] == [{"kind": "not ready", "text": "it is not ready: compiling, health: no answer"}]
 
 
 @pytest.mark.parametrize("artifact", [None, "compiles", "loads"])
@@ -52,7 +33,7 @@ def test_a_server_that_was_ready_long_ago_neither_starts_nor_loads(monkeypatch, 
               "artifact": artifact}  # fmt: skip
     observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
     observed.was_ready = True
-    words, _final = readiness._problem(entry, observed, "health: no answer")
+    words, _final = readiness._problem(None, entry, observed, "health: no answer")
     assert words == "it was ready and does not answer any more since 00:16:40Z (180 s), health: no answer"
 
 
@@ -66,7 +47,7 @@ def test_a_frontend_that_waits_for_workers_is_not_late(monkeypatch, role, was_re
     record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7}
     observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
     observed.was_ready = was_ready
-    words, hopeless = readiness._problem(entry, observed, "models: 'm' is not listed (none is)")
+    words, hopeless = readiness._problem(None, entry, observed, "models: 'm' is not listed (none is)")
     assert hopeless is final and (readiness.BUDGET_WORDS in words) is final
 
 
@@ -108,37 +89,30 @@ LOADS = "health: no answer: connection refused"
 
 
 @pytest.mark.parametrize(
-    ("changes", "lack", "last", "words"),
+    ("changes", "lack", "words"),
     [
-        ({}, LOADS, 159, "loading, 47 s of at most 300 (last time 159)"),
-        ({}, "health: HTTP 503 {\"status\": \"notready\"}", None, "loading, 47 s of at most 300"),
-        ({"artifact": "compiles"}, LOADS, None, "compiling, 47 s of at most 300"),
-        ({"count": 3}, LOADS, None, "loading, 47 s of at most 300, 2 restarts"),
-        ({}, "completion: HTTP 500 busy", 9, "loading, 47 s of at most 300 (last time 9): completion: HTTP 500 busy"),
-        ({"role": "frontend"}, "models: 'm' is not listed (none is)", None, "waiting for workers, 47 s of at most 300"),
-        ({"was_ready": True}, LOADS, 159, None),
-        ({"phase": "waiting for etcd"}, None, 159, None),
+        ({}, "health: HTTP 503 {\"status\": \"notready\"}", "loading, 47 s of at most 300"),
+        ({"artifact": "compiles"}, LOADS, "compiling, 47 s of at most 300"),
+        ({"count": 3}, LOADS, "loading, 47 s of at most 300, 2 restarts"),
+        ({}, "completion: HTTP 500 busy", "loading, 47 s of at most 300: completion: HTTP 500 busy"),
+        ({"role": "frontend"}, "models: 'm' is not listed (none is)", "waiting for workers, 47 s of at most 300"),
+        ({"was_ready": True}, LOADS, None),
+        ({"phase": "waiting for etcd"}, None, None),
     ],
 )  # fmt: skip
-def test_how_far_a_start_is(monkeypatch, changes, lack, last, words):
+def test_how_far_a_start_is(monkeypatch, changes, lack, words):
     entry = plan_entries.plan_entry(8000, role=changes.get("role", "server"))
     monkeypatch.setattr(readiness.time, "time", lambda: 1047.0)
     record = {"phase": "running", "since": 1000.0, "hash": entry["hash"], "starts": [1000.0], "count": 1, "pid": 7}
     record.update({key: value for key, value in changes.items() if key in ("artifact", "count", "phase")})
     observed = Observed("server-0", entry=entry, state=record, fresh=True, service=Status("up", 7))
     observed.was_ready = changes.get("was_ready", False)
-    assert readiness._progress(entry, observed, lack, last) == words
+    assert readiness._progress(entry, observed, lack) == words
 
 
-def test_the_last_start_is_remembered(tmp_path):
-    paths = NodePaths(str(tmp_path))
-    assert observe.last_start_s(paths, "server-0") is None
-    observe.note_ready(paths, "server-0", {"pid": 7, "ticks": 1}, 159.4)
-    assert observe.last_start_s(paths, "server-0") == 159
-    # of a start that nobody waited for nothing is known, so it stays
-    observe.note_ready(paths, "server-0", {"pid": 8, "ticks": 2})
-    assert observe.was_ready(paths, "server-0", {"pid": 8, "ticks": 2})
-    assert observe.last_start_s(paths, "server-0") == 159
-    with open(paths.ready("server-0"), "w", encoding="utf-8") as stream:
-        stream.write('["hostile"]')
-    assert observe.last_start_s(paths, "server-0") is None
+def test_one_budget_for_a_series_of_starts():
+    now = 10000.0
+    assert readiness.waiting_since({}, 100) is None
+    # restarted every 90 s: one attempt; the run before it lasted for hours
+    assert readiness.waiting_since({"starts": [100.0, now, now + 90, now + 180]}, 100) == now
+    assert readiness.waiting_since({"starts": [now, now + 106]}, 100) == now + 106

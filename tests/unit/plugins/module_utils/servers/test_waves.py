@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.decide import decide
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import (
-    DesiredServer,
-    Fault,
-    Observed,
-)
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers.model import DesiredServer, Observed
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.services.base import Status
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
 
@@ -51,7 +47,7 @@ def worker(name, role="prefill", **changes):
 A, B, C = (entry(name, number) for number, name in enumerate("abc"))
 A1, B1, C1 = (entry(name, number, **NEW) for number, name in enumerate("abc"))
 FOLLOWS = {"after": ["a"], "restart_with_leader": True}
-HUNG = Fault("it hangs")
+HUNG = ["it hangs"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +81,7 @@ HUNG = Fault("it hangs")
         ([A1], [running(A), running(B), running(C)], ([], [["a"], ["b", "c"]])),
         ([A1], [running(A), failed(B)], ([("b", "remove")], [["a"]])),
         # repairs first, each by itself
-        ([A1, B, C], [running(A), running(B, fault=HUNG), running(C, fault=HUNG)], ([], [["b"], ["c"], ["a"]])),
+        ([A1, B, C], [running(A), running(B, faults=HUNG), running(C, faults=HUNG)], ([], [["b"], ["c"], ["a"]])),
         # a unit is rewritten now
         ([A, B1], [running(A, definition="x"), running(B)], ([("a", "redefine")], [["b"]])),
         # what the KV cache depends on changes together; what it does not, one by one
@@ -102,12 +98,12 @@ def test_turns(planned, observed, expected):
 
 
 def test_together_is_one_turn_but_for_repairs_and_what_only_ends():
-    planned, observed = [A1, B1, C], [running(A), running(B), running(C, fault=HUNG), running(entry("x", 5))]
+    planned, observed = [A1, B1, C], [running(A), running(B), running(C, faults=HUNG), running(entry("x", 5))]
     assert decided(planned, observed, "together") == ([], [["c"], ["a", "b"], ["x"]])
 
 
 def test_a_call_for_one_wave_does_all_that_is_named():
-    planned, observed = [A1, B1], [running(A, fault=HUNG), running(B, fault=HUNG), running(entry("x", 5))]
+    planned, observed = [A1, B1], [running(A, faults=HUNG), running(B, faults=HUNG), running(entry("x", 5))]
     assert decided(planned, observed, "wave", only=["b", "x"]) == ([("b", "change"), ("x", "remove")], [])
     assert decided([A, B], observed, "wave", only=["a", "b"]) == ([("a", "restart"), ("b", "restart")], [])
 

@@ -65,7 +65,7 @@ ROLES = {
     "vllm_environment": {"HTTP_PROXY": "http://me:%s@p" % SECRET}, "vllm_packages": ["a==1"], "vllm_create": False,
     "cpu_packages": {}, "container_engine_settings": {"features": {"more": True}, "proxies": {"http-proxy": SECRET}},
     "container_engine_registry_mirrors": ["https://me:%s@m" % SECRET], "container_engine_auth": LOGIN,
-    "nvidia_repositories": {"apt": {"url": "https://me:%s@apt" % SECRET}}, "nvidia_root": "/n",
+    "nvidia_repositories": {"apt": {"url": "https://me:%s@apt" % SECRET}},
     "tiktoken_encodings_controller": "/here/o200k_base.tiktoken", "tiktoken_encodings_names": [],
     "model_weights_source": "modelscope", "model_weights_path": "/elsewhere", "model_weights_poll_s": 3,
     "model_weights_token": SECRET, "model_weights_site_endpoint": "https://me:%s@h" % SECRET,

@@ -599,7 +599,6 @@ VARIABLES = [
     ({"fleet_purge": "flase"}, "fleet_purge"),
     ({"fleet_purge": 2}, "fleet_purge"),
     ({"fleet_purge_images": ""}, "fleet_purge_images"),
-    ({"fleet_purge_artifacts": [True]}, "fleet_purge_artifacts"),
     ({"fleet_artifact_force": 1.0}, "fleet_artifact_force"),
     ({"fleet_reports_dir": "a\nb"}, "fleet_reports_dir"),
     ({"fleet_reports_dir": 3}, "fleet_reports_dir"),

@@ -127,7 +127,7 @@ def test_each_variable_has_a_kind_or_a_type_that_is_checked():
 
 def test_variables_of_roles_count_where_a_host_has_their_role():
     """A host without fleet_recipe may have variables of the same names for somebody else's roles."""
-    wrong = {"nvidia_root": "here", "etcd_client_port": 0}
+    wrong = {"benchmark_root": "here", "etcd_client_port": 0}
     plan = fleet.plan_fleet(["gpu1"], lambda host: wrong)
     assert plan["gpu1"]["servers"] == []
     with pytest.raises(FleetError) as caught:

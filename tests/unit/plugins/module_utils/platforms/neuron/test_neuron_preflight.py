@@ -124,35 +124,6 @@ def test_a_node_that_can_take_its_plan(node, name):
     assert len(result["accelerators"]["devices"]) == 4
 
 
-FAR = (
-    "server-%d runs on the CPUs 0-47; beside its devices %s this node reports 48-95,144-191 (NUMA node 1), so 0-47 are "
-    "farther from them. Correct cpus of the server in fleet_override, or fleet_hardware.cpu_affinity."
-)
-
-
-@pytest.mark.parametrize(
-    ("cpus", "reported", "numa", "told"),
-    [
-        (None, "48-95,144-191", "1", []),
-        ("50-60,144", "48-95,144-191", "1", []),
-        ("0-47", "48-95,144-191", "1", [FAR % (0, "0-1"), FAR % (1, "2-3")]),
-        ("40-48", "48-95", "-1", ["so 40-47 are farther from them", "reports 48-95, so"]),
-        ("0-47", "NA", "NA", []),
-        ("0-47", "", "1", []),
-    ],
-)
-def test_cpus_that_are_not_beside_the_server_s_devices_are_warned_of(node, cpus, reported, numa, told):
-    for record in node.records:
-        record.update(cpu_affinity=reported, numa_node=numa)
-    warnings = node.check(servers={"server": {"cpus": cpus}})["warnings"]
-    assert len(warnings) == (2 if told else 0)
-    for text, warning in zip(told, warnings):
-        assert text in warning
-    node.records[0]["cpu_affinity"] = "NA"  # of one of server-0's devices nothing is known
-    assert len(node.check(servers={"server": {"cpus": cpus}})["warnings"]) == len(warnings[1:])
-    assert len(node.check(only=["server-1"], servers={"server": {"cpus": cpus}})["warnings"]) == len(warnings[1:])
-
-
 @pytest.fixture
 def holder():
     """holder(root=None, server=None, **variables): the pid of a process that lives, as a fleet's server if asked."""

@@ -6,19 +6,15 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from xml.etree import ElementTree
 
 import pytest
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import processes
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms import device_holders
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.base import Context
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.host import System
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.nvidia import preflight
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers import preflight as checks
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import parse_hardware
 from ansible_collections.inference.fleet.tests.unit.engines.nvidia_node import NvidiaNode
@@ -312,99 +308,3 @@ def test_a_runtime_that_docker_does_not_know(monkeypatch, known, problems):
     monkeypatch.setattr(preflight.Engine, "call", lambda self, *arguments: answer)
     messages = list(preflight._engine_without_runtime())
     assert ["no runtime nvidia" in text for text in messages] == [True] * problems
-
-
-# ---- after a stop
-
-
-def test_what_is_left_of_a_stopped_server_is_found_on_its_gpus(node):
-    other = subprocess.Popen(["sleep", "60"])
-    try:
-        node.has("h100-8", change=lambda root: root.findall("gpu")[4].find("processes").append(
-            ElementTree.fromstring(HELD % other.pid)))  # fmt: skip
-        planned = entries()
-        ((found,), why) = device_holders.release([planned["server-2"]], "/nonexistent", System(node.root))
-        assert (found["pid"], found["devices"], why) == (other.pid, [4], None)
-        assert device_holders.release([planned["server-1"]], "/nonexistent", System(node.root)) == ([], None)
-        assert other.poll() is None  # somebody else's
-    finally:
-        other.kill()
-        other.wait()
-
-
-def test_a_node_whose_driver_is_broken_is_cleaned_up_all_the_same(node):
-    found, why = device_holders.release(list(entries().values()), "", System(node.fails("library-mismatch").root))
-    assert found is None
-    assert "reboot the node" in why
-
-
-# ---- the whole preflight
-
-
-def whole(node, monkeypatch, **given):
-    monkeypatch.setattr(checks, "missing_cpus", lambda entry, sysroot: "")
-    return checks.preflight(
-        root="/nonexistent/fleet", servers=list(entries(**given.pop("planned", {})).values()), platform="nvidia",
-        sysroot=node.root, hardware={"accelerator": "h100", "count": 8, **given.pop("hardware", {})}, **given,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def quiet(monkeypatch):
-    """What has nothing to do with GPUs."""
-    for name in ("_check_root", "_check_ports", "_check_memory", "_check_disk"):
-        monkeypatch.setattr(checks, name, lambda *given: ())
-
-
-def test_node_preflight_tells_what_it_found(node, monkeypatch, quiet):
-    found = whole(node.has("h100-8"), monkeypatch)
-    assert (found["problems"], found["unchecked"], found["changed"]) == ([], [], False)
-    assert found["accelerators"]["accelerator"] == "h100"
-    assert found["accelerators"]["devices"][7]["address"] == "0000:ca:00.0"
-
-
-def test_node_preflight_lists_all_problems_at_once(node, monkeypatch, quiet):
-    node.has("h100-8", change=lambda root: node.set(root, 0, "mig_mode/current_mig", "Enabled"))
-    gone(node, "/usr/bin/nvidia-ctk")
-    with pytest.raises(FleetError) as caught:
-        whole(node, monkeypatch, needs={"driver": "595"})
-    assert [one["check"] for one in caught.value.details["problems"]] == ["hardware", "gpus", "containers"]
-
-
-@pytest.mark.parametrize(
-    ("name", "declared", "needs", "words"),
-    [
-        (
-            "h100-8",
-            "h200",
-            {},
-            "declares the accelerator h200 (fleet_hardware.accelerator), this node has h100 (NVIDIA H",
-        ),
-        (
-            "h100-8",
-            "h100",
-            {"accelerators": ["b200"]},
-            "The recipe is for b200 (needs.accelerators), this node has h100",
-        ),
-        ("t4-1", "h100", {}, "this node has unknown (Tesla T4)"),
-    ],
-)
-def test_another_gpu_than_declared_or_needed(node, monkeypatch, quiet, name, declared, needs, words):
-    with pytest.raises(FleetError) as caught:
-        whole(node.has(name), monkeypatch, hardware={"accelerator": declared}, needs=needs)
-    assert words in caught.value.message
-
-
-@pytest.mark.parametrize("failure", ["driver-not-loaded", "library-mismatch", "no-devices"])
-def test_a_driver_that_does_not_run_is_one_problem(node, monkeypatch, quiet, failure):
-    with pytest.raises(FleetError) as caught:
-        whole(node.fails(failure), monkeypatch)
-    assert [one["check"] for one in caught.value.details["problems"]] == ["hardware"]
-
-
-def test_cpus_that_are_far_from_the_gpus_are_warned_of(node, monkeypatch, quiet):
-    far = {"planned": {"cpu_affinity": {"0-3": "0-47", "4-5": "0-47", "6-7": "48-95"}}}
-    found = whole(node.has("h100-8"), monkeypatch, **far)
-    (warning,) = [text for text in found["warnings"] if "CPUs" in text]
-    near = r"server-2 runs on the CPUs 0-47; beside its devices 4-5 this node reports 48-95,144-191 \(NUMA node 1\)"
-    assert re.match(near, warning)
