@@ -212,12 +212,7 @@ def test_a_recipe_is_for_a_node_of_one_gpu_too(name):
 def test_each_overlay_plans_and_fits(name, overlay):
     entries, resolved, hardware = planned(name, (overlay,))
     found = capacity.check(entries, plan.deployment(resolved, plan.Site(), "node-1"), hardware)
-    tight = (name, overlay) == (
-        "h100-vllm",
-        "eagle3",
-    )  # 79 GiB with a draft of 2.6 GiB, and one request of 131072 tokens
-    assert {one["verdict"] for one in found} == {"warning" if tight else "ok"}
-    assert not tight or all("less than 2 %" in text for one in found for text in one["warnings"])
+    assert {one["verdict"] for one in found} == {"ok"}
     if overlay == "gpt-oss-20b":
         assert {entry["model_id"].rpartition("/")[2] for entry in entries} == {"gpt-oss-20b"}
     if overlay == "eagle3":
@@ -255,8 +250,8 @@ EIGHT = {"accelerator": "b200", "count": 8}
 def test_a_recipe_for_another_gpu_is_one_error(name):
     other = {"accelerator": "a100", "count": 8}
     codes, message = refusal(fleet_recipe=name, fleet_hardware=other)
-    assert codes == ["plan.hardware-not-for-recipe"]
-    assert "fleet_hardware.accelerator is a100" in message
+    assert codes == ["input.value-invalid"]
+    assert 'fleet_hardware.accelerator is "a100"' in message
 
 
 def test_the_moe_kernels_of_other_gpus_are_one_error():
@@ -264,8 +259,8 @@ def test_the_moe_kernels_of_other_gpus_are_one_error():
     codes, message = refusal(
         fleet_recipe="b200-low-latency", fleet_hardware={"accelerator": "h200", "count": 8}, fleet_override=layer
     )
-    assert codes == ["plan.moe-backend-not-for-device"]
-    assert "Write TRITON." in message
+    assert codes == ["input.value-invalid"]
+    assert "allowed: TRITON on h200" in message
 
 
 @pytest.mark.parametrize(
@@ -280,7 +275,7 @@ def test_tensor_parallelism_that_is_not_the_number_of_gpus_is_one_error(recipe, 
 
 def test_four_gpus_do_not_hold_a_server_of_eight():
     codes, message = refusal(fleet_recipe="b200-low-latency", fleet_hardware={**EIGHT, "count": 4})
-    assert codes == ["plan.devices-do-not-divide"]
+    assert codes == ["input.value-invalid"]
     assert "servers.server.devices" in message
 
 
@@ -289,7 +284,7 @@ def test_a_site_that_demands_digests_gets_one_error(name):
     hardware = {"accelerator": OWN[name]["needs"]["accelerators"][0], "count": 8}
     variables = {"fleet_recipe": name, "fleet_hardware": hardware, "fleet_require_digests": True}
     codes, message = refusal(**variables)
-    assert codes == ["plan.digest-missing"]
+    assert codes == ["input.value-invalid"]
     image = fleet.plan_fleet(["node-1"], lambda host: {**variables, "fleet_require_digests": False}, deploys=True)
     image = image["node-1"]["servers"][0]["container"]["image"]
     assert image in message

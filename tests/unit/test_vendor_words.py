@@ -107,7 +107,7 @@ def test_what_counts_in_a_playbook():
         ("plugins/module_utils/fleet_node/platforms/nvidiary.py", False),
         ("plugins/module_utils/fleet_node/engines/vllm_api_keys.py", True),
         ("plugins/module_utils/fleet_node/engines/text_only.py", True),
-        ("plugins/plugin_utils/engines/versioned_fields.py", False),
+        ("plugins/plugin_utils/engines/options.py", False),
         ("plugins/module_utils/fleet_node/platforms/nvidia/operations.py", True),
         ("plugins/module_utils/fleet_node/operations/containers.py", False),
         ("plugins/modules/node.py", False),

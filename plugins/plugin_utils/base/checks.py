@@ -75,6 +75,11 @@ def invalid(where, value, allowed):
     )
 
 
+def taken_twice(key, value, other):
+    """The FleetError of a device, port or path that two servers or groups have."""
+    return FleetError("plan.taken-twice", "%s has %s, which %s has as well. Change one of them.", (key, value, other))
+
+
 def unusable(where, allowed):
     """The FleetError of a value that may hold a password."""
     return FleetError(
@@ -252,3 +257,12 @@ def check_batches(where, value):
         size = number(one.strip()[:-1] if percent else one)
         if size is None or not 1 <= size <= (100 if percent else 10**6):
             raise invalid(where, value, 'a number of hosts, a percentage from "1%" to "100%", or a list of these')
+
+
+def address_of(host, variables):
+    """The address of a host that the inventory declares. Raises FleetError if a variable needs facts."""
+    for name in ("fleet_address", "ansible_host"):
+        value = variables.get(name)
+        if value:
+            return str(value)
+    return host

@@ -20,6 +20,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.servers
     is_file,
     secret_value,
 )
+from ansible_collections.inference.fleet.plugins.plugin_utils.base.checks import invalid
 
 SECRETS = dict.fromkeys((*API_KEYS, *OTHER_API_KEYS), VARIABLE)
 KEY_FLAG = "api-key"
@@ -59,11 +60,7 @@ def check_engine(where, engine, secrets):
             (VARIABLE, engine.label, VARIABLE),
         )
     if secrets.get(name, VARIABLE) != VARIABLE:
-        raise FleetError(
-            "plan.api-key-twice",
-            "%s: secrets.%s names the variable '%s', but %s is set as well; remove one of the two.",
-            (where, name, secrets[name], VARIABLE),
-        )
+        raise invalid("%s: secrets.%s" % (where, name), secrets[name], "null, as %s is set" % VARIABLE)
 
 
 def check_not_in_the_open(where, engine, server):

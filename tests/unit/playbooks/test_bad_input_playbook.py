@@ -109,14 +109,14 @@ def test_every_playbook_refuses_an_inventory_without_hosts(tmp_path, playbook):
     [
         ("benchmark", ["-e", "benchmark_profile=nope"], 'the recipe cpu-tiny has no benchmark profile "nope"'),
         ("certify", ["-e", "benchmark_profile=nope"], 'the recipe cpu-tiny has no benchmark profile "nope"'),
-        ("evaluate", ["-e", "fleet_recipe=nope"], 'fleet_recipe is "nope", but there is no such recipe'),
+        ("evaluate", ["-e", "fleet_recipe=nope"], 'fleet_recipe is "nope", which does not exist'),
         ("evaluate", ["-e", "evaluate_profile=nope"], 'evaluate_profile is "nope"; allowed: full, smoke'),
         ("status", ["-e", "fleet_hardware=x"], 'inventory: fleet_hardware is "x"'),
-        ("stop", ["-e", "fleet_recipe=nope"], 'fleet_recipe is "nope", but there is no such recipe'),
+        ("stop", ["-e", "fleet_recipe=nope"], 'fleet_recipe is "nope", which does not exist'),
         ("logs", ["-e", "fleet_overlay=nope"], "fleet_overlay"),
         ("verify", ["-e", "fleet_play_hosts=nope"], 'fleet_play_hosts is "nope", which names no host'),
-        ("restart", [], "fleet_server is missing"),
-        ("restart", ["-e", "fleet_server=nope"], 'fleet_server names "nope", which is not planned here'),
+        ("restart", [], "fleet_server is "),
+        ("restart", ["-e", "fleet_server=nope"], 'fleet_server is "nope"; allowed: '),
         ("replace_node", ["-e", "fleet_node=nope"], "fleet_node is 'nope'"),
         (
             "site",
