@@ -87,7 +87,7 @@ class ActionModule(ActionBase):
         return result
 
     def _check_pattern(self, pattern, task_vars):
-        """FleetError where the plays' pattern names no host."""
+        """Raises FleetError if the plays' pattern names no host."""
         names = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
         if not isinstance(pattern, str) or not names.run([pattern], task_vars):
             raise FleetError(

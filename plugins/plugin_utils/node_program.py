@@ -144,7 +144,7 @@ def folder():
 
 
 def _known(path):
-    """The bytes of an archive of this version that is ours alone; None where there is none."""
+    """The bytes of an archive of this version that is ours alone; None if there is none."""
     try:
         for one, kind in ((os.path.dirname(path), stat.S_ISDIR), (path, stat.S_ISREG)):
             status = os.lstat(one)

@@ -67,7 +67,7 @@ class Engine:
         """({ENV: file} of secrets, {ENV: file} of variables) by which a server shows its certificates to services.
 
         server: planning.plan.Draft. secrets: {ENV: source} that the recipe gives. folders: {service: the node's folder
-        with ca.crt, tls.crt, tls.key} of services that sign them. FleetError where it needs one that nobody gives.
+        with ca.crt, tls.crt, tls.key} of services that sign them. Raises FleetError if it needs one that nobody gives.
         """
         return {}, {}
 
@@ -87,7 +87,7 @@ class Engine:
         return None
 
     def takes(self, entry):
-        """{"sequences": requests that a server answers at once, "context": tokens of one}; None where it is not set."""
+        """{"sequences": requests that a server answers at once, "context": tokens of one}; None if it is not set."""
         found = []
         for name in self.knobs[:2]:
             try:
@@ -264,18 +264,18 @@ class Engine:
         return None
 
     def check_command(self, where, server, version):
-        """FleetError where the engine's own program does not take a flag in this version (packaging's; None: unknown),
-        or would serve something else than is planned."""
+        """Raises FleetError if the engine's program rejects a flag in this version (packaging's; None: unknown), or
+        would not serve what is planned."""
 
     def check_options(self, where, server):
-        """FleetError where the engine's own parser refuses what it is given, as far as that is on record.
+        """Raises FleetError if the engine's own parser refuses what it is given, as far as that is on record.
 
         It comes after the platform's check, which knows better what its vendor's engine takes.
         """
         self._check_split(where, server)
 
     def check_config(self, where, server, version):
-        """FleetError where the engine's file is none of this version, or at odds with the flags or the devices. An
+        """Raises FleetError if the engine's file is none of this version, or at odds with the flags or the devices. An
         engine around another one has this of it, and notes()."""
 
     def notes(self, entry, version, hardware):
@@ -338,7 +338,7 @@ def read_degree(values, name):
 
 
 def read_mapping(values, name):
-    """A flag's value as a mapping, {} where it is not set; it may be written as JSON."""
+    """A flag's value as a mapping, {} if it is not set; it may be written as JSON."""
     value = values.get(name) or {}
     try:
         value = json.loads(value) if isinstance(value, str) else value

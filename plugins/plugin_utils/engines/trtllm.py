@@ -187,7 +187,7 @@ class TensorRtLlm(Engine):
 
 
 def _block(content, name):
-    """A block of the YAML, {} where there is none."""
+    """A block of the YAML, {} if there is none."""
     return content[name] if isinstance(content.get(name), dict) else {}
 
 

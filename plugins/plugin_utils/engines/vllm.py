@@ -128,7 +128,7 @@ class Vllm(Engine):
             self.check_parsers(where, server, self.name)
 
     def check_parsers(self, where, server, engine):
-        """FleetError for a parser of another family of models."""
+        """Raises FleetError for a parser of another family of models."""
         family = family_of(server.recipe)
         values = {self.canonical_flag(flag): value for flag, value in server.values.items()}
         for flag, kind in self.parsers.items():

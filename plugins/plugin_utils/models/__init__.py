@@ -17,5 +17,5 @@ def family_of(recipe):
 
 
 def model_of(recipe):
-    """The dimensions of a recipe's checkpoint, None where they are not known."""
+    """The dimensions of a recipe's checkpoint, None if they are not known."""
     return family_of(recipe).models.get(recipe["model"]["repo"])

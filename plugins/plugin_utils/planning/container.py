@@ -66,7 +66,7 @@ def with_defaults(declared, defaults):
 
 
 def check_flags(container, where):
-    """FleetError for a flag that the launcher sets, that would swallow the next word, or that loses its devices."""
+    """Raises FleetError for a flag that the launcher sets, that lacks its value, or that loses its devices."""
     for flag in container.get("flags", []):
         name, equals, value = flag.partition("=")
         label = value.partition("=")[0] if name == "--label" else ""
@@ -88,7 +88,7 @@ def check_flags(container, where):
 
 
 def check_values(container, where):
-    """FleetError for a value that the engine would refuse only when it starts the container, or that pins no image."""
+    """Raises FleetError for a value that the engine rejects at the start, or an image that is not pinned."""
     image, ipc = container["image"], container.get("ipc")
     where += ": container."
     if not container.get("digest") and ":" not in image.rpartition("/")[2]:
@@ -110,7 +110,7 @@ def check_values(container, where):
 
 
 def _check_mount(where, mount, targets):
-    """FleetError for a mount that hides files that the image needs, or that exposes the node."""
+    """Raises FleetError for a mount that hides files that the image needs, or that exposes the node."""
     source, target = ("/" + posixpath.normpath(mount[key]).lstrip("/") for key in ("source", "target"))
     below = any(source == one or source.startswith(one + "/") for one in TABLES["below"])
     why = None
@@ -129,7 +129,7 @@ def _check_mount(where, mount, targets):
 
 
 def check_texts(where, texts):
-    """FleetError for a string that does not reach a container as it is: engines take them as JSON, which is Unicode."""
+    """Raises FleetError for a string that is not Unicode: engines pass strings to containers as JSON."""
     for text in texts:
         try:
             text.encode("utf-8")
@@ -138,7 +138,7 @@ def check_texts(where, texts):
 
 
 def check_secrets(where, secrets):
-    """FleetError for a variable that goes through the client's environment, as secrets do, and that it would read."""
+    """Raises FleetError for a secret whose name the container engine's client would read."""
     for name in secrets:
         if name in ("PATH", "HOME") or name.startswith(CLIENT_VARIABLES):
             raise invalid(

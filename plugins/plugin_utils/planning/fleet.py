@@ -49,7 +49,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.tables i
 UNPLANNED = {"servers": [], "deployment": None, "capacity": [], "steps": []}  # of a host without fleet_recipe
 
 
-def plan_one(variables, deploys=False, others=None, made=None):
+def plan_one(variables, deploys, others, made):
     """{"servers": entries, "deployment": resolved recipe or None, "capacity": […], "steps": […]} of one host. Raises
     FleetError.
 
@@ -57,7 +57,6 @@ def plan_one(variables, deploys=False, others=None, made=None):
     logs, need not care. others: host -> HostVariables of the inventory's hosts. made: of Hosts. capacity: whether each
     server fits into the memory of its devices, see capacity.check. steps: what a run does there, see steps.steps_of.
     """
-    made = {} if made is None else made
     mistakes = input_checks.Mistakes()
     check_variables(variables, mistakes)
     name = None
@@ -74,18 +73,17 @@ def plan_one(variables, deploys=False, others=None, made=None):
     try:
         planned_of = functools.partial(_planned, others, made)
         groups = functools.partial(_groups, others, variables.host)
-        if others is not None:
-            takes_one = ENGINES[recipe["engine"]].takes_one
-            found = services.endpoints(variables.host, recipe, groups, others, planned_of, takes_one, made)
-            named = services.named_services(variables.host, recipe, groups, others)
-            signed = {name: one for name, one in named.items() if one.signs}
-            site = dataclasses.replace(site, endpoints=found, signed=tuple(signed))
+        named = services.named_services(variables.host, recipe, groups, others)
+        takes_one = ENGINES[recipe["engine"]].takes_one
+        found = services.endpoints(variables.host, recipe, named, takes_one)
+        found += services.totals(variables.host, recipe, groups, others, planned_of, made)
+        signed = {name: one for name, one in named.items() if one.signs}
+        site = dataclasses.replace(site, endpoints=tuple(found), signed=tuple(signed))
         entries = plan.plan_host(variables.host, recipe, hardware, site)
         used = {entry["name"].rpartition("-")[0] for entry in entries}
         deployment = plan.deployment(recipe, site, variables.host, used)
-        if others is not None:
-            deployment["service_clients"] = services.clients(entries, signed, NodePaths(site.root))
-        if others is not None and site.clustered and "frontend" in {entry["role"] for entry in entries}:
+        deployment["service_clients"] = services.clients(entries, signed, NodePaths(site.root))
+        if site.clustered and "frontend" in {entry["role"] for entry in entries}:
             _counts, found = services.cluster_servers(variables.host, groups, others, planned_of, made)
             deployment["workers_elsewhere"] = [one for one in found if one["host"] != variables.host]
         fits = with_notes(capacity.check(entries, deployment, hardware), entries, deployment, hardware)
@@ -117,7 +115,7 @@ def declared_of(variables, mistakes):
     overlays = ()
     with mistakes.noted():
         overlays = overlays_of(variables)
-    wanted = read_checked(variables, "fleet_tuning", None, mistakes, _check_tuning)
+    wanted = read_checked(variables, "fleet_tuning", None, mistakes, tuning.check_wanted)
     readable = len(mistakes.errors) == before
     with mistakes.noted():
         path = recipes.find_recipe(variables.get("fleet_recipe"), recipe_paths(variables))
@@ -138,11 +136,6 @@ def _check_profile(variables, recipe, mistakes):
     if recipe and name and isinstance(name, str):
         with mistakes.noted():
             points.profile_of(recipe, name)
-
-
-def _check_tuning(name, value):
-    if value is not None:
-        tuning.check_wanted(name, value)
 
 
 def _planned(others, made, host):
@@ -235,7 +228,7 @@ def _raise_any(mistakes):
 
 
 def _check_each(hosts, check):
-    """One FleetError with all that check(host) raises, equal errors of several hosts once."""
+    """Raises one FleetError with all that check(host) raises, equal errors of several hosts once."""
     mistakes = {}
     for host in hosts:
         try:
@@ -436,7 +429,7 @@ def capacity_warnings(planned):
 
 
 def exposed_warnings(planned):
-    """[A sentence on all servers that listen beyond loopback and ask for no API key]; [] where there are none."""
+    """[A sentence on all servers that listen beyond loopback and ask for no API key]; [] if there are none."""
     addresses, hosts = {}, {}
     for host, item in planned.items():
         for entry in item["servers"]:

@@ -149,7 +149,7 @@ MAX_SERVERS = 1024  # of a host
 
 
 def group_counts(recipe, hardware):
-    """How many servers each group gets: [int]. FleetError where they do not fit or do not divide."""
+    """How many servers each group gets: [int]. Raises FleetError if they do not fit or do not divide."""
     groups = recipe["servers"]
     automatic = [group for group in groups if group["count"] == "auto"]
     numbered = [group for group in groups if group["count"] != "auto"]
@@ -195,7 +195,7 @@ def _automatic(group, left, hardware):
 
 
 def server_names(recipe, counts):
-    """{group name: [server names]}; FleetError where one is too long."""
+    """{group name: [server names]}. Raises FleetError if one is too long."""
     names = {}
     for group, count in zip(recipe["servers"], counts):
         base = group_name(group)

@@ -141,7 +141,7 @@ def recipes_of(source):
 
 
 def check_inventory_folders(sources):
-    """FleetError for recipes inside an inventory directory: Ansible has read them as inventories.
+    """Raises FleetError for recipes inside an inventory directory: Ansible has read them as inventories.
 
     sources: paths given with -i.
     """
@@ -155,7 +155,7 @@ def check_inventory_folders(sources):
 
 
 def check_outside(folder, sources):
-    """FleetError for a folder of recipes in which Ansible looks for inventories."""
+    """Raises FleetError for a folder of recipes in which Ansible looks for inventories."""
     real = os.path.realpath(folder)
     for source in sources:
         root = os.path.realpath(source)
@@ -203,7 +203,7 @@ def no_host(sources):
 
 
 def check_limit(ours, play_hosts, variables):
-    """FleetError where --limit leaves no host that this collection does anything on.
+    """Raises FleetError if --limit leaves no host that this collection does anything on.
 
     ours: inference hosts. play_hosts: what --limit leaves of the inventory. variables: what ansible gives a task.
     """

@@ -44,7 +44,7 @@ MAX_WORD = 128 * 1024 - 64  # of an argv or environment: MAX_ARG_STRLEN, less th
 
 
 def check_needs(recipe, hardware):
-    """FleetError unless the declared hardware is of the kind that the recipe needs."""
+    """Raises FleetError unless the declared hardware is of the kind that the recipe needs."""
     needs = recipe["needs"]
     for key, fits, allowed in (
         ("accelerator", hardware.accelerator in needs["accelerators"], ", ".join(needs["accelerators"])),
@@ -78,7 +78,7 @@ def check_ports(entries, recipe, mistakes):
 
 
 def check_words(where, words):
-    """FleetError for words that no argv or environment can contain. words: {key: its words}."""
+    """Raises FleetError for words that no argv or environment can contain. words: {key: its words}."""
     for key, values in words.items():
         for value in values:
             if "\0" in value or len(value.encode("utf-8", "surrogatepass")) >= MAX_WORD:
@@ -139,7 +139,7 @@ class Draft:
 
     @property
     def model(self):
-        """The dimensions of its checkpoint, None where they are not known."""
+        """The dimensions of its checkpoint, None if they are not known."""
         return model_of(self.recipe)
 
     def read(self, context):

@@ -38,7 +38,7 @@ class RunPlan:
         self._names = {}  # host → names of those of its variables that were read
 
     def recall(self, host, others, deploys):
-        """The plan of a host, None where there is none or variables that it read have changed since. others: Hosts."""
+        """The plan of a host, None if there is none or variables that it read have changed since. others: Hosts."""
         if not self._recalls:
             return None
         found = _settled.get(host) if _in_task() else None

@@ -50,7 +50,7 @@ def has_key(variables, deploys):
 
 
 def check_engine(where, engine, secrets):
-    """FleetError where the engine cannot ask for the keys that the fleet has, or the recipe gives it another one."""
+    """Raises FleetError if the engine has no API keys, or if the recipe names another variable for them."""
     name = engine.api_key
     if not name:
         raise FleetError(
@@ -64,8 +64,7 @@ def check_engine(where, engine, secrets):
 
 
 def check_not_in_the_open(where, engine, server):
-    """FleetError for a key in the command line, the environment or the configuration: all of them can be read on the
-    node and are in the plan."""
+    """Raises FleetError for a key in the command line, the environment or the configuration, which others can read."""
     name = engine.api_key
     if not name:
         return

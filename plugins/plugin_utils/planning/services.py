@@ -55,31 +55,37 @@ def members(hosts, variables_of, name_key, loopback=False):
     return found
 
 
-def endpoints(host, recipe, groups, variables_of, planned_of, takes_one=lambda name, tls: False, made=None):
-    """((placeholder, value), …) of what a recipe names of other hosts; hosts that nothing is asked of are not read.
+def endpoints(host, recipe, named, takes_one):
+    """[(placeholder, value)] of the services that a recipe names.
 
-    groups() -> {group: [hosts]} of the inventory. variables_of(host) -> fleet.HostVariables. planned_of(host) ->
-    (recipe, Hardware) of a host, None for one without a recipe. takes_one(name, tls) -> whether the engine takes one
-    address of a service: this host's own, or that of another one, which hosts take by turns. made: of Hosts. FleetError
-    names a variable that is not known here.
+    named: of named_services(). takes_one(name, tls) -> whether the engine takes one address of a service: this host's
+    address, or that of another host, which hosts take by turns.
     """
     found = []
-    for name, service in named_services(host, recipe, groups, variables_of).items():
+    for name, service in named.items():
         addresses = service.addresses
         if takes_one(name, service.tls):
             turn = service.hosts.index(host) if host in service.hosts else zlib.crc32(host.encode()) % len(addresses)
             addresses = [addresses[turn]]
         written = recipe["services"][name].get("endpoint") or "{address}:{port}"
         found.append((name, ",".join(_written(written, service.scheme, *one) for one in addresses)))
-    totals = sorted(name for name in _placeholders(recipe) if TOTAL.fullmatch(name))
-    if totals:
-        counts, _workers = cluster_servers(host, groups, variables_of, planned_of, made)
-        found += [(name, counts.get(name, 0)) for name in totals]
-    return tuple(found)
+    return found
+
+
+def totals(host, recipe, groups, variables_of, planned_of, made):
+    """[(total_GROUP, number)] of the totals that a recipe names. Arguments: as cluster_servers()."""
+    names = sorted(name for name in _placeholders(recipe) if TOTAL.fullmatch(name))
+    if not names:
+        return []
+    counts, _workers = cluster_servers(host, groups, variables_of, planned_of, made)
+    return [(name, counts.get(name, 0)) for name in names]
 
 
 def named_services(host, recipe, groups, variables_of):
-    """{name: Service} of those that the recipe's strings name. Arguments: as endpoints()."""
+    """{name: Service} of those that the recipe's strings name; hosts of other services are not read. Raises FleetError.
+
+    groups() -> {group: [hosts]} of the inventory. variables_of(host) -> HostVariables.
+    """
     named = _placeholders(recipe)
     return {
         name: _service(host, name, service, groups(), variables_of)
@@ -139,13 +145,14 @@ def clients(entries, signed, paths):
     ]
 
 
-def cluster_servers(host, groups, variables_of, planned_of, made=None):
+def cluster_servers(host, groups, variables_of, planned_of, made):
     """({"total_GROUP": number of servers}, [{host, name, role, bind, ports}] of workers) of the hosts with the
     fleet_cluster of `host`, or of the host alone. Made once for a cluster, of whose hosts all variables count.
 
-    Arguments: as endpoints().
+    groups, variables_of: as named_services(). planned_of(host) -> (recipe, Hardware) of a host, None for a host without
+    a recipe. made: of Hosts.
     """
-    made, cluster = {} if made is None else made, variables_of(host).get(CLUSTER)
+    cluster = variables_of(host).get(CLUSTER)
     hosts = groups().get("all", [host]) if cluster else [host]
     hosts = [other for other in hosts if variables_of(other).get(CLUSTER) == cluster]
     if cluster and ("cluster", cluster) in made:

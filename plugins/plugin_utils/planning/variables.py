@@ -257,7 +257,7 @@ KINDS = {
 
 
 def check_value(name, value, spec):
-    """FleetError unless the variable `name` may have this value. spec: its row of variables.yml."""
+    """Raises FleetError unless the variable `name` may have this value. spec: its row of variables.yml."""
     if value is None or (value == "" and spec.get("empty")):
         return
     KINDS[spec["kind"]][0](name, value, spec)
@@ -277,7 +277,7 @@ def words_of(spec):
 
 
 def check_option(name, value, option):
-    """FleetError unless a role's variable has the type and the choices of its argument spec, where it has no kind."""
+    """Raises FleetError unless a role's variable without a kind has the type and choices of its argument spec."""
     kind, shown = option.get("type", "str"), not option.get("no_log")
     if value is None:
         return
@@ -417,6 +417,6 @@ def read_checked(variables, name, default, mistakes, check=None):
     with mistakes.noted():
         given = variables.get(name)
         value = default if given is None else given
-        if check:
+        if check and given is not None:
             check(name, value)
     return value

@@ -70,7 +70,7 @@ def combine(layers):
 
 
 def check_nulls(base, override, path=()):
-    """FleetError for a null that removes nothing, where something of nearly the same name is there to remove."""
+    """Raises FleetError for a null that removes nothing, where something of nearly the same name is there to remove."""
     if isinstance(base, list) and isinstance(override, dict) and all(isinstance(item, dict) for item in base):
         base = {str(group_name(item)): item for item in base}
     if not isinstance(override, dict):

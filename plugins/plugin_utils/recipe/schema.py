@@ -238,7 +238,6 @@ OPEN_SECRET = (
 )
 NO_SECRET = ("", "empty", "none", "null", "dummy", "unused", "not-needed", "auto", "true", "false")
 WITH_CHECK = ("api-key", *API_KEYS)  # of an engine: planning/server_keys.py says what to set instead
-ANSWERS = ("server", "frontend")
 
 
 def all_problems(recipe, text_of=path_text, in_file=False):
@@ -325,49 +324,21 @@ def _needs(recipe):
                 ["needs", "accelerators", index],
                 ("is %s; allowed for platform %s: %s" % (show(name), recipe["platform"], ", ".join(known))),
             )
-    words = recipe["command"]
-    if not words[0] or (words[0] != "".join(words[0].split()) and not words[0].startswith(("/", "${"))):
-        yield (
-            ["command", 0],
-            "is %s; allowed: the program alone. Write each word as an item" % show(words[0]),
-        )
 
 
 def _groups(recipe):
-    groups = {}
+    groups = []
     for index, group in enumerate(recipe["servers"]):
         path, name = ["servers", index], group_name(group)
         if name in groups:
             yield [*path, "name"], "is '%s', as of another group. Set another name" % name
-        groups[name] = group
-        if group["role"] in ANSWERS and group.get("port") is None:
-            yield (
-                [*path, "port"],
-                (
-                    "is null, but a server of role %s answers on a port; allowed: 1 to 65535. Set one, or another role"
-                    % group["role"]
-                ),
-            )
-        if group["role"] != "frontend" and not group["devices"]:
-            yield [*path, "devices"], "is 0; allowed: at least 1 for role %s, 0 for a frontend" % group["role"]
+        for other in group.get("after", ()):
+            if other not in groups:
+                yield [*path, "after"], "names %s; allowed: groups before it: %s" % (show(other), ", ".join(groups))
+        groups.append(name)
         yield from _ports(path, group, recipe)
         if group.get("venv") and not recipe.get("venv") and not group["venv"].get("path"):
             yield [*path, "venv", "path"], "is not set, and the recipe has no venv. Set it"
-    for index, group in enumerate(recipe["servers"]):
-        for other in group.get("after", ()):
-            if other not in groups:
-                yield (
-                    ["servers", index, "after"],
-                    ("names the group %s; allowed: %s" % (show(other), ", ".join(groups))),
-                )
-            elif _reaches(groups, other, group_name(group), set()):
-                yield (
-                    ["servers", index, "after"],
-                    (
-                        "names '%s', which starts after '%s' itself, so each would wait for the other. Remove one"
-                        % (other, group_name(group))
-                    ),
-                )
 
 
 def _backends(recipe):
@@ -404,15 +375,6 @@ def _services(recipe):
     for name in recipe.get("services") or {}:
         if name in RESERVED:
             yield ["services", name], "has the name of another placeholder. Use another name"
-
-
-def _reaches(groups, name, goal, seen):
-    if name == goal:
-        return True
-    if name in seen or name not in groups:
-        return False
-    seen.add(name)
-    return any(_reaches(groups, other, goal, seen) for other in groups[name].get("after", ()))
 
 
 def _variables(recipe):

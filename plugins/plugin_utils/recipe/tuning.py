@@ -60,7 +60,7 @@ def points(table):
 
 def nearest(table, wanted, accelerator, devices):
     """The point of a table for ``devices`` of an accelerator that is nearest to ``wanted``, by the ratio of lengths
-    first, then by that of requests at once; of two equally near ones that with more. FleetError without any."""
+    first, then by that of requests at once; of two equally near ones that with more. Raises FleetError without any."""
     known = points(table)
     here = [one for one in known if (one["accelerator"], one["devices"]) == (accelerator, devices)]
     if not here:
@@ -87,7 +87,7 @@ def override_of(point, wanted):
 
 
 def devices_of(recipe):
-    """How many devices each server of a recipe has. FleetError where they differ: a point is of one kind of server."""
+    """How many devices each server of a recipe has. Raises FleetError if they differ."""
     sizes = {group["devices"] for group in recipe["servers"] if group["devices"]}
     if len(sizes) != 1:
         raise invalid("fleet_tuning with servers of", sorted(sizes), "servers with equally many devices")

@@ -116,13 +116,6 @@ def test_lists_that_cannot_be(servers, instances, exclude, expected):
     assert [value for value in expected[1:] if value not in values] == []
 
 
-@pytest.mark.parametrize("exclude", [8, [8], [-1], ["1"], [True], {"a": 1}])
-def test_what_exclude_is_not(exclude):
-    with pytest.raises(FleetError) as caught:
-        parse_hardware({**H200, "exclude": exclude}, "h")
-    assert caught.value.code == "input.value-invalid"
-
-
 def test_cores_of_a_server_on_trainium_follow_each_other():
     trn3 = load.resolve_recipe(load.find_recipe("trn3-eagle3", []), [])
     trn3 = {**trn3, "instances": {"server-0": {"device_list": [0, 1, 2, 3, 8, 9, 10, 11]}}}
@@ -208,27 +201,6 @@ def test_ports_have_names_of_ones_own():
     found = planned(recipe([{**WORK, "ports": ports}], arguments={"kv": "${kv_events}", "b": "${bootstrap}"}))
     assert [entry["ports"] for entry in found][1] == {"bootstrap": 7001, "kv_events": 7101}
     assert found[1]["arguments"]["kv"] == "7101"
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"ports": {"model": 1}}, "'servers[0].ports.model' has the name of another placeholder"),
-        ({"ports": {"etcd": 1}}, "'servers[0].ports.etcd' has the name of another placeholder"),
-        ({"ports": {"Bad": 1}}, "'servers[0].ports' has the name \"Bad\""),
-        ({"health": {"port": "system"}}, "'servers[0].health.port' is \"system\"; allowed: null without ports"),
-        ({"health": {"ports": "system"}}, "unknown key 'servers[0].health.ports'"),
-        ({"start": {"units": ["etcd"]}}, "'servers[0].start.units[0]' is \"etcd\"; allowed: a unit of systemd"),
-        ({"launcher": "pod"}, "'servers[0].launcher' is \"pod\"; allowed: process, container"),
-        ({"device_list": []}, "'servers[0].device_list' is []"),
-        ({"venv": {"pth": "/v"}}, "unknown key 'servers[0].venv.pth'"),
-        ({"secrets": {"A": "b"}, "environment": {"A": "c"}}, "'servers[0].environment.A' is set"),
-    ],
-)  # fmt: skip
-def test_what_a_group_cannot_have(changes, words):
-    services = {"etcd": {"port": 2379}}
-    (found,) = problems(recipe([{**WORK, **changes}], services=services))
-    assert found.startswith(words)
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
